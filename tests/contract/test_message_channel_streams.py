@@ -23,8 +23,8 @@ from inaproto.ports import ByteStream
 from inaproto.wire.messages.models import Flush
 from inaproto_adapters.memory import StreamTiming, open_stream_pair
 from inaproto_hil.rigs.models_cluster import free_ports
+from tests.clusters.secure import Deployment
 from tests.contract.message_channel_contract import MessageChannelContract, Pair, push
-from tests.daemon.secure_switch import Deployment
 
 
 @asynccontextmanager

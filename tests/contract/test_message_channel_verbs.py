@@ -24,8 +24,8 @@ from inaproto.daemon.settings.config import OverlayNic
 from inaproto.daemon.settings.models_file import models_of
 from inaproto.parts import overlay_nic_of
 from inaproto_adapters.memory import open_stream_pair
+from tests.clusters.models import models_document
 from tests.contract.message_channel_contract import MessageChannelContract, Pair
-from tests.daemon.models_cluster import models_document
 from tests.daemon.test_push_pull_nic import ELEMENTS, trained
 
 PAIR = os.environ.get("INAPROTO_VERBS_PAIR", "")

@@ -26,8 +26,8 @@ from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.service.agents import LIMITS, Agents
 from inaproto_controller.service.trees.service import TreeService
 from inaproto_controller.service.turns.service import SharingService
+from tests.clusters.secure import LOOPBACK, Deployment
 from tests.controller.planned_cluster import racks
-from tests.daemon.secure_switch import LOOPBACK, Deployment
 from tests.daemon.test_security_limits import flood
 
 ROLES: dict[str, AgentRole] = {"h0": "host", "spine": "switch"}

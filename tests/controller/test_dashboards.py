@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from tests.daemon.in_process_cluster import open_cluster
+from tests.clusters.loopback import open_cluster
 from tests.daemon.scraping import Samples, labelled, scrape, value
 from tests.daemon.test_controller_daemon import running
 

@@ -21,7 +21,7 @@ from inaproto.daemon.observe.status import Report
 from inaproto_controller.service.top.command import top
 from inaproto_controller.service.top.snapshot import Snapshot, rates
 from inaproto_controller.service.top.view import JOBS_SHOWN, scaled, show
-from tests.daemon.in_process_cluster import open_cluster, together
+from tests.clusters.loopback import open_cluster, together
 from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, daemon, environment
 from tests.daemon.test_controller_daemon import running
 

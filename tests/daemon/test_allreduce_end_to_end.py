@@ -14,7 +14,7 @@ import trio
 from numpy.typing import NDArray
 
 import inaproto
-from tests.daemon.in_process_cluster import open_cluster, together
+from tests.clusters.loopback import open_cluster, together
 
 Array = NDArray[Any]
 DTYPES = ("float32", "int32", "float16", "bfloat16", "float64", "int64")

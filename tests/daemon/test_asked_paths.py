@@ -19,9 +19,9 @@ from inaproto.core.host.events import NicRefused
 from inaproto.daemon.observe.status_tables import costs_note, fallback_note
 from inaproto.errors import JobError, JoinRefused, RankLost
 from inaproto.wire.control_messages import Halt, Message, Ring, Start
+from tests.clusters.fabrics import spine_and_leaves
+from tests.clusters.memory import DIRECTORY, MemoryCluster, in_memory, run_world
 from tests.daemon import test_memory_recovery as recovery
-from tests.daemon.fabrics import spine_and_leaves
-from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
 from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, numpy_dtype, reference
 from tests.daemon.test_memory_recovery import FAULTS, WEATHER, Fault, daemon
 from tests.daemon.test_memory_recovery_orders import close_all, fabric_of, lose_fabric_at, reduce_once
@@ -165,108 +165,102 @@ def test_a_ring_of_hosts_goes_on_whatever_ends_it(
 
 
 @pytest.mark.parametrize("path", ["chain", "overlay", "ring"])
-def test_every_fault_at_once(path: str) -> None:
+@in_memory("all faults/{path}", hosts=4, weather=WEATHER)
+async def test_every_fault_at_once(cluster: MemoryCluster, path: str) -> None:
     draws = random.Random(f"all on {path}")
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, path, 10, "all", (0, 1, 2, 3))
+    job = Job(cluster, path, 10, "all", (0, 1, 2, 3))
 
-        def strike(fault: Fault) -> Callable[[], Any]:
-            async def struck() -> None:
-                for _ in range(2):
-                    await trio.sleep(draws.uniform(0.0, 0.3))
-                    await fault(cluster, draws)
+    def strike(fault: Fault) -> Callable[[], Any]:
+        async def struck() -> None:
+            for _ in range(2):
+                await trio.sleep(draws.uniform(0.0, 0.3))
+                await fault(cluster, draws)
 
-            return struck
+        return struck
 
-        await job.run(*(strike(FAULTS[name]) for name in ("switch crash", "fabric", "queue pair")))
-        assert job.paths == {path}
-
-    run_world(f"all faults/{path}", scenario, hosts=4, weather=WEATHER)
+    await job.run(*(strike(FAULTS[name]) for name in ("switch crash", "fabric", "queue pair")))
+    assert job.paths == {path}
 
 
 @pytest.mark.parametrize("kind", [Halt, Ring, Start])
-def test_a_connection_lost_before_the_first_ring_runs(
-    kind: type[Message], monkeypatch: pytest.MonkeyPatch
+@in_memory("asked, first {kind.__name__}", hosts=3)
+async def test_a_connection_lost_before_the_first_ring_runs(
+    cluster: MemoryCluster, kind: type[Message], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arm = lose_fabric_at(monkeypatch, "h1", kind)
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        arm()
-        comms = await connect_all(cluster, TRIPLE, path="ring")
-        await reduce_once(comms)
-        assert comms[0].statistics().recent[0].path == "ring"
-        await close_all(comms)
-        await trio.sleep(0.1)
-        as_new(cluster)
-
-    run_world(f"asked, first {kind.__name__}", scenario, hosts=3)
+    arm()
+    comms = await connect_all(cluster, TRIPLE, path="ring")
+    await reduce_once(comms)
+    assert comms[0].statistics().recent[0].path == "ring"
+    await close_all(comms)
+    await trio.sleep(0.1)
+    as_new(cluster)
 
 
-def test_a_switch_lost_before_the_first_ring_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_memory("asked, switch lost", hosts=3)
+async def test_a_switch_lost_before_the_first_ring_runs(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arm = lose_fabric_at(monkeypatch, "h1", Halt)
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        arm()
+    arm()
 
-        async def strike() -> None:
-            while not daemon(cluster, 0).status()["rings"]:
-                await trio.lowlevel.checkpoint()
-                await trio.sleep(0.001)
-            await recovery.restart_switch(cluster, random.Random(1))
+    async def strike() -> None:
+        while not daemon(cluster, 0).status()["rings"]:
+            await trio.lowlevel.checkpoint()
+            await trio.sleep(0.001)
+        await recovery.restart_switch(cluster, random.Random(1))
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(strike)
-            comms = await connect_all(cluster, (0, 1, 2), path="ring")
-            await reduce_once(comms)
-        await close_all(comms)
-
-    run_world("asked, switch lost", scenario, hosts=3)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(strike)
+        comms = await connect_all(cluster, (0, 1, 2), path="ring")
+        await reduce_once(comms)
+    await close_all(comms)
 
 
 @pytest.mark.parametrize("after_ms", [1, 2, 3, 4, 5, 6, 8, 10, 12])
-def test_a_process_that_dies_at_any_moment_of_the_beginning_is_named_or_replaced(after_ms: int) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        async def dies() -> None:
-            with trio.move_on_after(after_ms / 1000):
-                comm = await cluster.connect("train", 1, size=4, host=0, path="ring")
-                comm.channel.close()
-            await stubborn(1)
+@in_memory("asked, dies/{after_ms}", hosts=2)
+async def test_a_process_that_dies_at_any_moment_of_the_beginning_is_named_or_replaced(
+    cluster: MemoryCluster, after_ms: int
+) -> None:
+    async def dies() -> None:
+        with trio.move_on_after(after_ms / 1000):
+            comm = await cluster.connect("train", 1, size=4, host=0, path="ring")
+            comm.channel.close()
+        await stubborn(1)
 
-        async def stubborn(rank: int) -> None:
-            while True:
-                try:
-                    async with await cluster.connect(
-                        "train", rank, size=4, host=PAIRS[rank], timeout=20, path="ring"
-                    ) as comm:
-                        assert (await comm.all_reduce(np.ones(1000, np.float32)) == 4).all()
-                        return
-                except JobError:
-                    await trio.sleep(0.001)
+    async def stubborn(rank: int) -> None:
+        while True:
+            try:
+                async with await cluster.connect(
+                    "train", rank, size=4, host=PAIRS[rank], timeout=20, path="ring"
+                ) as comm:
+                    assert (await comm.all_reduce(np.ones(1000, np.float32)) == 4).all()
+                    return
+            except JobError:
+                await trio.sleep(0.001)
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(dies)
-            for rank in (0, 2, 3):
-                nursery.start_soon(stubborn, rank)
-        await trio.sleep(1)
-        as_new(cluster)
-
-    run_world(f"asked, dies/{after_ms}", scenario, hosts=2)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(dies)
+        for rank in (0, 2, 3):
+            nursery.start_soon(stubborn, rank)
+    await trio.sleep(1)
+    as_new(cluster)
 
 
-def test_a_path_asked_for_that_breaks_twice_in_one_place_fails_in_words() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, (0, 1, 2), path="ring")
-        works = [comm.all_reduce(np.ones(10, np.float32)) for comm in comms[:2]]
-        for _ in range(2):
-            await trio.sleep(0.05)
-            [ring] = fabric_of(cluster, 1).rings()
-            ring.feed(NicRefused("the queue pair failed"))
-        for work in works:
-            with pytest.raises(JobError, match="it asked for the path ring alone: connect with path='auto'"):
-                await work
-
-    run_world("asked, broke twice", scenario, hosts=3)
+@in_memory("asked, broke twice", hosts=3)
+async def test_a_path_asked_for_that_breaks_twice_in_one_place_fails_in_words(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, (0, 1, 2), path="ring")
+    works = [comm.all_reduce(np.ones(10, np.float32)) for comm in comms[:2]]
+    for _ in range(2):
+        await trio.sleep(0.05)
+        [ring] = fabric_of(cluster, 1).rings()
+        ring.feed(NicRefused("the queue pair failed"))
+    for work in works:
+        with pytest.raises(JobError, match="it asked for the path ring alone: connect with path='auto'"):
+            await work
 
 
 # --- auto, where no chain can follow the plan
@@ -331,35 +325,31 @@ def test_where_link_figures_are_known_the_hosts_take_the_path_that_is_predicted_
 # --- who disagrees
 
 
-def test_ranks_that_ask_for_different_paths_are_told_so() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        async with trio.open_nursery() as nursery:
-            found: dict[int, inaproto.Communicator] = {}
+@in_memory("disagree on the path", hosts=2)
+async def test_ranks_that_ask_for_different_paths_are_told_so(cluster: MemoryCluster) -> None:
+    async with trio.open_nursery() as nursery:
+        found: dict[int, inaproto.Communicator] = {}
 
-            async def one(rank: int) -> None:
-                found[rank] = await cluster.connect("train", rank, size=2, path="ring")
+        async def one(rank: int) -> None:
+            found[rank] = await cluster.connect("train", rank, size=2, path="ring")
 
-            nursery.start_soon(one, 0)
-            await trio.sleep(0.1)
-            with pytest.raises(JoinRefused, match=r"its path is 'auto', rank 0 .* said 'ring'; connect with"):
-                await cluster.connect("train", 1, size=2)
-            nursery.start_soon(one, 1)
-        await reduce_once([found[0], found[1]])
-        await close_all([found[0], found[1]])
-
-    run_world("disagree on the path", scenario, hosts=2)
+        nursery.start_soon(one, 0)
+        await trio.sleep(0.1)
+        with pytest.raises(JoinRefused, match=r"its path is 'auto', rank 0 .* said 'ring'; connect with"):
+            await cluster.connect("train", 1, size=2)
+        nursery.start_soon(one, 1)
+    await reduce_once([found[0], found[1]])
+    await close_all([found[0], found[1]])
 
 
-def test_a_rank_that_is_lost_on_the_ring_is_named() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, TRIPLE, path="ring")
-        await reduce_once(comms)
-        works = [comm.all_reduce(np.ones(9000, np.float32)) for comm in comms[:5]]
-        comms[5].channel.close()
-        for work in works:
-            with pytest.raises(RankLost, match=r"rank 5 \(h2, pid \d+\) of job 'train' is lost"):
-                await work
-        await trio.sleep(0.5)
-        as_new(cluster)
-
-    run_world("lost on the ring", scenario, hosts=3)
+@in_memory("lost on the ring", hosts=3)
+async def test_a_rank_that_is_lost_on_the_ring_is_named(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, TRIPLE, path="ring")
+    await reduce_once(comms)
+    works = [comm.all_reduce(np.ones(9000, np.float32)) for comm in comms[:5]]
+    comms[5].channel.close()
+    for work in works:
+        with pytest.raises(RankLost, match=r"rank 5 \(h2, pid \d+\) of job 'train' is lost"):
+            await work
+    await trio.sleep(0.5)
+    as_new(cluster)

@@ -22,7 +22,7 @@ from inaproto.daemon.net.unix_sockets import UnixNetwork, connect_unix, listen_u
 from inaproto.errors import ConfigError
 from inaproto.ports import ByteStream, PortClosed, StreamNetwork
 from inaproto_adapters.memory import MemoryNetwork, StreamTiming, open_stream_pair
-from tests.daemon.secure_switch import Deployment
+from tests.clusters.secure import Deployment
 
 Pair = tuple[ByteStream, ByteStream]
 DEADLINE_S = 600

@@ -30,8 +30,8 @@ from inaproto.wire.files.capture_reader import CaptureReader, read_capture
 from inaproto.wire.files.pcapng import CapturedFrame, Direction
 from inaproto.wire.messages.capture import Capture, CaptureBegun, CaptureEnded
 from inaproto.wire.roce import Opcode, RocePacket
-from tests.daemon.in_process_cluster import open_cluster
-from tests.daemon.running_switch import Running, running_switch
+from tests.clusters.loopback import open_cluster
+from tests.clusters.switch import Running, running_switch
 from tests.daemon.test_switch_ports import frame, plug, ports_up, received
 
 FILLS = (0x01010101, 0x02020202)

@@ -10,7 +10,7 @@ import trio
 
 from inaproto.daemon.net.names import AGENTS_SOCKET
 from inaproto.errors import JobError, JoinRefused
-from tests.daemon.in_process_cluster import Cluster, open_cluster
+from tests.clusters.loopback import Cluster, open_cluster
 from tests.daemon.test_controller_daemon import SUBMISSION, Daemon, running
 
 

@@ -14,7 +14,7 @@ import pytest
 from inaproto.daemon.settings.models_file import models_of
 from inaproto_hil.demo.push_pull import Config, Reference, Tally, interior_host, last_line, report
 from inaproto_hil.rigs.cluster import inaproto_command
-from tests.daemon.models_cluster import models_document
+from tests.clusters.models import models_document
 
 RUN_TIMEOUT_S = 400
 

@@ -15,7 +15,7 @@ from inaproto.doctor import daemons, limits, pacing
 from inaproto.doctor.checklist import all_checks
 from inaproto.doctor.findings import Outcome
 from inaproto.doctor.site import Asked, Site
-from tests.daemon.in_process_cluster import open_cluster
+from tests.clusters.loopback import open_cluster
 
 SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}
 

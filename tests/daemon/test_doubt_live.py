@@ -12,8 +12,8 @@ from inaproto.core.sharing.participant import Phase
 from inaproto.daemon.host.daemon import HostDaemon
 from inaproto.daemon.host.sharing_records import order_message
 from inaproto.units import MS, Epoch, JobId, OpIndex
-from tests.daemon.memory_cluster import MemoryCluster, run_world
-from tests.daemon.sharing_cluster import AGENTS, Training, seats_of
+from tests.clusters.memory import MemoryCluster, in_memory
+from tests.clusters.sharing import AGENTS, Training, seats_of
 
 JOB = JobId("train")
 LEASE_MS = 200
@@ -26,35 +26,32 @@ def prepare(seat: Seat, peers: tuple[Seat, ...], lease_ms: int) -> Prepare:
     return Prepare(seat, 1, VERSION, Rule.BY_INDEX, JOB, None, Epoch(1), 2, lease_ms * MS, peers, first=FIRST)
 
 
-def test_a_doubt_of_one_host_costs_no_stall_of_the_others() -> None:
+@in_memory("sharing/doubt", hosts=2, stall_ms=STALL_MS, controller=[AGENTS])
+async def test_a_doubt_of_one_host_costs_no_stall_of_the_others(cluster: MemoryCluster) -> None:
     """It hears of the decision the moment after the other has given it up: they start on different paths."""
+    job = Training(cluster, JOB, (0, 1), steps=20)
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        job = Training(cluster, JOB, (0, 1), steps=20)
+    async def doubt() -> None:
+        await job.past(3)
+        daemons: list[HostDaemon] = []
+        for host in range(2):
+            daemon = cluster.hosts[host].daemon
+            assert daemon is not None
+            daemons.append(daemon)
+        lives = [seats_of(daemon)[0]["life"] for daemon in daemons]
+        sure, doubtful = (Seat(JOB, f"h{host}", lives[host]) for host in range(2))
+        daemons[0]._turn_seats.heard(order_message(prepare(sure, (sure, doubtful), 10_000)))
+        daemons[1]._turn_seats.heard(order_message(prepare(doubtful, (sure, doubtful), LEASE_MS)))
+        await job.past(FIRST)
+        began = trio.current_time()
+        while seats_of(daemons[1])[0]["phase"] != Phase.IN_DOUBT.value:  # noqa: ASYNC110
+            await trio.sleep(0.0001)
+        turn = Turn(JOB, Epoch(1), FIRST, OpIndex(FIRST + 6))
+        daemons[0]._turn_seats.heard(order_message(Commit(sure, 1, VERSION, Decision(turn))))
+        await job.past(FIRST + 1)
+        assert trio.current_time() - began < (LEASE_MS + 100) / 1000
+        assert [daemon.status()["totals"]["recoveries"] for daemon in daemons] == [1, 1]
 
-        async def doubt() -> None:
-            await job.past(3)
-            daemons: list[HostDaemon] = []
-            for host in range(2):
-                daemon = cluster.hosts[host].daemon
-                assert daemon is not None
-                daemons.append(daemon)
-            lives = [seats_of(daemon)[0]["life"] for daemon in daemons]
-            sure, doubtful = (Seat(JOB, f"h{host}", lives[host]) for host in range(2))
-            daemons[0]._turn_seats.heard(order_message(prepare(sure, (sure, doubtful), 10_000)))
-            daemons[1]._turn_seats.heard(order_message(prepare(doubtful, (sure, doubtful), LEASE_MS)))
-            await job.past(FIRST)
-            began = trio.current_time()
-            while seats_of(daemons[1])[0]["phase"] != Phase.IN_DOUBT.value:  # noqa: ASYNC110
-                await trio.sleep(0.0001)
-            turn = Turn(JOB, Epoch(1), FIRST, OpIndex(FIRST + 6))
-            daemons[0]._turn_seats.heard(order_message(Commit(sure, 1, VERSION, Decision(turn))))
-            await job.past(FIRST + 1)
-            assert trio.current_time() - began < (LEASE_MS + 100) / 1000
-            assert [daemon.status()["totals"]["recoveries"] for daemon in daemons] == [1, 1]
-
-        async with trio.open_nursery() as running:
-            running.start_soon(job.run)
-            running.start_soon(doubt)
-
-    run_world("sharing/doubt", scenario, hosts=2, stall_ms=STALL_MS, controller=[AGENTS])
+    async with trio.open_nursery() as running:
+        running.start_soon(job.run)
+        running.start_soon(doubt)

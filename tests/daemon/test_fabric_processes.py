@@ -23,7 +23,7 @@ import inaproto
 from inaproto.errors import JobError
 from inaproto_hil.rigs.fork_server import ForkedProcess, fork_server
 from tests.child_processes import end_forked
-from tests.daemon.fabrics import NESTED, SEATS, nested_reference
+from tests.clusters.fabrics import NESTED, SEATS, nested_reference
 from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
 from tests.daemon.test_cli_daemons import environment, run
 from tests.daemon.trunk_relay import TrunkRelay

@@ -20,8 +20,8 @@ from inaproto.daemon.switch.daemon import Switch
 from inaproto.errors import ConfigError
 from inaproto.ports import FramePort, PortClosed
 from inaproto_adapters.memory import MemoryFramePort
-from tests.daemon.fabrics import SEATS, tree_of_root, two_spines
-from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
+from tests.clusters.fabrics import SEATS, tree_of_root, two_spines
+from tests.clusters.memory import DIRECTORY, MemoryCluster, in_memory, run_world
 from tests.daemon.test_memory_recovery import WEATHER
 from tests.daemon.test_two_paths import Given, RackJob, alternate, past
 
@@ -191,18 +191,16 @@ def test_a_host_at_a_further_root_is_told_that_none_can_be_there() -> None:
     assert matched is not None
 
 
-def test_nobody_has_a_port_of_a_further_root() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        path = FABRIC.by_name["spine1"].ports_path
-        port: FramePort = cluster.network.node("stranger").connect_port(path)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(port.run)
-            with pytest.raises(PortClosed):
-                await port.receive()
-            await port.aclose()
-        assert all(one["name"].startswith("trunk-") for one in switch(cluster, "spine1").status()["ports"])
-
-    run_world("roots/port", scenario, hosts=0, fabric=FABRIC)
+@in_memory("roots/port", hosts=0, fabric=FABRIC)
+async def test_nobody_has_a_port_of_a_further_root(cluster: MemoryCluster) -> None:
+    path = FABRIC.by_name["spine1"].ports_path
+    port: FramePort = cluster.network.node("stranger").connect_port(path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(port.run)
+        with pytest.raises(PortClosed):
+            await port.receive()
+        await port.aclose()
+    assert all(one["name"].startswith("trunk-") for one in switch(cluster, "spine1").status()["ports"])
 
 
 class Interface:
@@ -222,7 +220,8 @@ async def test_an_interface_is_no_port_of_a_further_root() -> None:
 # --- no loop
 
 
-def test_what_is_flooded_comes_once_and_goes_nowhere_else() -> None:
+@in_memory("roots/storm", hosts=0, fabric=FABRIC)
+async def test_what_is_flooded_comes_once_and_goes_nowhere_else(cluster: MemoryCluster) -> None:
     """Each leaf is next to both spines: bridged on all those trunks, a broadcast would go round for ever."""
     frames = [
         np.frombuffer(b"\xff" * 6 + bytes([2, 0, 0, 0, 7, number]) + b"\x08\x06" + bytes(46), np.uint8)
@@ -244,22 +243,17 @@ def test_what_is_flooded_comes_once_and_goes_nowhere_else() -> None:
                 return
             came.setdefault(name, []).extend(row.tobytes() for block in blocks for row in block)
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        await until(
-            lambda: sum(trunk["is_up"] for trunk in switch(cluster, "spine1").status()["trunks"]) == 2
-        )
-        async with trio.open_nursery() as nursery:
-            ports = [await plug(cluster, nursery, f"at {leaf}", leaf) for leaf in ("leaf0", "leaf1")]
-            await trio.sleep(1)
-            came.clear()
-            for frame in frames:
-                ports[0].send_nowait(frame.reshape(1, -1))
-            await trio.sleep(30)
-            for port in ports:
-                await port.aclose()
-        assert came == {"at leaf1": [frame.tobytes() for frame in frames]}
-        for name in ("spine", "spine1", "leaf0", "leaf1"):
-            counters = switch(cluster, name).status()["accelerator"]["counters"]
-            assert counters["dropped"] == {}, "none came on a trunk that is for rings"
-
-    run_world("roots/storm", scenario, hosts=0, fabric=FABRIC)
+    await until(lambda: sum(trunk["is_up"] for trunk in switch(cluster, "spine1").status()["trunks"]) == 2)
+    async with trio.open_nursery() as nursery:
+        ports = [await plug(cluster, nursery, f"at {leaf}", leaf) for leaf in ("leaf0", "leaf1")]
+        await trio.sleep(1)
+        came.clear()
+        for frame in frames:
+            ports[0].send_nowait(frame.reshape(1, -1))
+        await trio.sleep(30)
+        for port in ports:
+            await port.aclose()
+    assert came == {"at leaf1": [frame.tobytes() for frame in frames]}
+    for name in ("spine", "spine1", "leaf0", "leaf1"):
+        counters = switch(cluster, name).status()["accelerator"]["counters"]
+        assert counters["dropped"] == {}, "none came on a trunk that is for rings"

@@ -25,8 +25,8 @@ from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.ports import Nic, load_adapter
 from inaproto_hil.rigs.fork_server import ForkedProcess, fork_server
 from tests.child_processes import end_forked
-from tests.daemon.fabrics import tree_of_root
-from tests.daemon.running_fabric import RunningFabric
+from tests.clusters.fabric import RunningFabric
+from tests.clusters.fabrics import tree_of_root
 from tests.daemon.test_cli_daemons import environment
 from tests.daemon.test_two_paths import Given, alternate
 

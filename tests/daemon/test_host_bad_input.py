@@ -35,7 +35,7 @@ from inaproto.ports import Nic
 from inaproto.wire.control_messages import Error, Hello, Message, Status, StatusReply
 from inaproto.wire.ina_header import Dtype, Op
 from inaproto.wire.messages.client import AllReduce, Buffer, Done, Join, Joined, Leave, Ok
-from tests.daemon.in_process_cluster import Cluster, RunningHost, open_cluster
+from tests.clusters.loopback import Cluster, RunningHost, open_cluster
 
 SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}
 

@@ -30,7 +30,7 @@ from inaproto.errors import (
 )
 from inaproto.ports import Nic
 from inaproto.wire.control_messages import Failed, JobStatus
-from tests.daemon.in_process_cluster import Cluster, RunningHost, open_cluster, together
+from tests.clusters.loopback import Cluster, RunningHost, open_cluster, together
 
 SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}
 

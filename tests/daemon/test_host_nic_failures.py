@@ -14,7 +14,7 @@ import trio.testing
 import inaproto
 from inaproto.errors import FabricError, JobError, JoinRefused, Unsupported
 from inaproto.ports import Nic, QpAddress, QpAttributes
-from tests.daemon.in_process_cluster import Cluster, open_cluster
+from tests.clusters.loopback import Cluster, open_cluster
 
 SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}
 

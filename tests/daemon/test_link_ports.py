@@ -25,9 +25,9 @@ from inaproto.errors import ConfigError, FabricError, Unsupported
 from inaproto.ports import PortClosed
 from inaproto_adapters.frames import PacketPort, open_packet_link, open_tap_link
 from inaproto_adapters.frames.packet import PacketLink
+from tests.clusters.machines import SOL_PACKET, VNET_HDR, bench
 from tests.contract.frame_port_contract import as_bytes, collect, numbered
 from tests.contract.test_frame_port_links import attached
-from tests.daemon.real_links import SOL_PACKET, VNET_HDR, bench
 from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, environment
 from tests.daemon.test_real_links import ping
 from tests.namespaces import Namespace, join, namespaces, require_namespaces

@@ -15,7 +15,7 @@ from inaproto.daemon.switch.link_probes import LinkProbes
 from inaproto.units import Instant
 from inaproto.wire.control_messages import Message
 from inaproto.wire.messages.probe import LinkProbe, LinkProbed, LinkProbeWord
-from tests.daemon.memory_cluster import MemoryCluster, run_world
+from tests.clusters.memory import MemoryCluster, in_memory, run_world
 from tests.daemon.test_memory_recovery_orders import close_all
 
 KIB = 1024
@@ -53,51 +53,49 @@ async def sums_are_exact(cluster: MemoryCluster, hosts: int) -> tuple[str, dict[
     return path, job
 
 
-def test_each_host_that_arrives_measures_its_link_and_the_costs_of_a_job_are_computed_from_that() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        found = await measured(cluster, 2)
-        assert len({host for link in found for host in link["hosts"]}) == 3
-        for link in found:
-            # Two links of 5 us and 10 Gbit/s are in the way, and a few bytes; headers are no payload.
-            assert 10_000 <= link["latency_ns"] < 13_000
-            assert 7_000_000_000 < link["rate_bps"] < 10_000_000_000
-        path, job = await sums_are_exact(cluster, 3)
-        assert path == "switch"
-        assert job["costs"].startswith("switch: 1 level, predicted ")
-        assert {"overlay", "chain"} <= set(job["costs"].split())
-        assert job["links"].startswith("measured: ")
-        assert costs_note(job).endswith(f"; links {job['links']}")
-        assert status(cluster)["host_links"]["not_measured"] == {}
-        for life in cluster.hosts.values():
-            daemon = life.daemon
-            assert daemon is not None
-            assert daemon.fabric is not None
-
-    run_world("probing", scenario, hosts=3, switch={"link_probe_kib": KIB})
-
-
-def test_hosts_sum_themselves_where_the_switch_adds_up_more_slowly_and_the_bytes_are_the_same() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        await measured(cluster, 3)
-        path, job = await sums_are_exact(cluster, 4)
-        assert path in ("overlay", "chain")
-        assert job["path"] == path
-        assert f"predicted to be faster by {path} than in the switches" in fallback_note(job)
-        assert "switches 1 Mbit/s" in job["links"]
-
-    run_world("probing slow", scenario, hosts=4, switch={"link_probe_kib": KIB, "switch_mbps": 1})
+@in_memory("probing", hosts=3, switch={"link_probe_kib": KIB})
+async def test_each_host_that_arrives_measures_its_link_and_the_costs_of_a_job_are_computed_from_that(
+    cluster: MemoryCluster,
+) -> None:
+    found = await measured(cluster, 2)
+    assert len({host for link in found for host in link["hosts"]}) == 3
+    for link in found:
+        # Two links of 5 us and 10 Gbit/s are in the way, and a few bytes; headers are no payload.
+        assert 10_000 <= link["latency_ns"] < 13_000
+        assert 7_000_000_000 < link["rate_bps"] < 10_000_000_000
+    path, job = await sums_are_exact(cluster, 3)
+    assert path == "switch"
+    assert job["costs"].startswith("switch: 1 level, predicted ")
+    assert {"overlay", "chain"} <= set(job["costs"].split())
+    assert job["links"].startswith("measured: ")
+    assert costs_note(job).endswith(f"; links {job['links']}")
+    assert status(cluster)["host_links"]["not_measured"] == {}
+    for life in cluster.hosts.values():
+        daemon = life.daemon
+        assert daemon is not None
+        assert daemon.fabric is not None
 
 
-def test_configured_figures_are_used_and_nothing_is_measured() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        path, job = await sums_are_exact(cluster, 3)
-        assert path == "switch"
-        assert job["links"] == "configured: 10 us a hop, 10000 Mbit/s"
-        links = status(cluster)["host_links"]
-        assert links["measured"] == []
-        assert links["configured"] == "10 us a hop, 10000 Mbit/s"
+@in_memory("probing slow", hosts=4, switch={"link_probe_kib": KIB, "switch_mbps": 1})
+async def test_hosts_sum_themselves_where_the_switch_adds_up_more_slowly_and_the_bytes_are_the_same(
+    cluster: MemoryCluster,
+) -> None:
+    await measured(cluster, 3)
+    path, job = await sums_are_exact(cluster, 4)
+    assert path in ("overlay", "chain")
+    assert job["path"] == path
+    assert f"predicted to be faster by {path} than in the switches" in fallback_note(job)
+    assert "switches 1 Mbit/s" in job["links"]
 
-    run_world("configured", scenario, hosts=3, switch={"link_probe_kib": KIB, "link_mbps": 10_000})
+
+@in_memory("configured", hosts=3, switch={"link_probe_kib": KIB, "link_mbps": 10_000})
+async def test_configured_figures_are_used_and_nothing_is_measured(cluster: MemoryCluster) -> None:
+    path, job = await sums_are_exact(cluster, 3)
+    assert path == "switch"
+    assert job["links"] == "configured: 10 us a hop, 10000 Mbit/s"
+    links = status(cluster)["host_links"]
+    assert links["measured"] == []
+    assert links["configured"] == "10 us a hop, 10000 Mbit/s"
 
 
 def test_a_link_in_weather_is_measured_too() -> None:
@@ -109,17 +107,17 @@ def test_a_link_in_weather_is_measured_too() -> None:
     run_world("probing weather", scenario, hosts=3, switch={"link_probe_kib": KIB}, weather=weather)
 
 
-def test_a_host_that_comes_back_soon_does_not_measure_the_same_link_again() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        before = await measured(cluster, 1)
-        await cluster.hosts[1].stop()
-        await cluster.start_host(1)
-        while len(status(cluster)["hosts"]) < 2:  # noqa: ASYNC110
-            await trio.sleep(0.01)
-        await trio.sleep(5)
-        assert status(cluster)["host_links"]["measured"] == before
-
-    run_world("probing again", scenario, hosts=2, switch={"link_probe_kib": KIB})
+@in_memory("probing again", hosts=2, switch={"link_probe_kib": KIB})
+async def test_a_host_that_comes_back_soon_does_not_measure_the_same_link_again(
+    cluster: MemoryCluster,
+) -> None:
+    before = await measured(cluster, 1)
+    await cluster.hosts[1].stop()
+    await cluster.start_host(1)
+    while len(status(cluster)["hosts"]) < 2:  # noqa: ASYNC110
+        await trio.sleep(0.01)
+    await trio.sleep(5)
+    assert status(cluster)["host_links"]["measured"] == before
 
 
 # --- the switch's side

@@ -1,6 +1,6 @@
 """Real daemons in virtual time and bad weather: wiring, cancellation, crash, restart, shutdown, and repeats.
 
-Every test is one seeded run (:mod:`tests.daemon.memory_cluster`); times are virtual, so bounds are exact
+Every test is one seeded run (:mod:`tests.clusters.memory`); times are virtual, so bounds are exact
 and cost no waiting. That nothing is left open is demanded at the end of every run.
 """
 
@@ -23,7 +23,7 @@ from inaproto.errors import (
     RankLost,
     SwitchUnreachable,
 )
-from tests.daemon.memory_cluster import MemoryCluster, WorldResult, run_world
+from tests.clusters.memory import MemoryCluster, WorldResult, in_memory, run_world
 from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype, reduce_all, reference
 
 WEATHER = "drop=0.01,duplicate=0.005,reorder=0.01,corrupt=0.002,truncate=0.001"
@@ -56,23 +56,19 @@ async def reduce_some(cluster: MemoryCluster, job: str, size: int, operations: i
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
 @pytest.mark.parametrize("op", ["sum", "max"])
-def test_results_are_exact_in_bad_weather(dtype: str, op: str) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 3)
-        for length in (1, 700, 3001):
-            arrays = [draw(numpy_dtype(dtype), (length,), (dtype, op, length, rank)) for rank in range(3)]
-            await reduce_all(comms, arrays, op)
-
-    run_world(f"results/{dtype}/{op}", scenario, hosts=3, weather=WEATHER)
+@in_memory("results/{dtype}/{op}", hosts=3, weather=WEATHER)
+async def test_results_are_exact_in_bad_weather(cluster: MemoryCluster, dtype: str, op: str) -> None:
+    comms = await cluster.job("train", 3)
+    for length in (1, 700, 3001):
+        arrays = [draw(numpy_dtype(dtype), (length,), (dtype, op, length, rank)) for rank in range(3)]
+        await reduce_all(comms, arrays, op)
 
 
-def test_two_jobs_on_the_same_hosts() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(reduce_some, cluster, "one", 3)
-            nursery.start_soon(reduce_some, cluster, "two", 2)
-
-    run_world("two jobs", scenario, hosts=3, weather=WEATHER)
+@in_memory("two jobs", hosts=3, weather=WEATHER)
+async def test_two_jobs_on_the_same_hosts(cluster: MemoryCluster) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reduce_some, cluster, "one", 3)
+        nursery.start_soon(reduce_some, cluster, "two", 2)
 
 
 # --- faults in the middle of an operation
@@ -118,161 +114,141 @@ class Training:
         return error
 
 
-def test_cancelling_a_rank_ends_its_job_by_name() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        training = Training(cluster)
+@in_memory("cancel a rank", hosts=3, weather=WEATHER)
+async def test_cancelling_a_rank_ends_its_job_by_name(cluster: MemoryCluster) -> None:
+    training = Training(cluster)
 
-        async def cancel() -> None:
-            training.scopes[1].cancel()
+    async def cancel() -> None:
+        training.scopes[1].cancel()
 
-        await training.suffer(cancel)
-        for rank in (0, 2):
-            assert isinstance(training.error(rank), RankLost)
-            assert "rank 1 (h1, " in str(training.error(rank))
-        await reduce_some(cluster, "train", 3)
-
-    run_world("cancel a rank", scenario, hosts=3, weather=WEATHER)
+    await training.suffer(cancel)
+    for rank in (0, 2):
+        assert isinstance(training.error(rank), RankLost)
+        assert "rank 1 (h1, " in str(training.error(rank))
+    await reduce_some(cluster, "train", 3)
 
 
-def test_cancelling_a_wait_leaves_the_operation_running() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 2)
-        arrays = [draw(np.dtype(np.float32), (3000,), ("wait", rank)) for rank in range(2)]
-        work = comms[0].all_reduce(arrays[0])
-        with trio.move_on_after(0.01) as scope:
-            await work
-        assert scope.cancelled_caught
-        other = await comms[1].all_reduce(arrays[1])
-        expected = reference(arrays, "sum")
-        assert (await work).tobytes() == other.tobytes() == expected.tobytes()
-
-    run_world("cancel a wait", scenario, hosts=2, weather=WEATHER)
+@in_memory("cancel a wait", hosts=2, weather=WEATHER)
+async def test_cancelling_a_wait_leaves_the_operation_running(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", 2)
+    arrays = [draw(np.dtype(np.float32), (3000,), ("wait", rank)) for rank in range(2)]
+    work = comms[0].all_reduce(arrays[0])
+    with trio.move_on_after(0.01) as scope:
+        await work
+    assert scope.cancelled_caught
+    other = await comms[1].all_reduce(arrays[1])
+    expected = reference(arrays, "sum")
+    assert (await work).tobytes() == other.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("how", ["stop", "crash"])
-def test_a_host_daemon_that_ends_is_named_and_may_come_back(how: str) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        training = Training(cluster)
-        host = cluster.hosts[1]
-        await training.suffer(
-            host.stop if how == "stop" else host.crash, within_s=SOON_S if how == "stop" else HOST_BACK_S
-        )
-        assert isinstance(training.error(1), DaemonUnreachable)
-        for rank in (0, 2):
-            assert isinstance(training.error(rank), RankLost)
-            assert "rank 1 (h1, " in str(training.error(rank))
-        await cluster.start_host(1)
-        with trio.fail_after(AGAIN_S):
-            await reduce_some(cluster, "train", 3)
-
-    run_world(f"host {how}", scenario, hosts=3, weather=WEATHER)
+@in_memory("host {how}", hosts=3, weather=WEATHER)
+async def test_a_host_daemon_that_ends_is_named_and_may_come_back(cluster: MemoryCluster, how: str) -> None:
+    training = Training(cluster)
+    host = cluster.hosts[1]
+    await training.suffer(
+        host.stop if how == "stop" else host.crash, within_s=SOON_S if how == "stop" else HOST_BACK_S
+    )
+    assert isinstance(training.error(1), DaemonUnreachable)
+    for rank in (0, 2):
+        assert isinstance(training.error(rank), RankLost)
+        assert "rank 1 (h1, " in str(training.error(rank))
+    await cluster.start_host(1)
+    with trio.fail_after(AGAIN_S):
+        await reduce_some(cluster, "train", 3)
 
 
-def test_ranks_wait_for_a_host_daemon_that_is_restarted() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        await cluster.hosts[0].crash()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(reduce_some, cluster, "train", 2)
-            await trio.sleep(3)
-            await cluster.start_host(0)
-
-    run_world("host comes late", scenario, hosts=2, weather=WEATHER)
+@in_memory("host comes late", hosts=2, weather=WEATHER)
+async def test_ranks_wait_for_a_host_daemon_that_is_restarted(cluster: MemoryCluster) -> None:
+    await cluster.hosts[0].crash()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reduce_some, cluster, "train", 2)
+        await trio.sleep(3)
+        await cluster.start_host(0)
 
 
-def test_a_switch_that_stops_says_so() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        training = Training(cluster)
-        assert cluster.switch is not None
-        await training.suffer(cluster.switch.stop, within_s=SWITCH_BACK_S)
-        for rank in range(3):
-            assert isinstance(training.error(rank), SwitchUnreachable), training.error(rank)
-            assert "told to stop" in str(training.error(rank))
-        await cluster.start_switch()
-        with trio.fail_after(AGAIN_S):
-            await reduce_some(cluster, "train", 3)
-
-    run_world("switch stop", scenario, hosts=3, weather=WEATHER)
+@in_memory("switch stop", hosts=3, weather=WEATHER)
+async def test_a_switch_that_stops_says_so(cluster: MemoryCluster) -> None:
+    training = Training(cluster)
+    assert cluster.switch is not None
+    await training.suffer(cluster.switch.stop, within_s=SWITCH_BACK_S)
+    for rank in range(3):
+        assert isinstance(training.error(rank), SwitchUnreachable), training.error(rank)
+        assert "told to stop" in str(training.error(rank))
+    await cluster.start_switch()
+    with trio.fail_after(AGAIN_S):
+        await reduce_some(cluster, "train", 3)
 
 
 @pytest.mark.parametrize("how", ["crash", "cancel"])
-def test_a_switch_that_is_gone_is_missed_by_name(how: str) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        training = Training(cluster)
-        assert cluster.switch is not None
-        fault = cluster.switch.crash if how == "crash" else cluster.switch.cancel
-        await training.suffer(fault, within_s=SWITCH_BACK_S + 0.5)
-        for rank in range(3):
-            assert f"rank {rank} of job 'train'" in str(training.error(rank))
-            assert "its switch has not come back within 8 s" in str(training.error(rank))
-            assert f"host h{rank} has lost its switch" in str(training.error(rank))
-        await cluster.start_switch()
-        with trio.fail_after(AGAIN_S):
-            await reduce_some(cluster, "train", 3)
-
-    run_world(f"switch {how}", scenario, hosts=3, weather=WEATHER)
+@in_memory("switch {how}", hosts=3, weather=WEATHER)
+async def test_a_switch_that_is_gone_is_missed_by_name(cluster: MemoryCluster, how: str) -> None:
+    training = Training(cluster)
+    assert cluster.switch is not None
+    fault = cluster.switch.crash if how == "crash" else cluster.switch.cancel
+    await training.suffer(fault, within_s=SWITCH_BACK_S + 0.5)
+    for rank in range(3):
+        assert f"rank {rank} of job 'train'" in str(training.error(rank))
+        assert "its switch has not come back within 8 s" in str(training.error(rank))
+        assert f"host h{rank} has lost its switch" in str(training.error(rank))
+    await cluster.start_switch()
+    with trio.fail_after(AGAIN_S):
+        await reduce_some(cluster, "train", 3)
 
 
-def test_a_short_partition_delays_and_changes_nothing() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 3)
-        arrays = [draw(np.dtype(np.float16), (3000,), ("partition", rank)) for rank in range(3)]
-        cluster.network.partition("h1", "switch")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(reduce_all, comms, arrays)
-            await trio.sleep(4)
-            cluster.network.partition("h1", "switch", is_cut=False)
-
-    run_world("short partition", scenario, hosts=3, weather=WEATHER)
-
-
-def test_a_long_partition_is_found_from_both_ends() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        training = Training(cluster)
-
-        async def cut() -> None:
-            cluster.network.partition("h1", "switch")
-
-        await training.suffer(cut, within_s=12 + SWITCH_BACK_S)  # DEAD_S, and a heartbeat's period
-        assert "host h1 has lost its switch" in str(training.error(1))
-        for rank in (0, 2):
-            assert "rank 1 (h1, " in str(training.error(rank))
+@in_memory("short partition", hosts=3, weather=WEATHER)
+async def test_a_short_partition_delays_and_changes_nothing(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", 3)
+    arrays = [draw(np.dtype(np.float16), (3000,), ("partition", rank)) for rank in range(3)]
+    cluster.network.partition("h1", "switch")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reduce_all, comms, arrays)
+        await trio.sleep(4)
         cluster.network.partition("h1", "switch", is_cut=False)
-        with trio.fail_after(AGAIN_S):
-            await reduce_some(cluster, "train", 3)
 
-    run_world("long partition", scenario, hosts=3, weather=WEATHER)
+
+@in_memory("long partition", hosts=3, weather=WEATHER)
+async def test_a_long_partition_is_found_from_both_ends(cluster: MemoryCluster) -> None:
+    training = Training(cluster)
+
+    async def cut() -> None:
+        cluster.network.partition("h1", "switch")
+
+    await training.suffer(cut, within_s=12 + SWITCH_BACK_S)  # DEAD_S, and a heartbeat's period
+    assert "host h1 has lost its switch" in str(training.error(1))
+    for rank in (0, 2):
+        assert "rank 1 (h1, " in str(training.error(rank))
+    cluster.network.partition("h1", "switch", is_cut=False)
+    with trio.fail_after(AGAIN_S):
+        await reduce_some(cluster, "train", 3)
 
 
 # --- who does not come
 
 
-def test_a_rank_that_never_joins_is_named_in_time() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        async def join(rank: int) -> None:
-            began = trio.current_time()
-            with pytest.raises(OperationTimeout, match="rank 2 of 3 did not within 5 s"):
-                await cluster.connect("train", rank, size=3, timeout=5)
-            assert trio.current_time() - began <= 5 + SOON_S
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(join, 0)
-            nursery.start_soon(join, 1)
-
-    run_world("a rank never joins", scenario, hosts=3, weather=WEATHER)
-
-
-def test_a_rank_that_never_reduces_is_named_in_time() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 3)
+@in_memory("a rank never joins", hosts=3, weather=WEATHER)
+async def test_a_rank_that_never_joins_is_named_in_time(cluster: MemoryCluster) -> None:
+    async def join(rank: int) -> None:
         began = trio.current_time()
-        works = [comm.all_reduce(np.ones(2000, np.float32)) for comm in comms[:2]]
-        for work in works:
-            with pytest.raises(JobError, match="rank 2") as caught:
-                await work
-            assert isinstance(caught.value, OperationTimeout | RankLost)
+        with pytest.raises(OperationTimeout, match="rank 2 of 3 did not within 5 s"):
+            await cluster.connect("train", rank, size=3, timeout=5)
         assert trio.current_time() - began <= 5 + SOON_S
 
-    run_world("a rank never reduces", scenario, hosts=3, weather=WEATHER, operation_timeout_ms=5000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(join, 0)
+        nursery.start_soon(join, 1)
+
+
+@in_memory("a rank never reduces", hosts=3, weather=WEATHER, operation_timeout_ms=5000)
+async def test_a_rank_that_never_reduces_is_named_in_time(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", 3)
+    began = trio.current_time()
+    works = [comm.all_reduce(np.ones(2000, np.float32)) for comm in comms[:2]]
+    for work in works:
+        with pytest.raises(JobError, match="rank 2") as caught:
+            await work
+        assert isinstance(caught.value, OperationTimeout | RankLost)
+    assert trio.current_time() - began <= 5 + SOON_S
 
 
 # --- what is left

@@ -20,9 +20,9 @@ from inaproto.daemon.settings.fabric_file import fabric_of
 from inaproto.errors import ConfigError, JobError, RankLost
 from inaproto.wire.control_messages import Status, StatusReply
 from inaproto_adapters.memory import MemoryFramePort
+from tests.clusters.fabrics import NESTED, SEATS, Nested, nested_reference, spine_and_leaves
+from tests.clusters.memory import DIRECTORY, MemoryCluster, in_memory, run_world
 from tests.daemon import test_memory_recovery as recovery
-from tests.daemon.fabrics import NESTED, SEATS, Nested, nested_reference, spine_and_leaves
-from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
 from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
 from tests.daemon.test_memory_recovery import WEATHER, break_a_queue_pair, lose_a_fabric
 from tests.seeds import seeds
@@ -124,21 +124,19 @@ def test_a_job_goes_on_when_a_switch_restarts(name: str, how: str, seed: int) ->
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_any_start_order_will_do(seed: int) -> None:
+@in_memory("fabric/order/{seed}", hosts=4, fabric=FABRIC, seats=SEATS, start=False)
+async def test_any_start_order_will_do(cluster: MemoryCluster, seed: int) -> None:
     order: list[str | int] = [*(entry.name for entry in FABRIC.entries), 0, 1, 2, 3]
     draws = random.Random(f"fabric/order/{seed}")
     draws.shuffle(order)
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        for what in order:
-            if isinstance(what, int):
-                await cluster.start_host(what)
-            else:
-                await cluster.start_switch(what)
-            await trio.sleep(draws.choice((0.0, 0.3, 7.0)))
-        await Job(cluster, 4, ("order", seed)).run()
-
-    run_world(f"fabric/order/{seed}", scenario, hosts=4, fabric=FABRIC, seats=SEATS, start=False)
+    for what in order:
+        if isinstance(what, int):
+            await cluster.start_host(what)
+        else:
+            await cluster.start_switch(what)
+        await trio.sleep(draws.choice((0.0, 0.3, 7.0)))
+    await Job(cluster, 4, ("order", seed)).run()
 
 
 def test_a_leaf_that_does_not_come_back_is_named_in_time() -> None:
@@ -180,7 +178,8 @@ def test_paths_of_the_fabric() -> None:
     assert FABRIC.by_name["leaf1"].trunk == Path("/memory/trunk-leaf1.sock")
 
 
-def test_a_trunk_that_is_stuck_is_dialled_again() -> None:
+@in_memory("fabric/stuck", hosts=4, fabric=FABRIC, seats=SEATS)
+async def test_a_trunk_that_is_stuck_is_dialled_again(cluster: MemoryCluster) -> None:
     """Its connection stands, but nothing comes through it, nor through those dialled meanwhile."""
 
     async def trunks(cluster: MemoryCluster) -> list[dict[str, Any]]:
@@ -192,22 +191,20 @@ def test_a_trunk_that_is_stuck_is_dialled_again() -> None:
         assert isinstance(answer, StatusReply)
         return list(answer.body["trunks"])
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        await Job(cluster, 4, "before").run()
-        cluster.network.partition("leaf1", "spine", kinds=(MemoryFramePort,))
-        await trio.sleep(20)
-        (trunk,) = await trunks(cluster)
-        assert not trunk["is_up"]
-        cluster.network.partition("leaf1", "spine", kinds=(MemoryFramePort,), is_cut=False)
-        await trio.sleep(5)
-        (trunk,) = await trunks(cluster)
-        assert (trunk["is_up"], trunk["times_up"]) == (True, 2)
-
-    run_world("fabric/stuck", scenario, hosts=4, fabric=FABRIC, seats=SEATS)
+    await Job(cluster, 4, "before").run()
+    cluster.network.partition("leaf1", "spine", kinds=(MemoryFramePort,))
+    await trio.sleep(20)
+    (trunk,) = await trunks(cluster)
+    assert not trunk["is_up"]
+    cluster.network.partition("leaf1", "spine", kinds=(MemoryFramePort,), is_cut=False)
+    await trio.sleep(5)
+    (trunk,) = await trunks(cluster)
+    assert (trunk["is_up"], trunk["times_up"]) == (True, 2)
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_every_fault_at_once(seed: int) -> None:
+@in_memory("fabric/all/{seed}", hosts=4, weather=WEATHER, fabric=FABRIC, seats=SEATS)
+async def test_every_fault_at_once(cluster: MemoryCluster, seed: int) -> None:
     draws = random.Random(f"fabric/all/{seed}")
 
     async def restart(cluster: MemoryCluster, name: str) -> None:
@@ -227,26 +224,23 @@ def test_every_fault_at_once(seed: int) -> None:
     async def break_qp(cluster: MemoryCluster, name: str) -> None:
         await break_a_queue_pair(cluster, draws)
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, 12, ("all", seed))
+    job = Job(cluster, 12, ("all", seed))
 
-        def strikes(
-            fault: Callable[[MemoryCluster, str], Awaitable[None]], name: str
-        ) -> Callable[[], Awaitable[None]]:
-            async def struck() -> None:
-                for _ in range(2):
-                    await trio.sleep(draws.uniform(0.005, 0.5))
-                    await fault(cluster, name)
+    def strikes(
+        fault: Callable[[MemoryCluster, str], Awaitable[None]], name: str
+    ) -> Callable[[], Awaitable[None]]:
+        async def struck() -> None:
+            for _ in range(2):
+                await trio.sleep(draws.uniform(0.005, 0.5))
+                await fault(cluster, name)
 
-            return struck
+        return struck
 
-        await job.run(
-            strikes(restart, "leaf0"),
-            strikes(restart, "leaf1"),
-            strikes(restart, "spine"),
-            strikes(cut_a_trunk, "leaf1"),
-            strikes(lose_fabric, ""),
-            strikes(break_qp, ""),
-        )
-
-    run_world(f"fabric/all/{seed}", scenario, hosts=4, weather=WEATHER, fabric=FABRIC, seats=SEATS)
+    await job.run(
+        strikes(restart, "leaf0"),
+        strikes(restart, "leaf1"),
+        strikes(restart, "spine"),
+        strikes(cut_a_trunk, "leaf1"),
+        strikes(lose_fabric, ""),
+        strikes(break_qp, ""),
+    )

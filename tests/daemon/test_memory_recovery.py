@@ -1,6 +1,6 @@
 """Real daemons whose rings end in the middle of a job: it goes on, with the same bytes, and says why.
 
-Every test is one seeded run in virtual time (:mod:`tests.daemon.memory_cluster`), and most strike at many
+Every test is one seeded run in virtual time (:mod:`tests.clusters.memory`), and most strike at many
 moments of an all-reduce: the job must not notice but by the clock.
 """
 
@@ -20,7 +20,7 @@ from inaproto.core.rendezvous.events import RendezvousConfig
 from inaproto.daemon.host.daemon import HostDaemon
 from inaproto.daemon.switch import control_plane
 from inaproto.errors import JobError, RankLost, SwitchUnreachable
-from tests.daemon.memory_cluster import MemoryCluster, run_world
+from tests.clusters.memory import MemoryCluster, in_memory, run_world
 from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, numpy_dtype
 from tests.seeds import seeds
 
@@ -155,130 +155,118 @@ def test_a_job_goes_on_whatever_ends_its_ring(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(2))
-def test_every_fault_at_once(seed: int) -> None:
+@in_memory("all faults/{seed}", hosts=4, weather=WEATHER)
+async def test_every_fault_at_once(cluster: MemoryCluster, seed: int) -> None:
     draws = random.Random(f"all/{seed}")
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, 4, 12, ("all", seed))
+    job = Job(cluster, 4, 12, ("all", seed))
 
-        def strike(fault: Fault) -> Callable[[], Awaitable[None]]:
-            async def struck() -> None:
-                for _ in range(2):
-                    await trio.sleep(draws.uniform(0.0, 0.3))
-                    await fault(cluster, draws)
+    def strike(fault: Fault) -> Callable[[], Awaitable[None]]:
+        async def struck() -> None:
+            for _ in range(2):
+                await trio.sleep(draws.uniform(0.0, 0.3))
+                await fault(cluster, draws)
 
-            return struck
+        return struck
 
-        await job.run(*(strike(fault) for fault in (restart_switch, lose_a_fabric, break_a_queue_pair)))
-
-    run_world(f"all faults/{seed}", scenario, hosts=4, weather=WEATHER)
+    await job.run(*(strike(fault) for fault in (restart_switch, lose_a_fabric, break_a_queue_pair)))
 
 
 @pytest.mark.parametrize("after_ms", [12, 23, 33])
-def test_a_host_that_is_halted_already_loses_its_connection_too(after_ms: int) -> None:
+@in_memory("in a row/{after_ms}", hosts=3, weather=WEATHER)
+async def test_a_host_that_is_halted_already_loses_its_connection_too(
+    cluster: MemoryCluster, after_ms: int
+) -> None:
     """What it has kept is then in no receive slot any more: those of the next ring are empty."""
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        async def strike() -> None:
-            await trio.sleep(after_ms / 1000)
-            for host in (1, 0, 2):
-                fabric = daemon(cluster, host).fabric
-                if fabric is not None:
-                    fabric._lose("the control connection broke")
-                await trio.sleep(0.004)
+    async def strike() -> None:
+        await trio.sleep(after_ms / 1000)
+        for host in (1, 0, 2):
+            fabric = daemon(cluster, host).fabric
+            if fabric is not None:
+                fabric._lose("the control connection broke")
+            await trio.sleep(0.004)
 
-        await Job(cluster, 3, 6, ("in a row", after_ms)).run(strike)
-
-    run_world(f"in a row/{after_ms}", scenario, hosts=3, weather=WEATHER)
+    await Job(cluster, 3, 6, ("in a row", after_ms)).run(strike)
 
 
 @pytest.mark.parametrize("seed", [24, 35])
-def test_a_switch_that_counts_its_rings_anew_confuses_nobody(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+@in_memory("anew/{seed}", hosts=3, weather=WEATHER)
+async def test_a_switch_that_counts_its_rings_anew_confuses_nobody(
+    cluster: MemoryCluster, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rings of two switches, one after the other, have the same id: what is kept is told apart by serial."""
     monkeypatch.setattr(
         control_plane, "RendezvousConfig", lambda **values: RendezvousConfig(**values | {"first_ring_id": 1})
     )
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        async def strike() -> None:
-            draws = random.Random(f"anew/{seed}")
-            for _ in range(4):
-                await trio.sleep(draws.uniform(0.005, 0.2))
-                assert cluster.switch is not None
-                await cluster.switch.crash()
-                await cluster.start_switch()
+    async def strike() -> None:
+        draws = random.Random(f"anew/{seed}")
+        for _ in range(4):
+            await trio.sleep(draws.uniform(0.005, 0.2))
+            assert cluster.switch is not None
+            await cluster.switch.crash()
+            await cluster.start_switch()
 
-        await Job(cluster, 3, 8, ("anew", seed)).run(strike)
-
-    run_world(f"anew/{seed}", scenario, hosts=3, weather=WEATHER)
+    await Job(cluster, 3, 8, ("anew", seed)).run(strike)
 
 
 # --- the chain
 
 
-def test_hosts_sum_themselves_when_the_accelerator_has_no_room() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        await Job(cluster, 4, 10, "chain").run()
-
-    run_world("chain", scenario, hosts=4, weather=WEATHER, switch={"memory_kib": 0})
+@in_memory("chain", hosts=4, weather=WEATHER, switch={"memory_kib": 0})
+async def test_hosts_sum_themselves_when_the_accelerator_has_no_room(cluster: MemoryCluster) -> None:
+    await Job(cluster, 4, 10, "chain").run()
 
 
-def test_a_job_returns_to_the_switch_when_another_has_made_room() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        paths: list[str] = []
-        on_chain = trio.Event()
-        hog = await cluster.job("hog", 3)
+@in_memory("returns", hosts=3, switch={"memory_kib": 40})
+async def test_a_job_returns_to_the_switch_when_another_has_made_room(cluster: MemoryCluster) -> None:
+    paths: list[str] = []
+    on_chain = trio.Event()
+    hog = await cluster.job("hog", 3)
 
-        async def make_room() -> None:
-            await on_chain.wait()
-            async with trio.open_nursery() as nursery:
-                for comm in hog:
-                    nursery.start_soon(comm.aclose)
+    async def make_room() -> None:
+        await on_chain.wait()
+        async with trio.open_nursery() as nursery:
+            for comm in hog:
+                nursery.start_soon(comm.aclose)
 
-        async def watch() -> None:
-            while paths[-1:] != ["switch"] or "chain" not in paths:
-                await trio.sleep(0.0005)
-                rings = daemon(cluster, 0).status()["rings"]
-                paths.extend(ring["path"] for ring in rings if ring["job"] == "train")
-                if "chain" in paths:
-                    on_chain.set()
+    async def watch() -> None:
+        while paths[-1:] != ["switch"] or "chain" not in paths:
+            await trio.sleep(0.0005)
+            rings = daemon(cluster, 0).status()["rings"]
+            paths.extend(ring["path"] for ring in rings if ring["job"] == "train")
+            if "chain" in paths:
+                on_chain.set()
 
-        await Job(cluster, 3, 60, "returns").run(make_room, watch)
-
-    run_world("returns", scenario, hosts=3, switch={"memory_kib": 40})
+    await Job(cluster, 3, 60, "returns").run(make_room, watch)
 
 
 # --- what cannot go on
 
 
-def test_a_switch_that_stays_away_is_named_in_time() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        assert cluster.switch is not None
-        comms = await cluster.job("train", 2)
-        await cluster.switch.crash()
-        began = trio.current_time()
-        for comm in comms:
-            with pytest.raises(SwitchUnreachable, match=r"its switch has not come back within 8 s"):
-                await comm.all_reduce(np.ones(10, np.float32))
-        assert 8 <= trio.current_time() - began <= 8.5
-        await cluster.start_switch()
-
-    run_world("switch stays away", scenario, hosts=2)
+@in_memory("switch stays away", hosts=2)
+async def test_a_switch_that_stays_away_is_named_in_time(cluster: MemoryCluster) -> None:
+    assert cluster.switch is not None
+    comms = await cluster.job("train", 2)
+    await cluster.switch.crash()
+    began = trio.current_time()
+    for comm in comms:
+        with pytest.raises(SwitchUnreachable, match=r"its switch has not come back within 8 s"):
+            await comm.all_reduce(np.ones(10, np.float32))
+    assert 8 <= trio.current_time() - began <= 8.5
+    await cluster.start_switch()
 
 
-def test_a_host_daemon_that_was_started_anew_is_named_at_once() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 3)
-        await cluster.hosts[1].crash()
-        began = trio.current_time()
-        await cluster.start_host(1)
-        for comm in (comms[0], comms[2]):
-            with pytest.raises(RankLost, match=r"rank 1 \(h1, .*its host daemon was started anew"):
-                await comm.all_reduce(np.ones(10, np.float32))
-        assert trio.current_time() - began <= 0.5
-        with pytest.raises(JobError):
-            await comms[1].all_reduce(np.ones(10, np.float32))
-
-    run_world("host anew", scenario, hosts=3)
+@in_memory("host anew", hosts=3)
+async def test_a_host_daemon_that_was_started_anew_is_named_at_once(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", 3)
+    await cluster.hosts[1].crash()
+    began = trio.current_time()
+    await cluster.start_host(1)
+    for comm in (comms[0], comms[2]):
+        with pytest.raises(RankLost, match=r"rank 1 \(h1, .*its host daemon was started anew"):
+            await comm.all_reduce(np.ones(10, np.float32))
+    assert trio.current_time() - began <= 0.5
+    with pytest.raises(JobError):
+        await comms[1].all_reduce(np.ones(10, np.float32))

@@ -20,7 +20,7 @@ from inaproto.daemon.host.ring import HostRing
 from inaproto.errors import JobError
 from inaproto.ports import CompletionKind
 from inaproto.wire.control_messages import Closed, Message, Ring, Start
-from tests.daemon.memory_cluster import MemoryCluster, run_world
+from tests.clusters.memory import MemoryCluster, in_memory, run_world
 from tests.daemon.test_memory_recovery import (
     WEATHER,
     Job,
@@ -98,68 +98,65 @@ def test_a_connection_lost_while_the_first_ring_connects(
     run_world(f"first {kind.__name__}/{kib}", scenario, hosts=3, switch={"memory_kib": kib})
 
 
-def test_a_chain_whose_rank_misses_the_start() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        async def strike() -> None:
-            while [ring["path"] for ring in daemon(cluster, 1).status()["rings"]] != ["chain"]:
-                await trio.lowlevel.checkpoint()
-                await trio.sleep(0.0005)
-            fabric_of(cluster, 1)._lose("the control connection broke")
+@in_memory("missed start", hosts=3, switch={"memory_kib": 0})
+async def test_a_chain_whose_rank_misses_the_start(cluster: MemoryCluster) -> None:
+    async def strike() -> None:
+        while [ring["path"] for ring in daemon(cluster, 1).status()["rings"]] != ["chain"]:
+            await trio.lowlevel.checkpoint()
+            await trio.sleep(0.0005)
+        fabric_of(cluster, 1)._lose("the control connection broke")
 
-        await Job(cluster, 3, 6, "missed start").run(strike)
-
-    run_world("missed start", scenario, hosts=3, switch={"memory_kib": 0})
+    await Job(cluster, 3, 6, "missed start").run(strike)
 
 
-def test_a_job_that_failed_is_over_for_one_that_never_heard_of_its_last_ring(
-    monkeypatch: pytest.MonkeyPatch,
+@in_memory("never heard", hosts=3)
+async def test_a_job_that_failed_is_over_for_one_that_never_heard_of_its_last_ring(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arm = lose_fabric_at(monkeypatch, "h1", Ring)
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 3)
-        await reduce_once(comms)
-        arm()
-        for ring in fabric_of(cluster, 0).rings():
-            ring.feed(NicRefused("the queue pair failed"))
-        await trio.sleep(0.02)
-        await cluster.hosts[2].crash()
-        with trio.fail_after(20), pytest.raises(JobError, match=r"rank 2 \(h2, "):
-            await comms[1].all_reduce(np.ones(10, np.float32))
-
-    run_world("never heard", scenario, hosts=3)
+    comms = await cluster.job("train", 3)
+    await reduce_once(comms)
+    arm()
+    for ring in fabric_of(cluster, 0).rings():
+        ring.feed(NicRefused("the queue pair failed"))
+    await trio.sleep(0.02)
+    await cluster.hosts[2].crash()
+    with trio.fail_after(20), pytest.raises(JobError, match=r"rank 2 \(h2, "):
+        await comms[1].all_reduce(np.ones(10, np.float32))
 
 
 # --- leaving
 
 
 @pytest.mark.parametrize("seed", seeds(6))
-def test_leaving_around_a_restart_of_the_switch(seed: int) -> None:
+@in_memory("leave/{seed}", hosts=2)
+async def test_leaving_around_a_restart_of_the_switch(cluster: MemoryCluster, seed: int) -> None:
     draws = random.Random(f"leave/{seed}")
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 2)
-        await reduce_once(comms)
+    comms = await cluster.job("train", 2)
+    await reduce_once(comms)
 
-        async def leave(comm: inaproto.Communicator, after_s: float) -> None:
-            await trio.sleep(after_s)
-            await comm.aclose()
+    async def leave(comm: inaproto.Communicator, after_s: float) -> None:
+        await trio.sleep(after_s)
+        await comm.aclose()
 
-        async with trio.open_nursery() as nursery:
-            for comm in comms:
-                nursery.start_soon(leave, comm, draws.choice((0.0, 0.01, 0.05, draws.uniform(0, 0.5))))
-            await trio.sleep(draws.uniform(0, 0.004))
-            assert cluster.switch is not None
-            await cluster.switch.crash()
-            await trio.sleep(draws.choice((0.0, 0.02, 0.2)))
-            await cluster.start_switch()
-        await trio.sleep(30)
-        nothing_left(cluster)
-
-    run_world(f"leave/{seed}", scenario, hosts=2)
+    async with trio.open_nursery() as nursery:
+        for comm in comms:
+            nursery.start_soon(leave, comm, draws.choice((0.0, 0.01, 0.05, draws.uniform(0, 0.5))))
+        await trio.sleep(draws.uniform(0, 0.004))
+        assert cluster.switch is not None
+        await cluster.switch.crash()
+        await trio.sleep(draws.choice((0.0, 0.02, 0.2)))
+        await cluster.start_switch()
+    await trio.sleep(30)
+    nothing_left(cluster)
 
 
-def test_a_donor_whose_process_has_left_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_memory("donor has left", hosts=3)
+async def test_a_donor_whose_process_has_left_and_ended(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has all results, and its neighbour lacks the last: its host comes back for it."""
     completed = HostRing.completed
     deaf = [False]
@@ -170,107 +167,98 @@ def test_a_donor_whose_process_has_left_and_ended(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(HostRing, "completed", hear)
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 3)
-        await reduce_once(comms)
-        deaf[0] = True
-        works = [comm.all_reduce(np.ones(10, np.float32)) for comm in comms]
-        await works[0]
-        await works[2]
-        await comms[0].aclose()
-        deaf[0] = False
-        assert cluster.switch is not None
-        await cluster.switch.crash()
-        await cluster.start_switch()
-        with trio.fail_after(10):
-            assert (await works[1] == 3).all()
-        await close_all(comms[1:])
-        await trio.sleep(5)
-        nothing_left(cluster)
-
-    run_world("donor has left", scenario, hosts=3)
+    comms = await cluster.job("train", 3)
+    await reduce_once(comms)
+    deaf[0] = True
+    works = [comm.all_reduce(np.ones(10, np.float32)) for comm in comms]
+    await works[0]
+    await works[2]
+    await comms[0].aclose()
+    deaf[0] = False
+    assert cluster.switch is not None
+    await cluster.switch.crash()
+    await cluster.start_switch()
+    with trio.fail_after(10):
+        assert (await works[1] == 3).all()
+    await close_all(comms[1:])
+    await trio.sleep(5)
+    nothing_left(cluster)
 
 
-def test_a_name_is_free_again_though_one_host_did_not_hear_that_the_job_was_over(
-    monkeypatch: pytest.MonkeyPatch,
+@in_memory("closed not heard", hosts=2)
+async def test_a_name_is_free_again_though_one_host_did_not_hear_that_the_job_was_over(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arm = lose_fabric_at(monkeypatch, "h1", Closed)
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 2)
-        await reduce_once(comms)
-        arm()
-        await close_all(comms)
-        await trio.sleep(0.3)
-        nothing_left(cluster)
-        again = await cluster.job("train", 2)
-        await reduce_once(again)
-        await close_all(again)
-
-    run_world("closed not heard", scenario, hosts=2)
+    comms = await cluster.job("train", 2)
+    await reduce_once(comms)
+    arm()
+    await close_all(comms)
+    await trio.sleep(0.3)
+    nothing_left(cluster)
+    again = await cluster.job("train", 2)
+    await reduce_once(again)
+    await close_all(again)
 
 
 # --- away
 
 
-def test_an_operation_that_was_called_while_away_has_a_clock() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 2)
-        await reduce_once(comms)
-        fabric_of(cluster, 0)._lose("the control connection broke")
-        await trio.lowlevel.checkpoint()
-        work = comms[0].all_reduce(np.ones(10, np.float32))
-        await trio.sleep(5)
-        await comms[1].aclose()
-        with trio.fail_after(20), pytest.raises(JobError, match="rank 1 "):
-            await work
-
-    run_world("called while away", scenario, hosts=2)
+@in_memory("called while away", hosts=2)
+async def test_an_operation_that_was_called_while_away_has_a_clock(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", 2)
+    await reduce_once(comms)
+    fabric_of(cluster, 0)._lose("the control connection broke")
+    await trio.lowlevel.checkpoint()
+    work = comms[0].all_reduce(np.ones(10, np.float32))
+    await trio.sleep(5)
+    await comms[1].aclose()
+    with trio.fail_after(20), pytest.raises(JobError, match="rank 1 "):
+        await work
 
 
 @pytest.mark.parametrize("what", ["connection", "switch"])
-def test_a_process_that_ends_while_its_host_is_away_is_named_at_once(what: str) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 3)
-        await reduce_once(comms)
-        assert cluster.switch is not None
-        if what == "switch":
-            await cluster.switch.crash()
-            await trio.sleep(0.02)
-        else:
-            fabric_of(cluster, 1)._lose("the control connection broke")
-            await trio.lowlevel.checkpoint()
-        comms[1].channel.close()
+@in_memory("ends while away/{what}", hosts=3)
+async def test_a_process_that_ends_while_its_host_is_away_is_named_at_once(
+    cluster: MemoryCluster, what: str
+) -> None:
+    comms = await cluster.job("train", 3)
+    await reduce_once(comms)
+    assert cluster.switch is not None
+    if what == "switch":
+        await cluster.switch.crash()
         await trio.sleep(0.02)
-        if what == "switch":
-            await cluster.start_switch()
-        began = trio.current_time()
-        for comm in (comms[0], comms[2]):
-            with trio.fail_after(60), pytest.raises(JobError, match=r"rank 1 .*ended without leaving"):
-                await comm.all_reduce(np.ones(10, np.float32))
-        assert trio.current_time() - began < 1.5
-        await trio.sleep(20)
-        nothing_left(cluster)
-
-    run_world(f"ends while away/{what}", scenario, hosts=3)
-
-
-def test_a_job_that_failed_while_a_host_was_away_does_not_live_on() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 2)
-        await reduce_once(comms)
+    else:
         fabric_of(cluster, 1)._lose("the control connection broke")
-        await trio.sleep(0.003)
-        comms[0].channel.close()
-        await trio.sleep(0.3)  # host 1 is back by then
-        with pytest.raises(JobError, match=r"rank 0 .*ended without leaving"):
-            await comms[1].all_reduce(np.ones(10, np.float32))
-        again = await cluster.job("train", 2)
-        await reduce_once(again)
-        await close_all(again)
-        nothing_left(cluster)
+        await trio.lowlevel.checkpoint()
+    comms[1].channel.close()
+    await trio.sleep(0.02)
+    if what == "switch":
+        await cluster.start_switch()
+    began = trio.current_time()
+    for comm in (comms[0], comms[2]):
+        with trio.fail_after(60), pytest.raises(JobError, match=r"rank 1 .*ended without leaving"):
+            await comm.all_reduce(np.ones(10, np.float32))
+    assert trio.current_time() - began < 1.5
+    await trio.sleep(20)
+    nothing_left(cluster)
 
-    run_world("does not live on", scenario, hosts=2)
+
+@in_memory("does not live on", hosts=2)
+async def test_a_job_that_failed_while_a_host_was_away_does_not_live_on(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", 2)
+    await reduce_once(comms)
+    fabric_of(cluster, 1)._lose("the control connection broke")
+    await trio.sleep(0.003)
+    comms[0].channel.close()
+    await trio.sleep(0.3)  # host 1 is back by then
+    with pytest.raises(JobError, match=r"rank 0 .*ended without leaving"):
+        await comms[1].all_reduce(np.ones(10, np.float32))
+    again = await cluster.job("train", 2)
+    await reduce_once(again)
+    await close_all(again)
+    nothing_left(cluster)
 
 
 # --- chaos

@@ -1,4 +1,4 @@
-"""Real daemons under faults drawn from seeds; see :mod:`tests.daemon.memory_swarm`.
+"""Real daemons under faults drawn from seeds; see :mod:`tests.clusters.swarm`.
 
 More of them: ``INAPROTO_SEEDS=0:500``; one: ``INAPROTO_SEEDS=17:18``.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.memory_swarm import FAULTS, draw_config, run_swarm
+from tests.clusters.swarm import FAULTS, draw_config, run_swarm
 from tests.seeds import seeds
 
 SEEDS_DEFAULT = 10

@@ -18,8 +18,8 @@ from inaproto.daemon.settings.fabric_file import Fabric, fabric_of
 from inaproto.errors import FabricLost, JobError
 from inaproto.wire.control_messages import Status, StatusReply
 from inaproto_adapters.memory import MemoryFramePort
-from tests.daemon.fabrics import SEATS, spine_and_leaves
-from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
+from tests.clusters.fabrics import SEATS, spine_and_leaves
+from tests.clusters.memory import DIRECTORY, MemoryCluster, run_world
 from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
 from tests.daemon.test_memory_fabric import Job
 

@@ -15,7 +15,7 @@ from inaproto.daemon.net.metrics_server import serve_metrics
 from inaproto.daemon.observe.metric_families import Families
 from inaproto.daemon.observe.status import ask_daemons
 from inaproto.errors import ConfigError
-from tests.daemon.in_process_cluster import open_cluster, together
+from tests.clusters.loopback import open_cluster, together
 from tests.daemon.scraping import fetch, labelled, scrape, value
 
 OPERATIONS = 5

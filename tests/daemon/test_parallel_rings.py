@@ -1,6 +1,6 @@
 """Parallel rings when something fails: whatever ring it is, all ranks get an error that names it, in time.
 
-Every test is one seeded run of real daemons in virtual time (:mod:`tests.daemon.memory_cluster`). What rings
+Every test is one seeded run of real daemons in virtual time (:mod:`tests.clusters.memory`). What rings
 do when nothing fails: ``tests/paper/test_netreduce_3_4_rings_of_nics.py``.
 """
 
@@ -25,8 +25,8 @@ from inaproto.errors import (
     RankLost,
     TensorMismatch,
 )
-from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
-from tests.daemon.parallel_hosts import MACHINES, connect_at, connect_machines, connect_rank, host_of
+from tests.clusters.memory import DIRECTORY, MemoryCluster, in_memory, run_world
+from tests.clusters.parallel import MACHINES, connect_at, connect_machines, connect_rank, host_of
 from tests.daemon.test_allreduce_end_to_end import draw, nested_reference
 from tests.daemon.test_memory_cluster import open_things
 from tests.daemon.test_memory_recovery import FAULTS, WEATHER, daemon
@@ -64,23 +64,23 @@ async def errors_of(
 
 
 @pytest.mark.parametrize("ring", [0, 1])
-def test_a_daemon_that_is_killed_is_named_to_every_rank_in_time(ring: int) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_machines(cluster, MACHINES, 2)
-        killed = host_of(1, ring, 2)
-        found = await errors_of(comms, cluster.hosts[killed].crash, calling=set(range(6)))
-        for rank, error in found.items():
-            assert f"ring {ring} of 2 (host daemon at /memory/h{killed}.sock)" in str(error), rank
-            assert "the host daemon is gone" in str(error)
-            assert isinstance(error, DaemonUnreachable if rank > 2 else RankLost)
-            assert error.operations_done == comms[rank].operations_done
-        for comm in comms:  # and stays so
-            with pytest.raises(JobError, match=f"ring {ring} of 2"):
-                comm.all_reduce(np.ones(9, np.float32))
-        await trio.sleep(20)
-        as_new_but(cluster, killed)
-
-    run_world(f"killed/{ring}", scenario, hosts=4)
+@in_memory("killed/{ring}", hosts=4)
+async def test_a_daemon_that_is_killed_is_named_to_every_rank_in_time(
+    cluster: MemoryCluster, ring: int
+) -> None:
+    comms = await connect_machines(cluster, MACHINES, 2)
+    killed = host_of(1, ring, 2)
+    found = await errors_of(comms, cluster.hosts[killed].crash, calling=set(range(6)))
+    for rank, error in found.items():
+        assert f"ring {ring} of 2 (host daemon at /memory/h{killed}.sock)" in str(error), rank
+        assert "the host daemon is gone" in str(error)
+        assert isinstance(error, DaemonUnreachable if rank > 2 else RankLost)
+        assert error.operations_done == comms[rank].operations_done
+    for comm in comms:  # and stays so
+        with pytest.raises(JobError, match=f"ring {ring} of 2"):
+            comm.all_reduce(np.ones(9, np.float32))
+    await trio.sleep(20)
+    as_new_but(cluster, killed)
 
 
 def as_new_but(cluster: MemoryCluster, killed: int) -> None:
@@ -90,175 +90,163 @@ def as_new_but(cluster: MemoryCluster, killed: int) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 4])
-def test_a_process_that_dies_is_named_to_all(place: int) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_machines(cluster, MACHINES, 2)
+@in_memory("dies/{place}", hosts=4)
+async def test_a_process_that_dies_is_named_to_all(cluster: MemoryCluster, place: int) -> None:
+    comms = await connect_machines(cluster, MACHINES, 2)
 
-        async def dies() -> None:
-            comms[place].channel.close()
+    async def dies() -> None:
+        comms[place].channel.close()
 
-        found = await errors_of(comms, dies, calling=set(range(6)) - {place})
-        for error in found.values():
-            assert isinstance(error, RankLost)
-            assert re.search(
-                rf"rank {place} \(h\d, pid \d+\) of job 'train#[01]/2' is lost: process \d+ ended", str(error)
-            )
-        await trio.sleep(1)
-        as_new(cluster)
-        again = await connect_machines(cluster, MACHINES, 2)
-        await reduce_once(again)
-        await close_all(again)
-
-    run_world(f"dies/{place}", scenario, hosts=4)
+    found = await errors_of(comms, dies, calling=set(range(6)) - {place})
+    for error in found.values():
+        assert isinstance(error, RankLost)
+        assert re.search(
+            rf"rank {place} \(h\d, pid \d+\) of job 'train#[01]/2' is lost: process \d+ ended", str(error)
+        )
+    await trio.sleep(1)
+    as_new(cluster)
+    again = await connect_machines(cluster, MACHINES, 2)
+    await reduce_once(again)
+    await close_all(again)
 
 
-def test_ranks_that_have_called_nothing_hear_of_it_when_they_call() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_machines(cluster, MACHINES, 2)
-        await cluster.hosts[3].crash()
-        with pytest.raises(DaemonUnreachable, match=r"ring 1 of 2 .*h3\.sock.*is gone"):
-            await comms[3].all_reduce(np.ones(5000, np.float32))
-        await trio.sleep(0.1)
-        for rank in (0, 4):
-            with pytest.raises(JobError, match=r"ring 1 of 2 .*h3\.sock.*is gone"):
-                await comms[rank].all_reduce(np.ones(5000, np.float32))
-
-    run_world("idle", scenario, hosts=4)
+@in_memory("idle", hosts=4)
+async def test_ranks_that_have_called_nothing_hear_of_it_when_they_call(cluster: MemoryCluster) -> None:
+    comms = await connect_machines(cluster, MACHINES, 2)
+    await cluster.hosts[3].crash()
+    with pytest.raises(DaemonUnreachable, match=r"ring 1 of 2 .*h3\.sock.*is gone"):
+        await comms[3].all_reduce(np.ones(5000, np.float32))
+    await trio.sleep(0.1)
+    for rank in (0, 4):
+        with pytest.raises(JobError, match=r"ring 1 of 2 .*h3\.sock.*is gone"):
+            await comms[rank].all_reduce(np.ones(5000, np.float32))
 
 
 @pytest.mark.parametrize("seed", seeds(6))
 @pytest.mark.parametrize("what", ["kill", "stop", "rank"])
-def test_whenever_a_daemon_or_rank_ends_nobody_waits_and_no_two_results_differ(what: str, seed: int) -> None:
+@in_memory("whenever/{what}/{seed}", hosts=4, weather=WEATHER)
+async def test_whenever_a_daemon_or_rank_ends_nobody_waits_and_no_two_results_differ(
+    cluster: MemoryCluster, what: str, seed: int
+) -> None:
     draws = random.Random(f"{what}/{seed}")
     timeout_s = 3.0
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        results: dict[int, set[bytes]] = {}
-        ended: list[int] = []
-        dying = draws.randrange(6)
-        is_dead = trio.Event()
+    results: dict[int, set[bytes]] = {}
+    ended: list[int] = []
+    dying = draws.randrange(6)
+    is_dead = trio.Event()
 
-        async def one(rank: int) -> None:
-            with contextlib.suppress(JobError):
-                comm = await connect_rank(cluster, rank, MACHINES, 2, timeout=timeout_s)
-                if rank == dying and what == "rank":
-                    with trio.CancelScope() as scope:
-                        stop.append(scope)
-                        await call_all(comm)
-                    comm.channel.close()
-                else:
+    async def one(rank: int) -> None:
+        with contextlib.suppress(JobError):
+            comm = await connect_rank(cluster, rank, MACHINES, 2, timeout=timeout_s)
+            if rank == dying and what == "rank":
+                with trio.CancelScope() as scope:
+                    stop.append(scope)
                     await call_all(comm)
-            ended.append(rank)
+                comm.channel.close()
+            else:
+                await call_all(comm)
+        ended.append(rank)
 
-        async def call_all(comm: inaproto.Communicator) -> None:
-            for index in range(30):
-                array = draw(np.dtype(np.float32), (900,), (seed, index, comm.rank))
-                result = await comm.all_reduce(array)
-                results.setdefault(index, set()).add(result.tobytes())
-            await is_dead.wait()
+    async def call_all(comm: inaproto.Communicator) -> None:
+        for index in range(30):
+            array = draw(np.dtype(np.float32), (900,), (seed, index, comm.rank))
+            result = await comm.all_reduce(array)
+            results.setdefault(index, set()).add(result.tobytes())
+        await is_dead.wait()
 
-        stop: list[trio.CancelScope] = []
-        host = cluster.hosts[draws.randrange(4)]
-        with trio.fail_after(timeout_s * 2 + 4):
-            async with trio.open_nursery() as nursery:
-                for rank in range(6):
-                    nursery.start_soon(one, rank)
-                await trio.sleep(draws.uniform(0, 0.05))
-                if what == "kill":
-                    await host.crash()
-                elif what == "stop":
-                    await host.stop()
-                else:
-                    for scope in stop:
-                        scope.cancel()
-                is_dead.set()
-        assert sorted(ended) == list(range(6))
-        assert all(len(each) == 1 for each in results.values())
-
-    run_world(f"whenever/{what}/{seed}", scenario, hosts=4, weather=WEATHER)
+    stop: list[trio.CancelScope] = []
+    host = cluster.hosts[draws.randrange(4)]
+    with trio.fail_after(timeout_s * 2 + 4):
+        async with trio.open_nursery() as nursery:
+            for rank in range(6):
+                nursery.start_soon(one, rank)
+            await trio.sleep(draws.uniform(0, 0.05))
+            if what == "kill":
+                await host.crash()
+            elif what == "stop":
+                await host.stop()
+            else:
+                for scope in stop:
+                    scope.cancel()
+            is_dead.set()
+    assert sorted(ended) == list(range(6))
+    assert all(len(each) == 1 for each in results.values())
 
 
 # --- joining
 
 
-def test_a_rank_that_gives_fewer_sockets_is_named_on_its_host_and_all_ranks_get_an_error() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        found: dict[int, JobError] = {}
+@in_memory("fewer", hosts=4)
+async def test_a_rank_that_gives_fewer_sockets_is_named_on_its_host_and_all_ranks_get_an_error(
+    cluster: MemoryCluster,
+) -> None:
+    found: dict[int, JobError] = {}
 
-        async def one(rank: int, rings: int) -> None:
-            sockets = [DIRECTORY / f"h{host_of(rank // 2, ring, 2)}.sock" for ring in range(rings)]
-            with pytest.raises(OperationTimeout) as info:
-                await connect_at(cluster, rank, 4, sockets, timeout=2.0)
-            found[rank] = info.value
+    async def one(rank: int, rings: int) -> None:
+        sockets = [DIRECTORY / f"h{host_of(rank // 2, ring, 2)}.sock" for ring in range(rings)]
+        with pytest.raises(OperationTimeout) as info:
+            await connect_at(cluster, rank, 4, sockets, timeout=2.0)
+        found[rank] = info.value
 
-        with trio.fail_after(6):
-            async with trio.open_nursery() as nursery:
-                for rank, rings in enumerate((2, 1, 2, 2)):
-                    nursery.start_soon(one, rank, rings)
-        assert "Rank 1 of this host has another number of sockets (1, here 2)" in str(found[0])
-        assert "Rank 0 of this host has another number of sockets (2, here 1)" in str(found[1])
-        for rank in (2, 3):
-            assert re.search(
-                r"ring 0 of 2 .*rank 1 of 4 did not within 2 s.* another number of sockets than 2 join other",
-                str(found[rank]),
-            )
-        await trio.sleep(1)
-        as_new(cluster)
-
-    run_world("fewer", scenario, hosts=4)
+    with trio.fail_after(6):
+        async with trio.open_nursery() as nursery:
+            for rank, rings in enumerate((2, 1, 2, 2)):
+                nursery.start_soon(one, rank, rings)
+    assert "Rank 1 of this host has another number of sockets (1, here 2)" in str(found[0])
+    assert "Rank 0 of this host has another number of sockets (2, here 1)" in str(found[1])
+    for rank in (2, 3):
+        assert re.search(
+            r"ring 0 of 2 .*rank 1 of 4 did not within 2 s.* another number of sockets than 2 join other",
+            str(found[rank]),
+        )
+    await trio.sleep(1)
+    as_new(cluster)
 
 
 @pytest.mark.parametrize("orders", [((0, 1), (1, 0)), ((0, 1), (0, 2)), ((0, 1), (2, 1))])
-def test_processes_that_list_sockets_in_another_order_are_refused(
-    orders: tuple[tuple[int, int], tuple[int, int]],
+@in_memory("order/{orders}", hosts=6)
+async def test_processes_that_list_sockets_in_another_order_are_refused(
+    cluster: MemoryCluster, orders: tuple[tuple[int, int], tuple[int, int]]
 ) -> None:
     """Their slices would be added up in another order than a whole tensor."""
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        async def one(rank: int, order: tuple[int, int]) -> None:
-            sockets = [DIRECTORY / f"h{host_of(rank // 2, ring, 3)}.sock" for ring in order]
-            with pytest.raises(
-                JobError, match=r"all processes of a host must list the same sockets in the same"
-            ):
-                await connect_and_call(rank, sockets)
+    async def one(rank: int, order: tuple[int, int]) -> None:
+        sockets = [DIRECTORY / f"h{host_of(rank // 2, ring, 3)}.sock" for ring in order]
+        with pytest.raises(JobError, match=r"all processes of a host must list the same sockets in the same"):
+            await connect_and_call(rank, sockets)
 
-        async def connect_and_call(rank: int, sockets: list[Path]) -> None:
-            comm = await connect_at(cluster, rank, 4, sockets)
-            # Who asks later may find the rings of the first gone: it is told, as the other host is, later.
-            assert rank > 0
-            await comm.all_reduce(np.ones(5000, np.float32))
+    async def connect_and_call(rank: int, sockets: list[Path]) -> None:
+        comm = await connect_at(cluster, rank, 4, sockets)
+        # Who asks later may find the rings of the first gone: it is told, as the other host is, later.
+        assert rank > 0
+        await comm.all_reduce(np.ones(5000, np.float32))
 
-        with trio.fail_after(6):
-            async with trio.open_nursery() as nursery:
-                for rank, order in enumerate((*orders, (0, 1), (0, 1))):
-                    nursery.start_soon(one, rank, order)
-
-    run_world(f"order/{orders}", scenario, hosts=6)
-
-
-def test_a_daemon_that_is_not_there_is_named_within_the_timeout() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        await cluster.hosts[1].stop()
-        with trio.fail_after(3.0), pytest.raises(DaemonUnreachable, match=r"h1\.sock: .*waited 2 s"):
-            await connect_rank(cluster, 0, (0, 0), 2, timeout=2.0)
-        await trio.sleep(0.1)
-        await cluster.start_host(1)
-        await close_all(await connect_machines(cluster, (0, 0), 2))
-        as_new(cluster)
-
-    run_world("not there", scenario, hosts=2)
-
-
-def test_a_key_that_one_ring_refuses_ends_the_join_in_all() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
+    with trio.fail_after(6):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(connect_rank, cluster, 0, (0, 1), 2)
-            await trio.sleep(0.1)
-            with pytest.raises(JoinRefused, match=r"ring [01] of 2 .*key"):
-                await connect_at(cluster, 1, 2, [DIRECTORY / f"h{host}.sock" for host in (2, 3)], key="wrong")
-            await connect_rank(cluster, 1, (0, 1), 2)
+            for rank, order in enumerate((*orders, (0, 1), (0, 1))):
+                nursery.start_soon(one, rank, order)
 
-    run_world("key", scenario, hosts=4)
+
+@in_memory("not there", hosts=2)
+async def test_a_daemon_that_is_not_there_is_named_within_the_timeout(cluster: MemoryCluster) -> None:
+    await cluster.hosts[1].stop()
+    with trio.fail_after(3.0), pytest.raises(DaemonUnreachable, match=r"h1\.sock: .*waited 2 s"):
+        await connect_rank(cluster, 0, (0, 0), 2, timeout=2.0)
+    await trio.sleep(0.1)
+    await cluster.start_host(1)
+    await close_all(await connect_machines(cluster, (0, 0), 2))
+    as_new(cluster)
+
+
+@in_memory("key", hosts=4)
+async def test_a_key_that_one_ring_refuses_ends_the_join_in_all(cluster: MemoryCluster) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connect_rank, cluster, 0, (0, 1), 2)
+        await trio.sleep(0.1)
+        with pytest.raises(JoinRefused, match=r"ring [01] of 2 .*key"):
+            await connect_at(cluster, 1, 2, [DIRECTORY / f"h{host}.sock" for host in (2, 3)], key="wrong")
+        await connect_rank(cluster, 1, (0, 1), 2)
 
 
 # --- calls that differ
@@ -273,38 +261,31 @@ def test_a_key_that_one_ring_refuses_ends_the_join_in_all() -> None:
         ((1,), (17,)),
     ],
 )
-def test_calls_that_differ_are_told_with_the_shape_of_the_whole(
-    mine: tuple[int, ...], other: tuple[int, ...]
+@in_memory("differ/{mine}/{other}", hosts=4)
+async def test_calls_that_differ_are_told_with_the_shape_of_the_whole(
+    cluster: MemoryCluster, mine: tuple[int, ...], other: tuple[int, ...]
 ) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_machines(cluster, (0, 1), 2)
-        works = [
-            comm.all_reduce(np.ones(shape, np.float32))
-            for comm, shape in zip(comms, (mine, other), strict=True)
-        ]
-        for work, shape in zip(works, (mine, other), strict=True):
-            with pytest.raises(TensorMismatch) as info:
-                await work
-            assert f"all-reduce 0 of this rank is sum of f32 {shape}" in str(info.value)
-
-    run_world(f"differ/{mine}/{other}", scenario, hosts=4)
+    comms = await connect_machines(cluster, (0, 1), 2)
+    works = [
+        comm.all_reduce(np.ones(shape, np.float32)) for comm, shape in zip(comms, (mine, other), strict=True)
+    ]
+    for work, shape in zip(works, (mine, other), strict=True):
+        with pytest.raises(TensorMismatch) as info:
+            await work
+        assert f"all-reduce 0 of this rank is sum of f32 {shape}" in str(info.value)
 
 
-def test_a_wait_in_vain_says_in_which_ring_for_whom() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_machines(cluster, (0, 1), 2)
-        work = comms[0].all_reduce(np.ones(5000, np.float32))
-        with pytest.raises(
-            OperationTimeout, match=r"ring 0 of 2 .*h0\.sock.*all-reduce 0 .*waits for rank 1"
-        ):
-            await work.wait(timeout=2.0)
-        assert not work.done
-        late = comms[1].all_reduce(np.ones(5000, np.float32))
-        for waited in (work, late):
-            assert (await waited == 2).all()
-        assert [comm.operations_done for comm in comms] == [1, 1]
-
-    run_world("in vain", scenario, hosts=4)
+@in_memory("in vain", hosts=4)
+async def test_a_wait_in_vain_says_in_which_ring_for_whom(cluster: MemoryCluster) -> None:
+    comms = await connect_machines(cluster, (0, 1), 2)
+    work = comms[0].all_reduce(np.ones(5000, np.float32))
+    with pytest.raises(OperationTimeout, match=r"ring 0 of 2 .*h0\.sock.*all-reduce 0 .*waits for rank 1"):
+        await work.wait(timeout=2.0)
+    assert not work.done
+    late = comms[1].all_reduce(np.ones(5000, np.float32))
+    for waited in (work, late):
+        assert (await waited == 2).all()
+    assert [comm.operations_done for comm in comms] == [1, 1]
 
 
 # --- one ring recovers, the other goes on
@@ -312,52 +293,52 @@ def test_a_wait_in_vain_says_in_which_ring_for_whom() -> None:
 
 @pytest.mark.parametrize("seed", seeds(2))
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_job_goes_on_whatever_ends_one_of_its_rings(name: str, seed: int) -> None:
+@in_memory("goes on/{name}/{seed}", hosts=4, weather=WEATHER)
+async def test_a_job_goes_on_whatever_ends_one_of_its_rings(
+    cluster: MemoryCluster, name: str, seed: int
+) -> None:
     draws = random.Random(f"{name}/{seed}")
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_machines(cluster, MACHINES, 2)
+    comms = await connect_machines(cluster, MACHINES, 2)
 
-        async def one(comm: inaproto.Communicator) -> None:
-            for index in range(12):
-                inputs = [draw(np.dtype(np.float16), (2000 + index,), (index, rank)) for rank in range(6)]
-                result = await comm.all_reduce(inputs[comm.rank])
-                assert result.tobytes() == nested_reference(inputs, MACHINES, "sum").tobytes()
+    async def one(comm: inaproto.Communicator) -> None:
+        for index in range(12):
+            inputs = [draw(np.dtype(np.float16), (2000 + index,), (index, rank)) for rank in range(6)]
+            result = await comm.all_reduce(inputs[comm.rank])
+            assert result.tobytes() == nested_reference(inputs, MACHINES, "sum").tobytes()
 
-        async with trio.open_nursery() as nursery:
-            for comm in comms:
-                nursery.start_soon(one, comm)
-            for _ in range(2):
-                await trio.sleep(draws.uniform(0, 0.03))
-                await FAULTS[name](cluster, draws)
-        await close_all(comms)
-
-    run_world(f"goes on/{name}/{seed}", scenario, hosts=4, weather=WEATHER)
+    async with trio.open_nursery() as nursery:
+        for comm in comms:
+            nursery.start_soon(one, comm)
+        for _ in range(2):
+            await trio.sleep(draws.uniform(0, 0.03))
+            await FAULTS[name](cluster, draws)
+    await close_all(comms)
 
 
 # --- memory
 
 
-def test_registered_buffers_are_read_and_written_in_place_by_all_daemons() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_machines(cluster, MACHINES, 2)
-        buffers = [comm.buffer((40, 50), np.int32) for comm in comms]
-        for turn in range(3):
-            for rank, buffer in enumerate(buffers):
-                buffer[:] = np.arange(2000).reshape(40, 50) * (rank + turn)
-            for work, buffer in zip(
-                [comm.all_reduce(b) for comm, b in zip(comms, buffers, strict=True)], buffers, strict=True
-            ):
-                assert await work is buffer
-                assert (buffer == np.arange(2000).reshape(40, 50) * (15 + 6 * turn)).all()
-        for host in range(4):
-            (ring,) = daemon(cluster, host).status()["rings"]
-            assert [rank["segments"] for rank in ring["ranks"]] == [1, 1, 1]
-            assert ring["bytes_reduced"] == 3 * (63, 62)[host % 2] * 64  # cache lines
-        assert comms[0].statistics().shared_bytes == 1 << 20
-        await close_all(comms)
-
-    run_world("buffers", scenario, hosts=4)
+@in_memory("buffers", hosts=4)
+async def test_registered_buffers_are_read_and_written_in_place_by_all_daemons(
+    cluster: MemoryCluster,
+) -> None:
+    comms = await connect_machines(cluster, MACHINES, 2)
+    buffers = [comm.buffer((40, 50), np.int32) for comm in comms]
+    for turn in range(3):
+        for rank, buffer in enumerate(buffers):
+            buffer[:] = np.arange(2000).reshape(40, 50) * (rank + turn)
+        for work, buffer in zip(
+            [comm.all_reduce(b) for comm, b in zip(comms, buffers, strict=True)], buffers, strict=True
+        ):
+            assert await work is buffer
+            assert (buffer == np.arange(2000).reshape(40, 50) * (15 + 6 * turn)).all()
+    for host in range(4):
+        (ring,) = daemon(cluster, host).status()["rings"]
+        assert [rank["segments"] for rank in ring["ranks"]] == [1, 1, 1]
+        assert ring["bytes_reduced"] == 3 * (63, 62)[host % 2] * 64  # cache lines
+    assert comms[0].statistics().shared_bytes == 1 << 20
+    await close_all(comms)
 
 
 def test_nothing_is_left_of_a_job_whose_daemon_was_killed() -> None:
@@ -371,17 +352,15 @@ def test_nothing_is_left_of_a_job_whose_daemon_was_killed() -> None:
     assert open_things() == before
 
 
-def test_status_says_which_ring_a_daemon_carries() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        await connect_machines(cluster, MACHINES, 2)
-        for machine, ring in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            (status,) = daemon(cluster, host_of(machine, ring, 2)).status()["rings"]
-            assert status["job"] == f"train#{ring}/2"
-            assert [rank["rank"] for rank in status["ranks"]] == [
-                3 * machine,
-                3 * machine + 1,
-                3 * machine + 2,
-            ]
-            assert status["peers"] == [f"h{ring}", f"h{2 + ring}"]
-
-    run_world("status", scenario, hosts=4)
+@in_memory("status", hosts=4)
+async def test_status_says_which_ring_a_daemon_carries(cluster: MemoryCluster) -> None:
+    await connect_machines(cluster, MACHINES, 2)
+    for machine, ring in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        (status,) = daemon(cluster, host_of(machine, ring, 2)).status()["rings"]
+        assert status["job"] == f"train#{ring}/2"
+        assert [rank["rank"] for rank in status["ranks"]] == [
+            3 * machine,
+            3 * machine + 1,
+            3 * machine + 2,
+        ]
+        assert status["peers"] == [f"h{ring}", f"h{2 + ring}"]

@@ -16,8 +16,8 @@ import trio
 import inaproto
 from inaproto.errors import DaemonUnreachable, JobError, RankLost
 from inaproto_hil.rigs.cluster import ClusterConfig, LocalCluster
-from tests.daemon.in_process_cluster import DEADLINE_S, together
-from tests.daemon.parallel_hosts import MACHINES, host_of
+from tests.clusters.loopback import DEADLINE_S, together
+from tests.clusters.parallel import MACHINES, host_of
 from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, numpy_dtype
 
 TOLD_S = 10.0

@@ -38,7 +38,7 @@ from inaproto_controller.planning.paring.network_file import read_network
 from inaproto_controller.service.daemon import run_controller
 from inaproto_controller.service.job_client import JobClient
 from inaproto_controller.service.settings import ControllerSettings
-from tests.daemon.running_fabric import RunningFabric
+from tests.clusters.fabric import RunningFabric
 
 pytestmark = pytest.mark.timeout(600)
 DEADLINE_S = 500

@@ -19,7 +19,7 @@ from inaproto.daemon.models.shard_records import record_of, snapshot_of
 from inaproto.daemon.models.store.durable_log import DurableLog
 from inaproto.wire.control_messages import Error
 from inaproto.wire.messages.model_connections import OverlayHello
-from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
+from tests.clusters.models import WAIT_S, ModelsCluster, models_cluster, models_text
 
 ELEMENTS = 1000
 

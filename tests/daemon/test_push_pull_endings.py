@@ -14,7 +14,7 @@ import inaproto
 from inaproto.daemon.models.shard_records import record_of
 from inaproto.daemon.models.store.durable_log import DurableLog
 from inaproto_hil.rigs.models_cluster import ModelsCluster as DaemonProcesses
-from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
+from tests.clusters.models import WAIT_S, ModelsCluster, models_cluster, models_text
 
 ELEMENTS = 10
 MODEL: dict[str, Any] = {

@@ -18,7 +18,7 @@ from inaproto.daemon.settings.models_file import Shard
 from inaproto.wire.messages.clocks import NO_CLOCKS, Clocks, WorkerId
 from inaproto.wire.messages.model_connections import OverlayState
 from inaproto.wire.messages.models import Attach, Attached, NodeId, PullRequest, Word
-from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
+from tests.clusters.models import WAIT_S, ModelsCluster, models_cluster, models_text
 
 TEXT = models_text(2, 1, dtype="int64", elements=2, tree="direct", heartbeat_ms=500)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import trio
 
-from tests.daemon.models_cluster import WAIT_S, models_cluster, models_text
+from tests.clusters.models import WAIT_S, models_cluster, models_text
 
 
 async def test_all_that_a_server_missed_fits_into_one_connection(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from inaproto.daemon.settings.models_file import models_of
 from inaproto.faults.weather import Weather
 from inaproto.wire.messages.clocks import FOREVER
 from inaproto_adapters.memory import Link, MemoryFramePort, open_memory_pair
+from tests.clusters.models import WAIT_S, models_document
 from tests.contract.test_message_channel_nic import WEATHER, opening, two_nics
-from tests.daemon.models_cluster import WAIT_S, models_document
 
 ELEMENTS = 50_000
 

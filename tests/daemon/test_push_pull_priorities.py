@@ -14,8 +14,8 @@ from trio.testing import MockClock
 import inaproto
 from inaproto.daemon.models.channels.message_channel import StreamChannel
 from inaproto.daemon.models.channels.pacing import Paces
+from tests.clusters.models import WAIT_S, ModelsCluster, models_cluster, models_text
 from tests.contract.message_channel_contract import push
-from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
 from tests.daemon.shared_link import SharedLink
 
 RATE = 50_000_000

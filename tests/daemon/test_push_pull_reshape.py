@@ -19,7 +19,7 @@ from inaproto.daemon.models.store.durable_log import DurableLog
 from inaproto.daemon.settings.models_file import Shard
 from inaproto.units import MS, Instant, S
 from inaproto.wire.messages.models import Epoch, NodeId
-from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
+from tests.clusters.models import WAIT_S, ModelsCluster, models_cluster, models_text
 
 HOSTS, ELEMENTS = 6, 64
 LAST = 60

@@ -17,7 +17,7 @@ import inaproto
 from inaproto.daemon.models.weights_command import weights
 from inaproto_hil.rigs.cluster import inaproto_command
 from inaproto_hil.rigs.models_cluster import ModelsCluster as Processes
-from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
+from tests.clusters.models import WAIT_S, ModelsCluster, models_cluster, models_text
 
 
 async def finish(cluster: ModelsCluster, host: str, until: int, value: int = 1) -> None:

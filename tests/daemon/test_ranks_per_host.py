@@ -1,6 +1,6 @@
 """Several ranks of a job on one host: added there first, one copy in the ring, results to all of them.
 
-Every test is one seeded run of real daemons in virtual time (:mod:`tests.daemon.memory_cluster`).
+Every test is one seeded run of real daemons in virtual time (:mod:`tests.clusters.memory`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import trio
 
 import inaproto
 from inaproto.errors import JobError, JoinRefused, OperationTimeout, RankLost, TensorMismatch
-from tests.daemon.memory_cluster import MemoryCluster, run_world
+from tests.clusters.memory import MemoryCluster, in_memory, run_world
 from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, numpy_dtype
 from tests.daemon.test_memory_cluster import open_things
 from tests.daemon.test_memory_recovery import FAULTS, WEATHER, Job, daemon
@@ -95,137 +95,123 @@ def test_sums_are_those_of_the_nested_plan(placing: str, dtype: str, kib: int) -
     )
 
 
-def test_one_copy_leaves_a_host_whatever_the_number_of_its_ranks() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        sent: list[int] = []
-        for places in ((0, 1), PAIRS, (0, 0, 0, 0, 1, 1, 1, 1)):
-            comms = await connect_all(cluster, places)
-            before = fabric_of(cluster, 0).nic.statistics()["packets_sent"]
-            await reduce_nested(comms, [np.full(5000, rank, np.int32) for rank in range(len(places))], places)
-            await close_all(comms)
-            await trio.sleep(0.1)
-            sent.append(fabric_of(cluster, 0).nic.statistics()["packets_sent"] - before)
-        assert sent[0] == sent[1] == sent[2] > 0
-
-    run_world("one copy", scenario, hosts=2)
+@in_memory("one copy", hosts=2)
+async def test_one_copy_leaves_a_host_whatever_the_number_of_its_ranks(cluster: MemoryCluster) -> None:
+    sent: list[int] = []
+    for places in ((0, 1), PAIRS, (0, 0, 0, 0, 1, 1, 1, 1)):
+        comms = await connect_all(cluster, places)
+        before = fabric_of(cluster, 0).nic.statistics()["packets_sent"]
+        await reduce_nested(comms, [np.full(5000, rank, np.int32) for rank in range(len(places))], places)
+        await close_all(comms)
+        await trio.sleep(0.1)
+        sent.append(fabric_of(cluster, 0).nic.statistics()["packets_sent"] - before)
+    assert sent[0] == sent[1] == sent[2] > 0
 
 
-def test_status_shows_one_ring_with_its_ranks() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        await connect_all(cluster, TURNS)
-        for host, ranks in ((0, [0, 2, 4]), (1, [1, 3, 5])):
-            (ring,) = daemon(cluster, host).status()["rings"]
-            assert [rank["rank"] for rank in ring["ranks"]] == ranks
-            assert (ring["size"], ring["position"], ring["path"]) == (6, host, "switch")
-            assert ring["peers"] == ["h0", "h1"]
-
-    run_world("status", scenario, hosts=2)
+@in_memory("status", hosts=2)
+async def test_status_shows_one_ring_with_its_ranks(cluster: MemoryCluster) -> None:
+    await connect_all(cluster, TURNS)
+    for host, ranks in ((0, [0, 2, 4]), (1, [1, 3, 5])):
+        (ring,) = daemon(cluster, host).status()["rings"]
+        assert [rank["rank"] for rank in ring["ranks"]] == ranks
+        assert (ring["size"], ring["position"], ring["path"]) == (6, host, "switch")
+        assert ring["peers"] == ["h0", "h1"]
 
 
-def test_a_job_on_one_host_needs_no_accelerator_and_its_path_is_local() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, ALONE)
-        arrays = [draw(np.dtype(np.float32), (3_000_000,), rank) for rank in range(3)]  # many turns
-        await reduce_nested(comms, arrays, ALONE)
-        (ring,) = daemon(cluster, 0).status()["rings"]
-        assert (ring["path"], ring["messages_sent"], ring["operations_done"]) == ("local", 0, 1)
-        assert comms[0].statistics().recent[0].path == "local"
-
-    run_world("local", scenario, hosts=1, switch={"memory_kib": 0})
+@in_memory("local", hosts=1, switch={"memory_kib": 0})
+async def test_a_job_on_one_host_needs_no_accelerator_and_its_path_is_local(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, ALONE)
+    arrays = [draw(np.dtype(np.float32), (3_000_000,), rank) for rank in range(3)]  # many turns
+    await reduce_nested(comms, arrays, ALONE)
+    (ring,) = daemon(cluster, 0).status()["rings"]
+    assert (ring["path"], ring["messages_sent"], ring["operations_done"]) == ("local", 0, 1)
+    assert comms[0].statistics().recent[0].path == "local"
 
 
-def test_many_operations_in_flight_on_ranks_that_call_at_different_times() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        for places in (PAIRS, ALONE):
-            comms = await connect_all(cluster, places, f"j{len(places)}")
+@in_memory("in flight", hosts=2, weather=WEATHER)
+async def test_many_operations_in_flight_on_ranks_that_call_at_different_times(
+    cluster: MemoryCluster,
+) -> None:
+    for places in (PAIRS, ALONE):
+        comms = await connect_all(cluster, places, f"j{len(places)}")
 
-            async def rank(comm: inaproto.Communicator, size: int) -> None:
-                draws = random.Random(comm.rank)
-                works = []
-                for number in range(20):
-                    await trio.sleep(draws.choice((0, 0, 0.001, 0.01)))
-                    works.append(comm.all_reduce(np.full(300, number, np.int32)))
-                for number, work in enumerate(works):
-                    assert (await work == size * number).all()
+        async def rank(comm: inaproto.Communicator, size: int) -> None:
+            draws = random.Random(comm.rank)
+            works = []
+            for number in range(20):
+                await trio.sleep(draws.choice((0, 0, 0.001, 0.01)))
+                works.append(comm.all_reduce(np.full(300, number, np.int32)))
+            for number, work in enumerate(works):
+                assert (await work == size * number).all()
 
-            async with trio.open_nursery() as nursery:
-                for comm in comms:
-                    nursery.start_soon(rank, comm, len(places))
-            await close_all(comms)
-
-    run_world("in flight", scenario, hosts=2, weather=WEATHER)
+        async with trio.open_nursery() as nursery:
+            for comm in comms:
+                nursery.start_soon(rank, comm, len(places))
+        await close_all(comms)
 
 
 # --- who is missing
 
 
-def test_a_straggler_is_named_to_ranks_of_its_own_host_and_of_others() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        works = [comm.all_reduce(np.ones(2000, np.float32)) for comm in comms[:3]]
-        await trio.sleep(2.5)
-        for host in (0, 1):
-            (ring,) = daemon(cluster, host).status()["rings"]
-            assert ring["waiting_for"] == [3]
-            assert "waits for rank 3" in ring["stall"]
-        for rank, work in enumerate(works):
-            with pytest.raises(OperationTimeout, match=rf"all-reduce 0 of rank {rank} .*waits for rank 3"):
-                await work.wait(timeout=0)
-        works.append(comms[3].all_reduce(np.ones(2000, np.float32)))  # late is not lost
-        for work in works:
-            assert (await work == 4).all()
-
-    run_world("straggler", scenario, hosts=2)
+@in_memory("straggler", hosts=2)
+async def test_a_straggler_is_named_to_ranks_of_its_own_host_and_of_others(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    works = [comm.all_reduce(np.ones(2000, np.float32)) for comm in comms[:3]]
+    await trio.sleep(2.5)
+    for host in (0, 1):
+        (ring,) = daemon(cluster, host).status()["rings"]
+        assert ring["waiting_for"] == [3]
+        assert "waits for rank 3" in ring["stall"]
+    for rank, work in enumerate(works):
+        with pytest.raises(OperationTimeout, match=rf"all-reduce 0 of rank {rank} .*waits for rank 3"):
+            await work.wait(timeout=0)
+    works.append(comms[3].all_reduce(np.ones(2000, np.float32)))  # late is not lost
+    for work in works:
+        assert (await work == 4).all()
 
 
 @pytest.mark.parametrize("places", [PAIRS, ALONE])
-def test_an_operation_that_waits_for_a_rank_beside_it_has_a_limit(places: Sequence[int]) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, places)
-        began = trio.current_time()
-        works = [comm.all_reduce(np.ones(2000, np.float32)) for comm in comms[:-1]]
-        for work in works:
-            with pytest.raises(JobError, match=f"waits for rank {len(places) - 1}") as caught:
-                await work
-            assert isinstance(caught.value, OperationTimeout | RankLost)
-        assert trio.current_time() - began <= 5.1
-
-    run_world(f"limit/{places}", scenario, hosts=2, operation_timeout_ms=5000)
+@in_memory("limit/{places}", hosts=2, operation_timeout_ms=5000)
+async def test_an_operation_that_waits_for_a_rank_beside_it_has_a_limit(
+    cluster: MemoryCluster, places: Sequence[int]
+) -> None:
+    comms = await connect_all(cluster, places)
+    began = trio.current_time()
+    works = [comm.all_reduce(np.ones(2000, np.float32)) for comm in comms[:-1]]
+    for work in works:
+        with pytest.raises(JobError, match=f"waits for rank {len(places) - 1}") as caught:
+            await work
+        assert isinstance(caught.value, OperationTimeout | RankLost)
+    assert trio.current_time() - began <= 5.1
 
 
 @pytest.mark.parametrize("places", [PAIRS, ALONE])
-def test_a_rank_that_left_is_not_waited_for(places: Sequence[int]) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, places)
-        await reduce_nested(comms, [np.ones(10, np.float32)] * len(places), places)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(comms[1].aclose)
-            with pytest.raises(
-                RankLost, match=r"rank 1 .*left job 'train' after 1 all-reduces.*all-reduce 1"
-            ):
-                await comms[0].all_reduce(np.ones(9, np.float32))
-        await trio.sleep(0.5)
-        as_new(cluster)
-
-    run_world(f"left/{places}", scenario, hosts=2)
+@in_memory("left/{places}", hosts=2)
+async def test_a_rank_that_left_is_not_waited_for(cluster: MemoryCluster, places: Sequence[int]) -> None:
+    comms = await connect_all(cluster, places)
+    await reduce_nested(comms, [np.ones(10, np.float32)] * len(places), places)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(comms[1].aclose)
+        with pytest.raises(RankLost, match=r"rank 1 .*left job 'train' after 1 all-reduces.*all-reduce 1"):
+            await comms[0].all_reduce(np.ones(9, np.float32))
+    await trio.sleep(0.5)
+    as_new(cluster)
 
 
-def test_ranks_of_a_host_leave_one_by_one() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        await reduce_nested(comms, [np.ones(10, np.float32)] * 4, PAIRS)
-        await comms[0].aclose()
-        await trio.sleep(3)
-        (ring,) = daemon(cluster, 0).status()["rings"]
-        assert (ring["phase"], [rank["left"] for rank in ring["ranks"]]) == ("running", [True, False])
-        await comms[1].aclose()
-        await trio.sleep(3)
-        assert daemon(cluster, 0).status()["rings"][0]["phase"] == "left"
-        await close_all(comms[2:])
-        await trio.sleep(0.1)
-        as_new(cluster)
-
-    run_world("one by one", scenario, hosts=2)
+@in_memory("one by one", hosts=2)
+async def test_ranks_of_a_host_leave_one_by_one(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    await reduce_nested(comms, [np.ones(10, np.float32)] * 4, PAIRS)
+    await comms[0].aclose()
+    await trio.sleep(3)
+    (ring,) = daemon(cluster, 0).status()["rings"]
+    assert (ring["phase"], [rank["left"] for rank in ring["ranks"]]) == ("running", [True, False])
+    await comms[1].aclose()
+    await trio.sleep(3)
+    assert daemon(cluster, 0).status()["rings"][0]["phase"] == "left"
+    await close_all(comms[2:])
+    await trio.sleep(0.1)
+    as_new(cluster)
 
 
 # --- who disagrees
@@ -233,117 +219,109 @@ def test_ranks_of_a_host_leave_one_by_one() -> None:
 
 @pytest.mark.parametrize("places", [PAIRS, ALONE])
 @pytest.mark.parametrize("what", ["shape", "op", "dtype"])
-def test_ranks_of_one_host_that_disagree_are_named(what: str, places: Sequence[int]) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, places)
-        await reduce_nested(comms, [np.ones(10, np.float32)] * len(places), places)
-        mine = np.ones(300, np.float32)
-        theirs = {"shape": np.ones((30, 10), np.float32), "dtype": np.ones(300, np.int32)}.get(what, mine)
-        works = [comm.all_reduce(mine) for comm in comms[:1] + comms[2:]]
-        works.append(comms[1].all_reduce(theirs, "max" if what == "op" else "sum"))
-        for work in works:
-            with pytest.raises(TensorMismatch, match=r"all-reduce 1 of job 'train' differs.*rank 1 \(h0"):
-                await work
-        await trio.sleep(0.5)
-        as_new(cluster)
+@in_memory("disagree/{what}/{places}", hosts=2)
+async def test_ranks_of_one_host_that_disagree_are_named(
+    cluster: MemoryCluster, what: str, places: Sequence[int]
+) -> None:
+    comms = await connect_all(cluster, places)
+    await reduce_nested(comms, [np.ones(10, np.float32)] * len(places), places)
+    mine = np.ones(300, np.float32)
+    theirs = {"shape": np.ones((30, 10), np.float32), "dtype": np.ones(300, np.int32)}.get(what, mine)
+    works = [comm.all_reduce(mine) for comm in comms[:1] + comms[2:]]
+    works.append(comms[1].all_reduce(theirs, "max" if what == "op" else "sum"))
+    for work in works:
+        with pytest.raises(TensorMismatch, match=r"all-reduce 1 of job 'train' differs.*rank 1 \(h0"):
+            await work
+    await trio.sleep(0.5)
+    as_new(cluster)
 
-    run_world(f"disagree/{what}/{places}", scenario, hosts=2)
 
-
-def test_what_was_called_before_a_disagreement_is_still_summed() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        good = [comm.all_reduce(np.ones(20_000, np.float32)) for comm in comms]
-        bad = [comm.all_reduce(np.ones(10 + comm.rank % 2, np.float32)) for comm in comms]
-        for work in good:
-            assert (await work == 4).all()
-        for work in bad:
-            with pytest.raises(TensorMismatch):
-                await work
-
-    run_world("before", scenario, hosts=2)
+@in_memory("before", hosts=2)
+async def test_what_was_called_before_a_disagreement_is_still_summed(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    good = [comm.all_reduce(np.ones(20_000, np.float32)) for comm in comms]
+    bad = [comm.all_reduce(np.ones(10 + comm.rank % 2, np.float32)) for comm in comms]
+    for work in good:
+        assert (await work == 4).all()
+    for work in bad:
+        with pytest.raises(TensorMismatch):
+            await work
 
 
 # --- who dies
 
 
-def test_a_process_that_dies_before_the_ring_leaves_the_others_waiting() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        found: dict[int, inaproto.Communicator] = {}
+@in_memory("dies before", hosts=2)
+async def test_a_process_that_dies_before_the_ring_leaves_the_others_waiting(cluster: MemoryCluster) -> None:
+    found: dict[int, inaproto.Communicator] = {}
 
-        async def one(rank: int) -> None:
-            found[rank] = await cluster.connect("train", rank, size=4, host=PAIRS[rank])
+    async def one(rank: int) -> None:
+        found[rank] = await cluster.connect("train", rank, size=4, host=PAIRS[rank])
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(one, 0)
-            with trio.move_on_after(1):
-                await cluster.connect("train", 1, size=4, host=0)
-            await trio.sleep(0.5)
-            (ring,) = daemon(cluster, 0).status()["rings"]
-            assert ([rank["rank"] for rank in ring["ranks"]], ring["waiting_for"]) == ([0], [1, 2, 3])
-            for rank in (1, 2, 3):
-                nursery.start_soon(one, rank)
-        await reduce_nested([found[rank] for rank in range(4)], [np.ones(10, np.float32)] * 4, PAIRS)
-
-    run_world("dies before", scenario, hosts=2)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one, 0)
+        with trio.move_on_after(1):
+            await cluster.connect("train", 1, size=4, host=0)
+        await trio.sleep(0.5)
+        (ring,) = daemon(cluster, 0).status()["rings"]
+        assert ([rank["rank"] for rank in ring["ranks"]], ring["waiting_for"]) == ([0], [1, 2, 3])
+        for rank in (1, 2, 3):
+            nursery.start_soon(one, rank)
+    await reduce_nested([found[rank] for rank in range(4)], [np.ones(10, np.float32)] * 4, PAIRS)
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_a_process_that_dies_while_the_ring_is_made_is_replaced(seed: int) -> None:
+@in_memory("while made/{seed}", hosts=2)
+async def test_a_process_that_dies_while_the_ring_is_made_is_replaced(
+    cluster: MemoryCluster, seed: int
+) -> None:
     """Its successor is told apart from it, whatever of both the switch has heard when it makes the ring."""
     draws = random.Random(f"while made/{seed}")
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        async def stubborn(rank: int) -> None:
-            while True:
-                try:
-                    async with await cluster.connect(
-                        "train", rank, size=4, host=PAIRS[rank], timeout=20
-                    ) as comm:
-                        await reduce_until_done(comm)
-                        return
-                except JobError:
-                    await trio.sleep(0.001)
+    async def stubborn(rank: int) -> None:
+        while True:
+            try:
+                async with await cluster.connect("train", rank, size=4, host=PAIRS[rank], timeout=20) as comm:
+                    await reduce_until_done(comm)
+                    return
+            except JobError:
+                await trio.sleep(0.001)
 
-        async def reduce_until_done(comm: inaproto.Communicator) -> None:
-            assert (await comm.all_reduce(np.ones(1000, np.float32)) == 4).all()
+    async def reduce_until_done(comm: inaproto.Communicator) -> None:
+        assert (await comm.all_reduce(np.ones(1000, np.float32)) == 4).all()
 
-        async def dies() -> None:
-            with trio.move_on_after(draws.uniform(0, 0.012)):
-                comm = await cluster.connect("train", 1, size=4, host=0)
-                comm.channel.close()
-            await stubborn(1)
+    async def dies() -> None:
+        with trio.move_on_after(draws.uniform(0, 0.012)):
+            comm = await cluster.connect("train", 1, size=4, host=0)
+            comm.channel.close()
+        await stubborn(1)
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(dies)
-            for rank in (0, 2, 3):
-                nursery.start_soon(stubborn, rank)
-        await trio.sleep(1)
-        as_new(cluster)
-
-    run_world(f"while made/{seed}", scenario, hosts=2)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(dies)
+        for rank in (0, 2, 3):
+            nursery.start_soon(stubborn, rank)
+    await trio.sleep(1)
+    as_new(cluster)
 
 
 @pytest.mark.parametrize("places", [PAIRS, ALONE])
-def test_a_process_that_dies_later_is_named_to_all_and_leaves_nothing(places: Sequence[int]) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, places)
-        await reduce_nested(comms, [np.ones(10, np.float32)] * len(places), places)
-        others = comms[:1] + comms[2:]
-        works = [comm.all_reduce(np.ones(9000, np.float32)) for comm in others]
-        comms[1].channel.close()
-        for work in works:
-            with pytest.raises(
-                RankLost, match=r"rank 1 \(h0, pid \d+\) of job 'train'.*ended without leaving"
-            ):
-                await work
-        await trio.sleep(0.5)
-        as_new(cluster)
-        again = await connect_all(cluster, places)
-        await reduce_nested(again, [np.ones(10, np.float32)] * len(places), places)
-        await close_all(again)
-
-    run_world(f"dies/{places}", scenario, hosts=2)
+@in_memory("dies/{places}", hosts=2)
+async def test_a_process_that_dies_later_is_named_to_all_and_leaves_nothing(
+    cluster: MemoryCluster, places: Sequence[int]
+) -> None:
+    comms = await connect_all(cluster, places)
+    await reduce_nested(comms, [np.ones(10, np.float32)] * len(places), places)
+    others = comms[:1] + comms[2:]
+    works = [comm.all_reduce(np.ones(9000, np.float32)) for comm in others]
+    comms[1].channel.close()
+    for work in works:
+        with pytest.raises(RankLost, match=r"rank 1 \(h0, pid \d+\) of job 'train'.*ended without leaving"):
+            await work
+    await trio.sleep(0.5)
+    as_new(cluster)
+    again = await connect_all(cluster, places)
+    await reduce_nested(again, [np.ones(10, np.float32)] * len(places), places)
+    await close_all(again)
 
 
 def test_no_descriptor_and_no_shared_memory_is_left_of_a_job_that_a_death_has_ended() -> None:
@@ -363,52 +341,48 @@ def test_no_descriptor_and_no_shared_memory_is_left_of_a_job_that_a_death_has_en
 
 
 @pytest.mark.parametrize("what", ["connection", "switch"])
-def test_a_process_that_dies_while_its_host_is_away_is_named(what: str) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        await reduce_nested(comms, [np.ones(10, np.float32)] * 4, PAIRS)
-        assert cluster.switch is not None
-        if what == "switch":
-            await cluster.switch.crash()
-            await trio.sleep(0.02)
-        else:
-            fabric_of(cluster, 1)._lose("the control connection broke")
-            await trio.lowlevel.checkpoint()
-        comms[2].channel.close()
+@in_memory("dies while away/{what}", hosts=2)
+async def test_a_process_that_dies_while_its_host_is_away_is_named(cluster: MemoryCluster, what: str) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    await reduce_nested(comms, [np.ones(10, np.float32)] * 4, PAIRS)
+    assert cluster.switch is not None
+    if what == "switch":
+        await cluster.switch.crash()
         await trio.sleep(0.02)
-        if what == "switch":
-            await cluster.start_switch()
-        began = trio.current_time()
-        for comm in (comms[0], comms[1], comms[3]):
-            with pytest.raises(JobError, match=r"rank 2 .*ended without leaving"):
-                await comm.all_reduce(np.ones(10, np.float32))
-        assert trio.current_time() - began < 1.5
-        await trio.sleep(20)
-        as_new(cluster)
+    else:
+        fabric_of(cluster, 1)._lose("the control connection broke")
+        await trio.lowlevel.checkpoint()
+    comms[2].channel.close()
+    await trio.sleep(0.02)
+    if what == "switch":
+        await cluster.start_switch()
+    began = trio.current_time()
+    for comm in (comms[0], comms[1], comms[3]):
+        with pytest.raises(JobError, match=r"rank 2 .*ended without leaving"):
+            await comm.all_reduce(np.ones(10, np.float32))
+    assert trio.current_time() - began < 1.5
+    await trio.sleep(20)
+    as_new(cluster)
 
-    run_world(f"dies while away/{what}", scenario, hosts=2)
 
+@in_memory("refused", hosts=1)
+async def test_a_rank_that_is_refused_does_not_disturb_those_beside_it(cluster: MemoryCluster) -> None:
+    async with trio.open_nursery() as nursery:
+        found: dict[int, inaproto.Communicator] = {}
 
-def test_a_rank_that_is_refused_does_not_disturb_those_beside_it() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        async with trio.open_nursery() as nursery:
-            found: dict[int, inaproto.Communicator] = {}
+        async def one(rank: int, key: str = "right") -> None:
+            found[rank] = await cluster.connect("train", rank, size=3, host=0, key=key)
 
-            async def one(rank: int, key: str = "right") -> None:
-                found[rank] = await cluster.connect("train", rank, size=3, host=0, key=key)
-
-            nursery.start_soon(one, 0)
-            await trio.sleep(0.1)
-            with pytest.raises(JoinRefused, match=r"rank 1 .*wrong key"):
-                await one(1, "wrong")
-            nursery.start_soon(one, 1)
-            nursery.start_soon(one, 2)
-        with pytest.raises(JoinRefused, match=r"rank 1 .*is held by process"):
-            await one(1)
-        arrays = [np.full(10, rank, np.float32) for rank in range(3)]
-        await reduce_nested([found[rank] for rank in range(3)], arrays, ALONE)
-
-    run_world("refused", scenario, hosts=1)
+        nursery.start_soon(one, 0)
+        await trio.sleep(0.1)
+        with pytest.raises(JoinRefused, match=r"rank 1 .*wrong key"):
+            await one(1, "wrong")
+        nursery.start_soon(one, 1)
+        nursery.start_soon(one, 2)
+    with pytest.raises(JoinRefused, match=r"rank 1 .*is held by process"):
+        await one(1)
+    arrays = [np.full(10, rank, np.float32) for rank in range(3)]
+    await reduce_nested([found[rank] for rank in range(3)], arrays, ALONE)
 
 
 # --- rings that end

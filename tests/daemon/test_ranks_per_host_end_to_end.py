@@ -15,7 +15,7 @@ import trio
 
 import inaproto
 from inaproto.errors import RankLost
-from tests.daemon.in_process_cluster import Cluster, open_cluster, together
+from tests.clusters.loopback import Cluster, open_cluster, together
 from tests.daemon.test_allreduce_end_to_end import (
     BAD_WIRE,
     SMALL,

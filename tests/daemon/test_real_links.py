@@ -20,7 +20,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Dot1Q, Ether
 
 from inaproto.wire.roce import Bth, Opcode, RocePacket
-from tests.daemon.real_links import Bench, bench, received_frame
+from tests.clusters.machines import Bench, bench, received_frame
 from tests.daemon.test_cli_daemons import DEADLINE_S
 from tests.namespaces import Namespace, require_namespaces
 

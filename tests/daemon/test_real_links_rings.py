@@ -17,7 +17,7 @@ import trio
 from numpy.typing import NDArray
 
 import inaproto
-from tests.daemon.real_links import Bench, bench
+from tests.clusters.machines import Bench, bench
 from tests.daemon.test_allreduce_end_to_end import draw, reduce_all
 from tests.daemon.test_cli_daemons import DEADLINE_S, Daemon
 from tests.daemon.test_real_links import checksum_errors, open_socket, ping

@@ -20,8 +20,8 @@ from inaproto.daemon.net.tcp_stream import TcpStream
 from inaproto.daemon.net.tls import Credentials
 from inaproto.daemon.net.tls_listener import TlsLimits, TlsListener, group_of, listen_tls
 from inaproto.wire.control_messages import Error, Ping, Pong, Welcome, encode_message
-from tests.daemon.running_switch import ControlHost
-from tests.daemon.secure_switch import LOOPBACK, SPINE, Deployment, secure_switch
+from tests.clusters.secure import LOOPBACK, SPINE, Deployment, secure_switch
+from tests.clusters.switch import ControlHost
 from tests.daemon.test_security_tls import end_of
 from tests.unit.rendezvous_members import hello
 

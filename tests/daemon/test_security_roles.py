@@ -28,8 +28,8 @@ from inaproto.wire.control_messages import (
 )
 from inaproto.wire.messages.capture import Capture
 from inaproto.wire.messages.switch import RingInstalled, SwitchHello
-from tests.daemon.running_switch import ControlHost
-from tests.daemon.secure_switch import SecureSwitch, secure_switch
+from tests.clusters.secure import SecureSwitch, secure_switch
+from tests.clusters.switch import ControlHost
 from tests.unit.rendezvous_members import hello, member
 
 SAID: dict[str, Message] = {

@@ -21,8 +21,7 @@ from inaproto.daemon.net.tls_listener import listen_tls
 from inaproto.daemon.observe.status import StatusRefused, ask_door
 from inaproto.errors import ConfigError
 from inaproto.wire.control_messages import Ping, Pong, Ready, Ring, Start, Welcome
-from tests.daemon.running_switch import running_switch
-from tests.daemon.secure_switch import (
+from tests.clusters.secure import (
     LOOPBACK,
     SPINE,
     Deployment,
@@ -31,6 +30,7 @@ from tests.daemon.secure_switch import (
     long_ago,
     secure_switch,
 )
+from tests.clusters.switch import running_switch
 from tests.unit.rendezvous_members import member
 
 

@@ -20,8 +20,8 @@ from inaproto.client.channel import Channel
 from inaproto.core.rendezvous.tokens import Grant, Refusal, TokenIssuer, hash_of
 from inaproto.errors import ConfigError, JobError, JoinRefused, LocalMisuse
 from inaproto.wire.control_messages import Error, Ready, Ring, Start
-from tests.daemon.in_process_cluster import open_cluster
-from tests.daemon.running_switch import ControlHost, running_switch
+from tests.clusters.loopback import open_cluster
+from tests.clusters.switch import ControlHost, running_switch
 from tests.unit.rendezvous_members import member
 
 SECRET = bytes(range(32))

@@ -14,7 +14,7 @@ import trio
 import inaproto
 from inaproto.client.channel import Channel
 from inaproto.errors import JobError, JoinRefused, LocalMisuse, OperationTimeout, RankLost
-from tests.daemon.memory_cluster import MemoryCluster, run_world
+from tests.clusters.memory import MemoryCluster, in_memory, run_world
 from tests.daemon.test_memory_recovery import daemon
 from tests.daemon.test_ranks_per_host import PAIRS, as_new
 
@@ -133,207 +133,190 @@ def run(name: str, scenario: Callable[[MemoryCluster], Awaitable[None]], **optio
     ],
     ids=str,
 )
-def test_the_others_are_told_who_is_lost_and_go_on_with_exact_sums(
-    places: tuple[int, ...], dead: tuple[int, ...]
+@in_memory("shrink/{places}/{dead}", hosts=2)
+async def test_the_others_are_told_who_is_lost_and_go_on_with_exact_sums(
+    cluster: MemoryCluster, places: tuple[int, ...], dead: tuple[int, ...]
 ) -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, places)
-        for _ in range(3):
-            await reduce_exactly(comms)
-        began = trio.current_time()
-        errors = await lose(comms, *dead)
-        for error in errors.values():
-            assert isinstance(error, RankLost), error
-            assert any(f"rank {rank} (h" in str(error) for rank in dead)
-            assert error.operations_done == 3
-        left = await shrink(comms)
-        assert trio.current_time() - began < 1, "nobody had to be waited for"
-        survivors = tuple(rank for rank in range(len(places)) if rank not in dead)
-        assert tuple(left) == survivors
-        for rank, (old, comm) in enumerate(left.items()):
-            assert (comm.rank, comm.size, comm.former_ranks) == (rank, len(survivors), survivors)
-            assert (comm.job, comm.agreed_operations, comm.former_ranks[rank]) == ("train~1", 3, old)
-        for _ in range(3):
-            await reduce_exactly(left)
-        await close(left)
-        await trio.sleep(0.1)
-        as_new(cluster)
-
-    run(f"{places}/{dead}", scenario)
+    comms = await connect_all(cluster, places)
+    for _ in range(3):
+        await reduce_exactly(comms)
+    began = trio.current_time()
+    errors = await lose(comms, *dead)
+    for error in errors.values():
+        assert isinstance(error, RankLost), error
+        assert any(f"rank {rank} (h" in str(error) for rank in dead)
+        assert error.operations_done == 3
+    left = await shrink(comms)
+    assert trio.current_time() - began < 1, "nobody had to be waited for"
+    survivors = tuple(rank for rank in range(len(places)) if rank not in dead)
+    assert tuple(left) == survivors
+    for rank, (old, comm) in enumerate(left.items()):
+        assert (comm.rank, comm.size, comm.former_ranks) == (rank, len(survivors), survivors)
+        assert (comm.job, comm.agreed_operations, comm.former_ranks[rank]) == ("train~1", 3, old)
+    for _ in range(3):
+        await reduce_exactly(left)
+    await close(left)
+    await trio.sleep(0.1)
+    as_new(cluster)
 
 
 @pytest.mark.parametrize("dead", [0, 1, 3])
-def test_an_overlay_goes_on_as_a_smaller_one(dead: int) -> None:
+@in_memory("shrink/overlay/{dead}", hosts=4)
+async def test_an_overlay_goes_on_as_a_smaller_one(cluster: MemoryCluster, dead: int) -> None:
     """The root, which is rank 0, a rank below it, and one of two on a host."""
-
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, (0, 1, 2, 3, 3), path="overlay")
-        for _ in range(3):
-            await reduce_exactly(comms)
-        for error in (await lose(comms, dead)).values():
-            assert isinstance(error, RankLost), error
-        left = await shrink(comms)
-        for _ in range(3):
-            await reduce_exactly(left)
-        assert {one.path for comm in left.values() for one in comm.statistics().recent} == {"overlay"}
-        await close(left)
-        await trio.sleep(0.1)
-        as_new(cluster)
-
-    run(f"overlay/{dead}", scenario, hosts=4)
-
-
-def test_a_job_may_shrink_again_and_again() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        for generation, dead in enumerate((0, 1, 0), 1):
-            await reduce_exactly(comms)
-            await lose(comms, dead)
-            comms = {comm.rank: comm for comm in (await shrink(comms)).values()}
-            assert {comm.job for comm in comms.values()} == {f"train~{generation}"}
-        assert comms[0].size == 1
+    comms = await connect_all(cluster, (0, 1, 2, 3, 3), path="overlay")
+    for _ in range(3):
         await reduce_exactly(comms)
-        await close(comms)
-
-    run("again", scenario)
-
-
-def test_it_is_agreed_how_many_operations_all_survivors_have() -> None:
-    """An operation may have its result on some ranks and be lost for others: the least is agreed."""
-
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        for _ in range(2):
-            await reduce_exactly(comms)
-        the_channel(comms[3]).protocol.operations_done = 1  # as if the last one had not been told to it
-        await lose(comms, 0)
-        left = await shrink(comms)
-        assert {comm.agreed_operations for comm in left.values()} == {1}
-        await close(left)
-
-    run("agreed", scenario)
-
-
-def test_a_rank_that_dies_while_the_others_regroup_is_not_waited_for() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        await reduce_exactly(comms)
-        await lose(comms, 0)
-        began = trio.current_time()
-        dying = comms.pop(2)
-        found: dict[int, Any] = {}
-
-        async def others() -> None:
-            found.update(await shrink(comms))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(others)
-            await trio.sleep(1)
-            assert not found
-            dying.channel.close()
-        assert trio.current_time() - began < 2
-        assert found[3].former_ranks == (1, 3)
-        await reduce_exactly(found)
-        await close(found)
-
-    run("while regrouping", scenario)
-
-
-def test_a_rank_that_does_not_say_that_it_goes_on_counts_as_lost_in_the_end() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        await lose(comms, 0)
-        late = comms.pop(3)
-        began = trio.current_time()
-        left = await shrink(comms)
-        assert RECOVER_S <= trio.current_time() - began < RECOVER_S + 1
-        assert left[1].former_ranks == (1, 2)
+    for error in (await lose(comms, dead)).values():
+        assert isinstance(error, RankLost), error
+    left = await shrink(comms)
+    for _ in range(3):
         await reduce_exactly(left)
-        with pytest.raises(JoinRefused, match=r"rank 3 of job 'train' cannot .* did not say within 5 s"):
-            await late.shrink()
-        await close(left)
+    assert {one.path for comm in left.values() for one in comm.statistics().recent} == {"overlay"}
+    await close(left)
+    await trio.sleep(0.1)
+    as_new(cluster)
 
-    run("silent", scenario)
 
-
-def test_a_rank_that_dies_between_the_answer_and_its_join_is_left_out_as_well() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
+@in_memory("shrink/again", hosts=2)
+async def test_a_job_may_shrink_again_and_again(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    for generation, dead in enumerate((0, 1, 0), 1):
         await reduce_exactly(comms)
-        await lose(comms, 0)
-        began = trio.current_time()
-        dying = comms.pop(2)
-        found: dict[int, Any] = {}
-
-        async def others() -> None:
-            found.update(await shrink(comms))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(others)
-            ask_to_regroup(dying)
-            await trio.sleep(1)
-            dying.channel.close()
-        assert trio.current_time() - began < 2
-        for comm in found.values():
-            assert (comm.job, comm.former_ranks, comm.agreed_operations) == ("train~2", (1, 3), 1)
-        await reduce_exactly(found)
-        await close(found)
-
-    run("between", scenario)
+        await lose(comms, dead)
+        comms = {comm.rank: comm for comm in (await shrink(comms)).values()}
+        assert {comm.job for comm in comms.values()} == {f"train~{generation}"}
+    assert comms[0].size == 1
+    await reduce_exactly(comms)
+    await close(comms)
 
 
-def test_a_survivor_that_never_joins_is_named() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        await lose(comms, 0)
-        idle = comms.pop(2)
-        ask_to_regroup(idle)
-        for error in (await shrink(comms, timeout=3)).values():
-            assert isinstance(error, OperationTimeout)
-            assert "of job 'train~1': joined on" in str(error)
-            assert "rank 1 of 3 did not" in str(error)
+@in_memory("shrink/agreed", hosts=2)
+async def test_it_is_agreed_how_many_operations_all_survivors_have(cluster: MemoryCluster) -> None:
+    """An operation may have its result on some ranks and be lost for others: the least is agreed."""
+    comms = await connect_all(cluster, PAIRS)
+    for _ in range(2):
+        await reduce_exactly(comms)
+    the_channel(comms[3]).protocol.operations_done = 1  # as if the last one had not been told to it
+    await lose(comms, 0)
+    left = await shrink(comms)
+    assert {comm.agreed_operations for comm in left.values()} == {1}
+    await close(left)
 
-    run("idle", scenario)
+
+@in_memory("shrink/while regrouping", hosts=2)
+async def test_a_rank_that_dies_while_the_others_regroup_is_not_waited_for(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    await reduce_exactly(comms)
+    await lose(comms, 0)
+    began = trio.current_time()
+    dying = comms.pop(2)
+    found: dict[int, Any] = {}
+
+    async def others() -> None:
+        found.update(await shrink(comms))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        await trio.sleep(1)
+        assert not found
+        dying.channel.close()
+    assert trio.current_time() - began < 2
+    assert found[3].former_ranks == (1, 3)
+    await reduce_exactly(found)
+    await close(found)
+
+
+@in_memory("shrink/silent", hosts=2)
+async def test_a_rank_that_does_not_say_that_it_goes_on_counts_as_lost_in_the_end(
+    cluster: MemoryCluster,
+) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    await lose(comms, 0)
+    late = comms.pop(3)
+    began = trio.current_time()
+    left = await shrink(comms)
+    assert RECOVER_S <= trio.current_time() - began < RECOVER_S + 1
+    assert left[1].former_ranks == (1, 2)
+    await reduce_exactly(left)
+    with pytest.raises(JoinRefused, match=r"rank 3 of job 'train' cannot .* did not say within 5 s"):
+        await late.shrink()
+    await close(left)
+
+
+@in_memory("shrink/between", hosts=2)
+async def test_a_rank_that_dies_between_the_answer_and_its_join_is_left_out_as_well(
+    cluster: MemoryCluster,
+) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    await reduce_exactly(comms)
+    await lose(comms, 0)
+    began = trio.current_time()
+    dying = comms.pop(2)
+    found: dict[int, Any] = {}
+
+    async def others() -> None:
+        found.update(await shrink(comms))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        ask_to_regroup(dying)
+        await trio.sleep(1)
+        dying.channel.close()
+    assert trio.current_time() - began < 2
+    for comm in found.values():
+        assert (comm.job, comm.former_ranks, comm.agreed_operations) == ("train~2", (1, 3), 1)
+    await reduce_exactly(found)
+    await close(found)
+
+
+@in_memory("shrink/idle", hosts=2)
+async def test_a_survivor_that_never_joins_is_named(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    await lose(comms, 0)
+    idle = comms.pop(2)
+    ask_to_regroup(idle)
+    for error in (await shrink(comms, timeout=3)).values():
+        assert isinstance(error, OperationTimeout)
+        assert "of job 'train~1': joined on" in str(error)
+        assert "rank 1 of 3 did not" in str(error)
 
 
 @pytest.mark.parametrize("after_ms", range(24))
-def test_whenever_another_dies_the_rest_go_on(after_ms: int) -> None:
+@in_memory("shrink/whenever {after_ms}", hosts=2)
+async def test_whenever_another_dies_the_rest_go_on(cluster: MemoryCluster, after_ms: int) -> None:
     """While the survivors ask, are answered, join, connect, start or sum."""
+    comms = await connect_all(cluster, PAIRS)
+    await reduce_exactly(comms)
+    await lose(comms, 0)
+    began = trio.current_time()
+    dying = comms.pop(2)
+    found: dict[int, inaproto.Communicator] = {}
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        await reduce_exactly(comms)
-        await lose(comms, 0)
-        began = trio.current_time()
-        dying = comms.pop(2)
-        found: dict[int, inaproto.Communicator] = {}
+    async def die() -> None:
+        held = dying
+        with trio.move_on_after(after_ms / 1000):
+            held = await dying.shrink()
+            await keep_summing(held)
+        held.channel.close()
 
-        async def die() -> None:
-            held = dying
-            with trio.move_on_after(after_ms / 1000):
-                held = await dying.shrink()
-                await keep_summing(held)
-            held.channel.close()
+    async def go_on(rank: int) -> None:
+        comm = comms[rank]
+        while comm.size > 2:
+            comm = await comm.shrink()
+            await keep_summing(comm)
+        found[rank] = comm
 
-        async def go_on(rank: int) -> None:
-            comm = comms[rank]
-            while comm.size > 2:
-                comm = await comm.shrink()
-                await keep_summing(comm)
-            found[rank] = comm
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(die)
-            for rank in comms:
-                nursery.start_soon(go_on, rank)
-        assert trio.current_time() - began < 1
-        assert [found[rank].rank for rank in (1, 3)] == [0, 1]
-        await reduce_exactly(found)
-        await close(found)
-        await trio.sleep(0.1)
-        as_new(cluster)
-
-    run(f"whenever {after_ms}", scenario)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(die)
+        for rank in comms:
+            nursery.start_soon(go_on, rank)
+    assert trio.current_time() - began < 1
+    assert [found[rank].rank for rank in (1, 3)] == [0, 1]
+    await reduce_exactly(found)
+    await close(found)
+    await trio.sleep(0.1)
+    as_new(cluster)
 
 
 async def keep_summing(comm: inaproto.Communicator) -> None:
@@ -343,159 +326,136 @@ async def keep_summing(comm: inaproto.Communicator) -> None:
             assert (await comm.all_reduce(np.full(1000, comm.rank + 1)) == 6).all()
 
 
-def test_no_stranger_gets_into_the_next_generation() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        with pytest.raises(JoinRefused, match="names with '~' are those of jobs that went on"):
-            await cluster.connect("train~1", 0, size=1)
-        comms = await connect_all(cluster, (0, 1))
-        await lose(comms, 0)
-        left = await shrink(comms)
-        with pytest.raises(JoinRefused, match="wrong key"):
-            await cluster.connect("train~1", 0, size=1, elastic=True, key="guessed")
-        await reduce_exactly(left)
-        await close(left)
-
-    run("stranger", scenario)
+@in_memory("shrink/stranger", hosts=2)
+async def test_no_stranger_gets_into_the_next_generation(cluster: MemoryCluster) -> None:
+    with pytest.raises(JoinRefused, match="names with '~' are those of jobs that went on"):
+        await cluster.connect("train~1", 0, size=1)
+    comms = await connect_all(cluster, (0, 1))
+    await lose(comms, 0)
+    left = await shrink(comms)
+    with pytest.raises(JoinRefused, match="wrong key"):
+        await cluster.connect("train~1", 0, size=1, elastic=True, key="guessed")
+    await reduce_exactly(left)
+    await close(left)
 
 
-def test_the_name_of_the_old_job_is_free_meanwhile() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        await lose(comms, 0)
-        second = await connect_all(cluster, PAIRS)
-        await lose(second, 3)
-        left = await shrink(comms)
-        others = await shrink(second)
-        assert left[1].job == "train~1"
-        assert others[1].job == "train~2"
-        await reduce_exactly(left)
-        await reduce_exactly(others)
-        await close(left)
-        await close(others)
-
-    run("name", scenario)
+@in_memory("shrink/name", hosts=2)
+async def test_the_name_of_the_old_job_is_free_meanwhile(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    await lose(comms, 0)
+    second = await connect_all(cluster, PAIRS)
+    await lose(second, 3)
+    left = await shrink(comms)
+    others = await shrink(second)
+    assert left[1].job == "train~1"
+    assert others[1].job == "train~2"
+    await reduce_exactly(left)
+    await reduce_exactly(others)
+    await close(left)
+    await close(others)
 
 
-def test_a_switch_that_restarts_meanwhile_knows_of_nothing() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        await lose(comms, 0)
-        assert cluster.switch is not None
-        await cluster.switch.crash()
-        await cluster.start_switch()
-        found = await shrink(comms)
-        for error in found.values():
-            assert isinstance(error, JoinRefused)
-            assert "the switch was restarted" in str(error)
-
-    run("switch", scenario)
+@in_memory("shrink/switch", hosts=2)
+async def test_a_switch_that_restarts_meanwhile_knows_of_nothing(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    await lose(comms, 0)
+    assert cluster.switch is not None
+    await cluster.switch.crash()
+    await cluster.start_switch()
+    found = await shrink(comms)
+    for error in found.values():
+        assert isinstance(error, JoinRefused)
+        assert "the switch was restarted" in str(error)
 
 
-def test_survivors_on_a_host_that_loses_its_connection_ask_again() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        await lose(comms, 0)
-        late = comms.pop(1)
-        found: dict[int, Any] = {}
+@in_memory("shrink/connection", hosts=2)
+async def test_survivors_on_a_host_that_loses_its_connection_ask_again(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    await lose(comms, 0)
+    late = comms.pop(1)
+    found: dict[int, Any] = {}
 
-        async def others() -> None:
-            found.update(await shrink(comms))
+    async def others() -> None:
+        found.update(await shrink(comms))
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(others)
-            await trio.sleep(0.5)
-            unplug(cluster, 1)
-            await trio.sleep(0.01)
-            found[1] = await late.shrink()
-        assert found[1].former_ranks == (1, 2, 3)
-        await reduce_exactly(found)
-        await close(found)
-
-    run("connection", scenario)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        await trio.sleep(0.5)
+        unplug(cluster, 1)
+        await trio.sleep(0.01)
+        found[1] = await late.shrink()
+    assert found[1].former_ranks == (1, 2, 3)
+    await reduce_exactly(found)
+    await close(found)
 
 
-def test_a_rank_that_dies_while_its_host_has_no_switch() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        await reduce_exactly(comms)
-        work = {rank: comm.all_reduce(np.ones(50_000, np.int64)) for rank, comm in comms.items()}
-        unplug(cluster, 0)
-        await trio.lowlevel.checkpoint()
-        kill(comms, 0)
-        await told_lost({rank: work[rank] for rank in comms}, "rank 0 (h0")
-        await go_on(comms)
-
-    run("no switch", scenario)
+@in_memory("shrink/no switch", hosts=2)
+async def test_a_rank_that_dies_while_its_host_has_no_switch(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    await reduce_exactly(comms)
+    work = {rank: comm.all_reduce(np.ones(50_000, np.int64)) for rank, comm in comms.items()}
+    unplug(cluster, 0)
+    await trio.lowlevel.checkpoint()
+    kill(comms, 0)
+    await told_lost({rank: work[rank] for rank in comms}, "rank 0 (h0")
+    await go_on(comms)
 
 
-def test_a_rank_that_dies_elsewhere_while_a_host_is_away() -> None:
+@in_memory("shrink/away", hosts=2)
+async def test_a_rank_that_dies_elsewhere_while_a_host_is_away(cluster: MemoryCluster) -> None:
     """The host comes back to a job that has failed, and its ranks may still go on with the others."""
-
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        await reduce_exactly(comms)
-        work = {rank: comm.all_reduce(np.ones(50_000, np.int64)) for rank, comm in comms.items()}
-        kill(comms, 3)
-        unplug(cluster, 0)
-        await told_lost({rank: work[rank] for rank in comms}, "rank 3 (h1")
-        await go_on(comms)
-
-    run("away", scenario)
+    comms = await connect_all(cluster, PAIRS)
+    await reduce_exactly(comms)
+    work = {rank: comm.all_reduce(np.ones(50_000, np.int64)) for rank, comm in comms.items()}
+    kill(comms, 3)
+    unplug(cluster, 0)
+    await told_lost({rank: work[rank] for rank in comms}, "rank 3 (h1")
+    await go_on(comms)
 
 
-def test_a_host_daemon_that_is_killed_takes_its_ranks_with_it() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS)
-        await reduce_exactly(comms)
-        work = {rank: comm.all_reduce(np.ones(50_000, np.int64)) for rank, comm in comms.items()}
-        await cluster.hosts[1].crash()
-        await told_lost({rank: work[rank] for rank in (0, 1)}, "host h1 (ranks 2, 3)")
-        await go_on({rank: comms[rank] for rank in (0, 1)})
-
-    run("host", scenario)
+@in_memory("shrink/host", hosts=2)
+async def test_a_host_daemon_that_is_killed_takes_its_ranks_with_it(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, PAIRS)
+    await reduce_exactly(comms)
+    work = {rank: comm.all_reduce(np.ones(50_000, np.int64)) for rank, comm in comms.items()}
+    await cluster.hosts[1].crash()
+    await told_lost({rank: work[rank] for rank in (0, 1)}, "host h1 (ranks 2, 3)")
+    await go_on({rank: comms[rank] for rank in (0, 1)})
 
 
-def test_a_job_that_is_not_elastic_fails_for_all_and_cannot_shrink() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, PAIRS, elastic=False)
-        await reduce_exactly(comms)
-        for error in (await lose(comms, 0)).values():
-            assert isinstance(error, RankLost), error
-        with pytest.raises(LocalMisuse, match="was joined without elastic=True"):
-            await comms[1].shrink()
-
-    run("not elastic", scenario)
+@in_memory("shrink/not elastic", hosts=2)
+async def test_a_job_that_is_not_elastic_fails_for_all_and_cannot_shrink(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, PAIRS, elastic=False)
+    await reduce_exactly(comms)
+    for error in (await lose(comms, 0)).values():
+        assert isinstance(error, RankLost), error
+    with pytest.raises(LocalMisuse, match="was joined without elastic=True"):
+        await comms[1].shrink()
 
 
-def test_only_a_job_that_has_lost_a_rank_can_shrink() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, (0, 1))
-        with pytest.raises(LocalMisuse, match="has not failed; only a job that has lost a rank can shrink"):
-            await comms[0].shrink()
-        await reduce_exactly(comms)
-        await close(comms)
-
-    run("well", scenario)
+@in_memory("shrink/well", hosts=2)
+async def test_only_a_job_that_has_lost_a_rank_can_shrink(cluster: MemoryCluster) -> None:
+    comms = await connect_all(cluster, (0, 1))
+    with pytest.raises(LocalMisuse, match="has not failed; only a job that has lost a rank can shrink"):
+        await comms[0].shrink()
+    await reduce_exactly(comms)
+    await close(comms)
 
 
-def test_all_ranks_must_say_the_same() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        found = await all_of(
-            {
-                rank: partial(cluster.connect, "train", rank, size=2, elastic=not rank, timeout=2)
-                for rank in range(2)
-            }
-        )
-        [refused] = [error for error in found.values() if isinstance(error, JoinRefused)]
-        assert "elastic=" in str(refused)
-        assert "all must say the same" in str(refused)
-
-    run("differ", scenario)
+@in_memory("shrink/differ", hosts=2)
+async def test_all_ranks_must_say_the_same(cluster: MemoryCluster) -> None:
+    found = await all_of(
+        {
+            rank: partial(cluster.connect, "train", rank, size=2, elastic=not rank, timeout=2)
+            for rank in range(2)
+        }
+    )
+    [refused] = [error for error in found.values() if isinstance(error, JoinRefused)]
+    assert "elastic=" in str(refused)
+    assert "all must say the same" in str(refused)
 
 
-def test_a_switch_that_does_not_recover_takes_no_elastic_jobs() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        with pytest.raises(JoinRefused, match="this switch keeps no job that lost something"):
-            await cluster.connect("train", 0, size=1, elastic=True)
-
-    run("no recovery", scenario, switch={"recover_ms": 0})
+@in_memory("shrink/no recovery", hosts=2, switch={"recover_ms": 0})
+async def test_a_switch_that_does_not_recover_takes_no_elastic_jobs(cluster: MemoryCluster) -> None:
+    with pytest.raises(JoinRefused, match="this switch keeps no job that lost something"):
+        await cluster.connect("train", 0, size=1, elastic=True)

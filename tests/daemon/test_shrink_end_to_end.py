@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import trio
 
+from tests.clusters.loopback import Cluster, open_cluster
 from tests.daemon.elastic_rank import ELEMENTS, gradient
-from tests.daemon.in_process_cluster import Cluster, open_cluster
 
 PLACES = (0, 0, 1, 1)
 STEPS = 400

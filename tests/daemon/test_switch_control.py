@@ -16,7 +16,7 @@ from inaproto.errors import ConfigError
 from inaproto.ports import load_adapter
 from inaproto.wire.control_messages import Error, Failed, Gone, JobStatus, Ping, Pong, Ring, Welcome
 from inaproto.wire.messages.client import Ok
-from tests.daemon.running_switch import ControlHost, running_switch
+from tests.clusters.switch import ControlHost, running_switch
 from tests.unit.rendezvous_members import hello, member
 
 

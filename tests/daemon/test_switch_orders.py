@@ -20,7 +20,7 @@ from inaproto.daemon.switch.daemon import Switch
 from inaproto.units import Rank
 from inaproto.wire.control_messages import Welcome, encode_message
 from inaproto.wire.messages.switch import RingInstall, RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
-from tests.daemon.fabrics import spine_and_leaves
+from tests.clusters.fabrics import spine_and_leaves
 from tests.unit.rendezvous_members import hello
 
 RANKS = 1000

@@ -18,7 +18,7 @@ from inaproto.errors import Blame
 from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, PortClosed, load_adapter
 from inaproto.units import Frames
-from tests.daemon.running_switch import Running, running_switch
+from tests.clusters.switch import Running, running_switch
 
 BROADCAST = b"\xff" * 6
 

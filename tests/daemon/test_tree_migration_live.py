@@ -14,9 +14,9 @@ import pytest
 import trio
 
 from inaproto_controller.cluster.graph_file import parse_json
-from tests.daemon.fabrics import SEATS, two_spines
-from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
-from tests.daemon.sharing_cluster import AGENTS, Disk, LiveController, Training
+from tests.clusters.fabrics import SEATS, two_spines
+from tests.clusters.memory import DIRECTORY, MemoryCluster, in_memory
+from tests.clusters.sharing import AGENTS, Disk, LiveController, Training
 from tests.daemon.test_further_roots import plane, switch, told
 
 pytestmark = pytest.mark.timeout(600)
@@ -89,39 +89,38 @@ async def move(controller: LiveController, job: str, root: str, disk: Disk) -> N
     await controller.trees.pin(job, root, disk.put)
 
 
-def test_a_job_moves_there_and_back_and_a_dead_controller_is_followed_by_one_that_ends_the_move() -> None:
+@in_memory("migration/back", hosts=HOSTS, **OPTIONS)
+async def test_a_job_moves_there_and_back_and_a_dead_controller_is_followed_by_one_that_ends_the_move(
+    cluster: MemoryCluster,
+) -> None:
     """Who dies when, and who loses what, is drawn in worlds of trees (``inaproto soak --world trees``)."""
+    disk = Disk()
+    async with trio.open_nursery() as nursery:
+        controller = await leading(cluster, nursery, disk)
+        job = training(cluster, "a", 44)
 
-    async def scenario(cluster: MemoryCluster) -> None:
-        disk = Disk()
-        async with trio.open_nursery() as nursery:
-            controller = await leading(cluster, nursery, disk)
-            job = training(cluster, "a", 44)
+        async def look() -> None:
+            await until(lambda: is_at(cluster, "a", "spine"))
+            first = told(cluster, "a")["ring_id"]
+            await move(controller, "a", "spine1", disk)
+            await until(lambda: is_at(cluster, "a", "spine1"))
+            await job.past(min(job.done) + 6)
+            assert controller.trees is not None
+            [done] = controller.trees.status()["moves"]["done"]
+            assert done["drain_s"] >= 0
+            assert done["total_s"] > 0
+            await move(controller, "a", "spine", disk)
+            await trio.sleep(0.025)
+            await controller.kill()
+            await job.past(min(job.done) + 6)
+            again = await leading(cluster, nursery, disk)
+            await until(lambda: is_at(cluster, "a", "spine"))
+            await job.past(min(job.done) + 6)
+            assert told(cluster, "a")["ring_id"] == first, "no generation has ended"
+            await again.kill()
 
-            async def look() -> None:
-                await until(lambda: is_at(cluster, "a", "spine"))
-                first = told(cluster, "a")["ring_id"]
-                await move(controller, "a", "spine1", disk)
-                await until(lambda: is_at(cluster, "a", "spine1"))
-                await job.past(min(job.done) + 6)
-                assert controller.trees is not None
-                [done] = controller.trees.status()["moves"]["done"]
-                assert done["drain_s"] >= 0
-                assert done["total_s"] > 0
-                await move(controller, "a", "spine", disk)
-                await trio.sleep(0.025)
-                await controller.kill()
-                await job.past(min(job.done) + 6)
-                again = await leading(cluster, nursery, disk)
-                await until(lambda: is_at(cluster, "a", "spine"))
-                await job.past(min(job.done) + 6)
-                assert told(cluster, "a")["ring_id"] == first, "no generation has ended"
-                await again.kill()
-
-            async with trio.open_nursery() as running:
-                running.start_soon(job.run)
-                running.start_soon(look)
-            assert {"switch", "chain"} <= set(job.paths)
-            nursery.cancel_scope.cancel()
-
-    run_world("migration/back", scenario, hosts=HOSTS, **OPTIONS)
+        async with trio.open_nursery() as running:
+            running.start_soon(job.run)
+            running.start_soon(look)
+        assert {"switch", "chain"} <= set(job.paths)
+        nursery.cancel_scope.cancel()

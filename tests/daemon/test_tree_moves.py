@@ -19,9 +19,9 @@ from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.daemon.switch.daemon import Switch
 from inaproto.units import Instant, OpIndex
-from tests.daemon.fabrics import SEATS, tree_of_root, two_spines
-from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
-from tests.daemon.moving_job import Agreed, Daemons, Mover, Parking, engine_of, generations
+from tests.clusters.fabrics import SEATS, tree_of_root, two_spines
+from tests.clusters.memory import DIRECTORY, MemoryCluster, run_world
+from tests.clusters.moving_job import Agreed, Daemons, Mover, Parking, engine_of, generations
 from tests.daemon.test_further_roots import Paced
 from tests.daemon.test_memory_recovery import WEATHER, daemon
 from tests.daemon.test_two_paths import Job, RackJob, past

@@ -13,9 +13,9 @@ import inaproto
 from inaproto.daemon.host.daemon import HostDaemon, run_host
 from inaproto.daemon.settings.config import HostSettings
 from inaproto.ports import Nic, load_adapter
-from tests.daemon.fabrics import NESTED, SEATS, nested_reference, tree_of_root, two_spines
-from tests.daemon.moving_job import Agreed, Daemons, Mover, generations
-from tests.daemon.running_fabric import RunningFabric, running_fabric
+from tests.clusters.fabric import RunningFabric, running_fabric
+from tests.clusters.fabrics import NESTED, SEATS, nested_reference, tree_of_root, two_spines
+from tests.clusters.moving_job import Agreed, Daemons, Mover, generations
 
 MOVES = 20
 DEADLINE_S = 600.0

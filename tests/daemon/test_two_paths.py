@@ -17,9 +17,9 @@ from inaproto.daemon.host.daemon import HostDaemon
 from inaproto.daemon.host.ring import HostRing
 from inaproto.daemon.host.turns import NoTurns, Turns, TurnsOf
 from inaproto.units import MS, Instant, OpIndex
+from tests.clusters.fabrics import NESTED, SEATS, nested_reference, spine_and_leaves
+from tests.clusters.memory import DIRECTORY, MemoryCluster, in_memory, run_world
 from tests.daemon import test_memory_recovery as recovery
-from tests.daemon.fabrics import NESTED, SEATS, nested_reference, spine_and_leaves
-from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
 from tests.daemon.test_memory_recovery import FAULTS, WEATHER, daemon
 from tests.seeds import seeds
 
@@ -134,13 +134,11 @@ def test_all_reduces_go_by_both_rings_in_turn_and_have_numpy_s_bytes(
     run_world(f"two paths/{places}/{wait_ns}", scenario, hosts=3, weather=WEATHER, turns=given)
 
 
-def test_who_has_no_turns_goes_by_its_base_ring() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, 3, 6, "none")
-        await job.run()
-        assert job.paths == {"chain"}
-
-    run_world("two paths/no turns", scenario, hosts=3, weather=WEATHER)
+@in_memory("two paths/no turns", hosts=3, weather=WEATHER)
+async def test_who_has_no_turns_goes_by_its_base_ring(cluster: MemoryCluster) -> None:
+    job = Job(cluster, 3, 6, "none")
+    await job.run()
+    assert job.paths == {"chain"}
 
 
 @pytest.mark.parametrize("seed", seeds(2))
@@ -164,23 +162,23 @@ def test_whatever_ends_the_rings_the_job_goes_on(name: str, seed: int) -> None:
     run_world(f"two paths/{name}/{seed}", scenario, hosts=3, weather=WEATHER, turns=Given(paths.__getitem__))
 
 
-def test_a_switch_that_comes_back_without_room_leaves_the_job_on_its_base_ring() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, 3, 20, "no room")
+@in_memory("two paths/no room", hosts=3, weather=WEATHER, turns=Given(alternate))
+async def test_a_switch_that_comes_back_without_room_leaves_the_job_on_its_base_ring(
+    cluster: MemoryCluster,
+) -> None:
+    job = Job(cluster, 3, 20, "no room")
 
-        async def strike() -> None:
-            await past(job, 10)
-            assert by_path(cluster, 0)["switch"] > 2
-            assert cluster.switch is not None
-            await cluster.switch.crash()
-            await cluster.start_switch(memory_kib=0)
-            await past(job, 15)
-            assert ring_of(daemon(cluster, 0)).status()["path"] == "chain"
+    async def strike() -> None:
+        await past(job, 10)
+        assert by_path(cluster, 0)["switch"] > 2
+        assert cluster.switch is not None
+        await cluster.switch.crash()
+        await cluster.start_switch(memory_kib=0)
+        await past(job, 15)
+        assert ring_of(daemon(cluster, 0)).status()["path"] == "chain"
 
-        await job.run(strike)
-        assert job.paths == {"switch", "chain"}
-
-    run_world("two paths/no room", scenario, hosts=3, weather=WEATHER, turns=Given(alternate))
+    await job.run(strike)
+    assert job.paths == {"switch", "chain"}
 
 
 class RackJob(Job):

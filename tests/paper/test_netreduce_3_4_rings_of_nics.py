@@ -2,7 +2,7 @@
 
 "The NetReduce protocol provides the flexibility for a job to build multiple parallel rings to saturate the
 bandwidth." A machine has m NICs, hence m host daemons, and any number of ranks. Every test is one seeded run
-in virtual time (:mod:`tests.daemon.memory_cluster`).
+in virtual time (:mod:`tests.clusters.memory`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import trio
 import inaproto
 from inaproto.core.host.events import NicRefused
 from inaproto.wire.ina_header import Dtype
-from tests.daemon.memory_cluster import MemoryCluster, run_world
-from tests.daemon.parallel_hosts import MACHINES, connect_machines, host_of
+from tests.clusters.memory import MemoryCluster, run_world
+from tests.clusters.parallel import MACHINES, connect_machines, host_of
 from tests.daemon.test_allreduce_end_to_end import numpy_dtype
 from tests.daemon.test_memory_recovery import WEATHER, daemon
 from tests.daemon.test_memory_recovery_orders import close_all, fabric_of

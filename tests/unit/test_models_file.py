@@ -13,7 +13,7 @@ from inaproto.errors import ConfigError
 from inaproto.units import MS
 from inaproto.wire.messages.clocks import WorkerId
 from inaproto.wire.messages.models import NodeId
-from tests.daemon.models_cluster import models_document, models_text
+from tests.clusters.models import models_document, models_text
 
 
 def models(hosts: int = 4, servers: int = 2, **fields: Any) -> Models:

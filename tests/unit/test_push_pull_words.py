@@ -43,7 +43,7 @@ from inaproto.wire.messages.models import (
     Weights,
     Word,
 )
-from tests.daemon.models_cluster import models_document
+from tests.clusters.models import models_document
 
 MODELS = models_of(models_document(3, 2, dtype="float32", elements=7), Path("/run"))
 SHARD = MODELS.models[0].shards[1]

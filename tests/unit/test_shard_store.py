@@ -18,7 +18,7 @@ from inaproto.errors import ConfigError
 from inaproto.wire.control_messages import Message, encode_with_arrays
 from inaproto.wire.messages.array_frames import Frame, FrameDecoder
 from inaproto.wire.messages.clocks import FOREVER, Clocks, WorkerId
-from tests.daemon.models_cluster import models_document
+from tests.clusters.models import models_document
 
 DIRECTORY = Path("/store/m-0")
 

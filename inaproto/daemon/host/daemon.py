@@ -71,7 +71,7 @@ async def run_host(
     cannot be made, or when switch and host are configured so that they can never work together.
     ``turns_of`` says of a job on the path ``shared`` when it has the switches, where the settings name no
     controller that does. ``queue_pairs``: by which words and arrays of models go. ``network`` and
-    ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
+    ``random_bits`` are for worlds other than the field (``tests/clusters/memory.py``).
     """
     holder = Holder(Role.HOST, settings.name, settings.tls, settings.dir)
     door = door_of(settings.control, settings.control_path, network, holder)

@@ -320,7 +320,7 @@ async def run_switch(
     are interfaces that are ports of it. ``announce`` gets one line when all sockets listen, ``started`` the
     switch itself. Raises
     ``ConfigError`` when they cannot, ``Unsupported`` for interfaces that can never be used here.
-    ``network`` and ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
+    ``network`` and ``random_bits`` are for worlds other than the field (``tests/clusters/memory.py``).
     """
     for link in links:
         link.require()

@@ -17,7 +17,7 @@ from inaproto.daemon.net.tcp_stream import TcpStream, dial_tcp
 from inaproto.daemon.net.tls import ALPN, Credentials
 from inaproto.daemon.net.tls_stream import handshake
 from inaproto.daemon.observe.status import ask
-from tests.daemon.running_switch import ControlHost, Running, running_switch
+from tests.clusters.switch import ControlHost, Running, running_switch
 from tests.unit.rendezvous_members import hello
 
 LOOPBACK = "127.0.0.1"

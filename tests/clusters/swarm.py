@@ -1,4 +1,4 @@
-"""Scenarios for :mod:`tests.daemon.memory_cluster`, drawn from a seed: sizes, weather, ranks, faults.
+"""Scenarios for :mod:`tests.clusters.memory`, drawn from a seed: sizes, weather, ranks, faults.
 
 Ranks train in attempts. In an attempt every rank joins, reduces inputs that belong to the attempt alone,
 and leaves; when a fault has ended it for any rank, all ranks of the job make another one, as a training
@@ -26,7 +26,7 @@ import inaproto
 from inaproto.errors import JobError
 from inaproto.units import MS, US
 from inaproto_adapters.memory import MemoryFramePort, MemoryStream
-from tests.daemon.memory_cluster import MemoryCluster, WorldResult, run_world
+from tests.clusters.memory import MemoryCluster, WorldResult, run_world
 from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, numpy_dtype
 
 DTYPES = ("float32", "int32", "float16", "bfloat16", "float64", "int64")

@@ -27,7 +27,7 @@ from inaproto_controller.service.agents import Agents
 from inaproto_controller.service.trees.service import TreeService
 from inaproto_controller.service.turns.planner import PlannerConfig
 from inaproto_controller.service.turns.service import SharingService
-from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster
+from tests.clusters.memory import DIRECTORY, MemoryCluster
 from tests.daemon.test_allreduce_end_to_end import draw
 
 AGENTS = DIRECTORY / "agents.sock"

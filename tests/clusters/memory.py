@@ -13,8 +13,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import trio
 
@@ -399,3 +401,28 @@ def run_world(
             f"seed {seed}, weather {weather or 'clear'}; the last of {trace.events} events:\n  {lines}"
         )
         raise
+
+
+Parameters = ParamSpec("Parameters")
+Asking = Callable[Concatenate[MemoryCluster, Parameters], Awaitable[None]]
+"""A scenario with the arguments of a test."""
+
+
+def in_memory(seed: str, **options: Any) -> Callable[[Asking[Parameters]], Callable[Parameters, None]]:
+    """Make a test of a scenario: it runs on a fresh cluster, which is its first argument.
+
+    ``seed`` names the world; ``{name}`` in it is the test's argument of this name. ``options`` are those of
+    :func:`run_world`.
+    """
+
+    def make(scenario: Asking[Parameters]) -> Callable[Parameters, None]:
+        @wraps(scenario)
+        def test(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+            run_world(seed.format(**kwargs), lambda cluster: scenario(cluster, *args, **kwargs), **options)
+
+        whole = signature(scenario)
+        asked = list(whole.parameters.values())[1:]
+        test.__signature__ = whole.replace(parameters=asked)  # type: ignore[attr-defined]
+        return test
+
+    return make

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 import inaproto
-from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster
+from tests.clusters.memory import DIRECTORY, MemoryCluster
 
 MACHINES = (0, 0, 0, 1, 1, 1)
 """Two machines with three ranks each."""
