@@ -20,9 +20,9 @@ from inaproto.sim.control.config import ControlFault, FaultKind
 from inaproto.sim.control.pool import Pool
 from inaproto.sim.control.rules import RULES
 from inaproto.sim.control.seat import SimSeat
-from inaproto.sim.control.store import Store
 from inaproto.sim.control.world import ControlWorld
 from inaproto.sim.kernel.machine import Timer
+from inaproto.sim.kernel.store import Store
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS, Instant, S
 from inaproto.wire.messages.slots import Lease, Order, SlotRequest

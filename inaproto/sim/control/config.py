@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Literal
-
-from pydantic import TypeAdapter, ValidationError
+from typing import ClassVar, Final, Literal
 
 from inaproto.errors import ConfigError
-from inaproto.faults.weather import Weather
-from inaproto.units import MS, US, S
+from inaproto.sim.kernel.config import TimedFault, WordsConfig
+from inaproto.units import MS, S
 
 NO_TREE: Final = -1
-_CLEAR: Final = Weather()
 Rule = Literal["equal-index", "by-index"]
 RULES: Final[tuple[Rule, ...]] = ("equal-index", "by-index")
 
@@ -44,17 +41,8 @@ class FaultKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ControlFault:
-    at_ns: int
+class ControlFault(TimedFault):
     kind: FaultKind
-    target: int = 0
-    duration_ns: int = 0
-    weather: Weather = _CLEAR
-    moment: str = ""
-    """Not empty: it strikes ``at_ns`` after this mark was set, if that is during the weather; one that would
-    outlast the weather is cut short."""
-    occurrence: int = 1
-    """Set for which time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +79,10 @@ class PlanStep:
     trees: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ControlConfig:
-    seed: str
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlConfig(WordsConfig):
+    called: ClassVar[str] = "control world"
+
     rule: Rule
     hosts: int
     switches: tuple[int, ...]
@@ -105,11 +94,6 @@ class ControlConfig:
     jobs: tuple[ControlJob, ...]
     plan: tuple[PlanStep, ...] = ()
     faults: tuple[ControlFault, ...] = ()
-    weather: Weather = _CLEAR
-    delay_min_ns: int = 20 * US
-    """Delay of a message on its way, without weather."""
-    delay_max_ns: int = 100 * US
-    fsync_max_ns: int = 2 * MS
     margin: int = 0
     end_margin: int = 2
     turn_operations: int = 4
@@ -139,11 +123,11 @@ class ControlConfig:
     """A turn in which nothing goes on for so long is ended where it is, if others wait; -1: it is not."""
     parks_first: bool = False
     """Hosts hear that a job is to leave its tree before its turn has ended."""
-    weather_until_ns: int = S
     heal_ns: int = 30 * S
     events_max: int = 400_000
 
     def __post_init__(self) -> None:
+        WordsConfig.__post_init__(self)
         if self.rule not in RULES:
             raise ConfigError(f"control world: no rule {self.rule!r}; there are {', '.join(RULES)}")
         if len(self.pools) != len(self.trees) or any(capacity < 1 for capacity in self.pools):
@@ -167,29 +151,8 @@ class ControlConfig:
                 not NO_TREE <= tree < len(self.trees) for tree in step.trees
             ):
                 raise ConfigError(f"control world: {step}: one tree for each job, or {NO_TREE}")
-        for fault in self.faults:
-            if min(fault.at_ns, fault.duration_ns, fault.occurrence - 1) < 0:
-                raise ConfigError(f"control world: {fault}: a time below 0, or no occurrence")
 
     @property
     def stands_still_ns(self) -> int:
         """How long the controller hears of no progress, before it ends a turn for which others wait."""
         return self.stuck_ns + 2 * self.heartbeat_ns if self.stuck_ns >= 0 else 1_000_000 * S
-
-    def as_record(self) -> dict[str, Any]:
-        """JSON-ready; :meth:`from_record` gives the same configuration back."""
-        record: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
-        return record
-
-    @staticmethod
-    def from_record(record: Any) -> ControlConfig:
-        """Raises ``ConfigError`` that names the field."""
-        try:
-            return _ADAPTER.validate_python(record, strict=False)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"control world: {where}: {first['msg']}") from None
-
-
-_ADAPTER: Final = TypeAdapter(ControlConfig)

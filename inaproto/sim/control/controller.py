@@ -394,7 +394,7 @@ class Controller(Node):
             case TreeStands(job, tree, epoch):
                 world.mark("a tree stands")
                 world.note(self, "tree stands", f"{job} {tree.tree_id} {epoch}")
-                world.tree_stands(Lease(job, tree.tree_id, epoch))
+                world.hooks.tree_stands(Lease(job, tree.tree_id, epoch))
                 self._join(Lease(job, tree.tree_id, epoch))
             case PlanStands(version):
                 world.note(self, "plan stands", version)

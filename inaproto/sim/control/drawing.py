@@ -20,6 +20,8 @@ from inaproto.sim.control.config import (
     FaultKind,
     PlanStep,
 )
+from inaproto.sim.kernel.config import CLEAR
+from inaproto.sim.kernel.drawing import draw_delays, draw_moment, draw_occurrence, draw_weather
 from inaproto.units import MS, US
 
 MOMENTS: Final = (
@@ -36,7 +38,6 @@ MOMENTS: Final = (
     "the controller has started again",
 )
 """Marks after which faults may strike."""
-_CLEAR: Final = Weather()
 
 
 def draw_control(seed: Seed) -> ControlConfig:
@@ -47,8 +48,7 @@ def draw_control(seed: Seed) -> ControlConfig:
     trees = _draw_trees(draws, len(switches))
     count = draws.choice((1, 2, 2, 3, 3, 3, 4, 5))
     weather_until = draws.magnitude(40 * MS, 160 * MS)
-    delay_min = draws.magnitude(5 * US, 200 * US)
-    delay_max = draws.magnitude(delay_min, 8 * delay_min)
+    delay_min, delay_max = draw_delays(draws)
     jobs = tuple(_draw_job(draws, number, hosts, weather_until) for number in range(count))
     plan = _draw_plan(draws, jobs, switches, trees, weather_until)
     first = _feasible(draws, count, switches, trees)
@@ -69,7 +69,9 @@ def draw_control(seed: Seed) -> ControlConfig:
         jobs=jobs,
         plan=plan,
         faults=faults,
-        weather=_draw_weather(draws, delay_max) if draws.chance(2, 3) else _CLEAR,
+        weather=draw_weather(draws, delay_max, drop=0.2, duplicate=0.2, reorder=0.3)
+        if draws.chance(2, 3)
+        else CLEAR,
         delay_min_ns=delay_min,
         delay_max_ns=delay_max,
         fsync_max_ns=draws.magnitude(10 * US, 3 * MS),
@@ -176,29 +178,15 @@ def _draw_plan(
     return tuple(found)
 
 
-def _draw_weather(draws: Draws, delay: int) -> Weather:
-    def share(most: float) -> float:
-        return draws.below(1 << 16) / (1 << 16) * most if draws.chance(2, 3) else 0.0
-
-    return Weather(
-        drop=share(0.2),
-        duplicate=share(0.2),
-        reorder=share(0.3),
-        delay_min_ns=delay,
-        delay_max_ns=draws.magnitude(delay, 40 * delay),
-    )
-
-
 def _draw_silences(draws: Draws, hosts: int, weather_until: int) -> tuple[ControlFault, ...]:
     """Hosts that are heard of, and do not answer or go on."""
     kinds = (FaultKind.MUTE_SEATS, FaultKind.DEAF_SEATS, FaultKind.PROCESS_STOPS)
     found = []
     for _ in range(draws.choice((1, 1, 2, 3))):
         kind = draws.choice(kinds)
-        moment = draws.choice(MOMENTS) if draws.chance(3, 5) else ""
-        at = draws.magnitude(2 * US, 3 * MS) if moment else draws.below(weather_until)
+        moment, at = draw_moment(draws, MOMENTS, 3 * MS, weather_until)
         duration = draws.magnitude(MS, weather_until)
-        occurrence = draws.magnitude(1, 24) if moment and draws.chance(2, 3) else 1
+        occurrence = draw_occurrence(draws, moment, 24)
         target = draws.below(hosts)
         found.append(ControlFault(at, kind, target, duration, moment=moment, occurrence=occurrence))
     return tuple(found)
@@ -216,9 +204,8 @@ def _draw_faults(draws: Draws, targets: int, weather_until: int) -> tuple[Contro
         kind = draws.choice(kinds)
         most = weather_until // (8 if kind is FaultKind.CONTROLLER_CRASH else 2)
         duration = draws.magnitude(50 * US, most)
-        moment = draws.choice(MOMENTS) if draws.chance(3, 5) else ""
-        at = draws.magnitude(2 * US, 3 * MS) if moment else draws.below(weather_until)
-        weather = Weather(drop=0.6, duplicate=0.3, reorder=0.5) if kind is FaultKind.BURST else _CLEAR
-        occurrence = draws.magnitude(1, 24) if moment and draws.chance(2, 3) else 1
+        moment, at = draw_moment(draws, MOMENTS, 3 * MS, weather_until)
+        weather = Weather(drop=0.6, duplicate=0.3, reorder=0.5) if kind is FaultKind.BURST else CLEAR
+        occurrence = draw_occurrence(draws, moment, 24)
         found.append(ControlFault(at, kind, draws.below(targets), duration, weather, moment, occurrence))
     return tuple(found)

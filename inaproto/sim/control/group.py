@@ -227,7 +227,7 @@ class Group:
         view = self.view()
         until = epoch + (view.phase in ROUNDS)
         self.world.note(self.controller, "gives up", f"{self.tree} {seat} {until}")
-        self.world.given_up(seat, until, view.version)
+        self.world.hooks.given_up(seat, until, view.version)
 
     def _stands(self, job: JobId, epoch: Epoch, first: OpIndex, until: OpIndex | None) -> None:
         world = self.world

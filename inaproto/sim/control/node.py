@@ -10,11 +10,10 @@ if TYPE_CHECKING:
     from inaproto.sim.control.world import ControlWorld
 
 
-class Node(Machine["ControlWorld"]):
+class Node(Machine[Any]):
     """What controller, hosts and switches have in common."""
 
-    def __init__(self, world: ControlWorld, number: int, name: str) -> None:
-        super().__init__(world, number, name, seed=world.config.seed, stream="node")
+    world: ControlWorld
 
     def send(self, target: Node, message: Any) -> None:
         self.world.network.send(self, target, message)

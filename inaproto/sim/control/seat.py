@@ -144,7 +144,7 @@ class SimSeat:
     def step(self, event: SeatEvent) -> None:
         self.world.steps.participant += 1
         actions = self.core.step(event, self.host.now)
-        self.world.participant_stepped(self)
+        self.world.hooks.participant_stepped(self)
         for action in actions:
             self._perform(action)
         self.timer.arm()
@@ -241,7 +241,7 @@ class SimSeat:
             self._rescue(self.operation, "an operation lost its ring")
         for index in list(self.in_ina):
             del self.in_ina[index]
-            self.world.drained(self, index)
+            self.world.hooks.drained(self, index)
         self.step(RingEnded())
         self._stand()
         self.host.after(0, self._ask)
@@ -268,7 +268,7 @@ class SimSeat:
         """Its connections are gone, and nothing is told to anybody any more."""
         self.is_closed = True
         self.job.seats.pop(self.host.index, None)
-        self.world.seat_gone(self)
+        self.world.hooks.seat_gone(self)
 
     def hear_coordinator(self, message: CoordinatorMessage) -> None:
         self.step(FromCoordinator(message))
@@ -331,13 +331,13 @@ class SimSeat:
             self.in_ina[index] = lease
             world.measures.ina_operations += 1
             world.mark("an operation by the switches")
-            world.began(self, index, path, epoch, lease)
+            world.hooks.began(self, index, path, epoch, lease)
             world.trunk.put(Part(self, lease, epoch, index))
             stall = self.job.config.stall_ns
             self.host.after(stall, lambda: self._rescue(index, "an operation stalled at the switches"))
         else:
             world.measures.chain_operations += 1
-            world.began(self, index, path, None, None)
+            world.hooks.began(self, index, path, None, None)
         self.step(OperationBound(OpIndex(index), path))
         self.job.look_at_chain(index)
 
@@ -355,7 +355,7 @@ class SimSeat:
         world = self.world
         world.mark(why)
         world.mark("an operation was rescued by the chain")
-        world.rescued(self, index)
+        world.hooks.rescued(self, index)
         world.note(self.host, "takes the chain for", f"{self.job.name} {index}")
         world.measures.rescued += 1
         self.path = Path.FALLBACK
@@ -370,7 +370,7 @@ class SimSeat:
         self.path, self.epoch_now = None, None
         world.note(self.host, "has the sum of", f"{self.job.name} {operation} {path} {total}")
         world.operations_done += 1
-        world.ended(self, operation, total)
+        world.hooks.ended(self, operation, total)
         self.step(OperationDone(OpIndex(operation)))
         self.job.look_at_chain(operation)
         delay = self._draws.below(self.job.config.drain_ns + 1)
@@ -381,7 +381,7 @@ class SimSeat:
         if self.is_closed:
             return
         if self.in_ina.pop(operation, None) is not None:
-            self.world.drained(self, operation)
+            self.world.hooks.drained(self, operation)
             self.step(OperationDrained(OpIndex(operation)))
         del self.undrained[operation]
         if self.operation + 1 == self.job.config.operations and self.path is None:

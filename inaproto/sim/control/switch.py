@@ -63,7 +63,7 @@ class ControlSwitch(Node):
         if self.rings:
             self.world.mark("a switch restarted with slots taken")
         for lease in self.rings:
-            self.world.ring_removed(self, lease)
+            self.world.hooks.ring_removed(self, lease)
         self.rings, self.pools = {}, {}
 
     def received(self, source: Node, message: Any) -> None:
@@ -93,13 +93,13 @@ class ControlSwitch(Node):
             case SlotTaken(lease):
                 self.rings[lease] = None
                 world.mark("a switch granted a slot")
-                world.slot_taken(self, lease)
+                world.hooks.slot_taken(self, lease)
             case SlotFreed(lease, has_run_out):
                 del self.rings[lease]
                 if has_run_out:
                     world.mark("a slot's lease ran out")
-                world.slot_freed(self, lease, has_run_out=has_run_out)
-                world.ring_removed(self, lease)
+                world.hooks.slot_freed(self, lease, has_run_out=has_run_out)
+                world.hooks.ring_removed(self, lease)
             case Blame():
                 raise Violated("nobody is to blame", f"{self.name}: {action}")
             case _:

@@ -44,7 +44,7 @@ class Trunk:
         """A seat begins an operation by the switches."""
         world = self._world
         root = world.switches[world.config.trees[part.lease.tree][0]]
-        world.agenda.after(world.network.delay(part.seat.host, root), self._arrives, part)
+        world.agenda.after(world.network.delay_between(part.seat.host, root), self._arrives, part)
         if not world.faults.healed and self._draws.chance(1, 8):
             copy = Part(part.seat, part.lease, part.epoch, part.operation, is_copy=True)
             world.agenda.after(self._draws.magnitude(100 * US, _LATE_MAX_NS), self._arrives, copy)

@@ -8,35 +8,28 @@ one digest: a hash over every ``(time, node, event)`` in order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from inaproto.core.sharing.events import Mark
-from inaproto.core.sharing.messages import Path, Seat, Version
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.checkers import all_checkers
 from inaproto.sim.control.config import ControlConfig, ControlJob
 from inaproto.sim.control.controller import Controller
-from inaproto.sim.control.faults import Faults
+from inaproto.sim.control.faults import ControlFaults
 from inaproto.sim.control.group import ABORTS
 from inaproto.sim.control.host import ControlHost
 from inaproto.sim.control.network import Network
-from inaproto.sim.control.network import Path as NetworkPath
 from inaproto.sim.control.node import Node
-from inaproto.sim.control.seat import SimJob, SimSeat
-from inaproto.sim.control.store import Store
+from inaproto.sim.control.seat import SimJob
 from inaproto.sim.control.switch import ControlSwitch
 from inaproto.sim.control.trunk import Trunk
-from inaproto.sim.kernel.fates import Fate, LinkFates
-from inaproto.sim.kernel.violated import Violation
-from inaproto.sim.kernel.words import WorldOfWords
-from inaproto.sim.kernel.world import StepCounts
+from inaproto.sim.kernel.fates import LinkFates
+from inaproto.sim.kernel.store import Store
+from inaproto.sim.kernel.words import WordsRecorder, WorldOfWords
+from inaproto.sim.kernel.world import RunResult, StepCounts
 from inaproto.units import MS
-from inaproto.wire.messages.slots import Lease
-
-if TYPE_CHECKING:
-    from inaproto.sim.campaign.word_log import ControlRecorder
 
 _ASK_AGAIN_NS: Final = 3 * MS
 
@@ -73,23 +66,16 @@ class Measures:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlResult:
-    config: ControlConfig
-    violation: Violation | None
-    digest: str
-    events: int
-    steps: ControlSteps
-    frames: int
-    """Messages."""
-    operations_done: int
-    virtual_ns: int
-    marks: Mapping[str, int]
-    fates: LinkFates
+class ControlResult(RunResult[ControlConfig]):
+    """What a run of a control world came to."""
+
     measures: Measures
 
 
-class ControlWorld(WorldOfWords[ControlChecker, Network]):
+class ControlWorld(WorldOfWords[ControlConfig, ControlChecker, Network]):
     """One run; ``fates`` replays those of a log."""
+
+    steps: ControlSteps
 
     def __init__(
         self,
@@ -97,17 +83,15 @@ class ControlWorld(WorldOfWords[ControlChecker, Network]):
         *,
         fates: LinkFates | None = None,
         checkers: Sequence[ControlChecker] | None = None,
-        recorder: ControlRecorder | None = None,
+        recorder: WordsRecorder | None = None,
     ) -> None:
-        super().__init__(config, recorder)
-        self.config = config
+        super().__init__(config, ControlChecker, all_checkers() if checkers is None else checkers, recorder)
         self.steps = ControlSteps()
         self.measures = Measures()
-        self.checkers = list(all_checkers() if checkers is None else checkers)
         self.network = Network(self, fates)
         self.store = Store(self)
         self.trunk = Trunk(self)
-        self.faults = Faults(self)
+        self.faults = ControlFaults(self)
         self.controller = Controller(self, 0)
         self.hosts = [ControlHost(self, 1 + index, index) for index in range(config.hosts)]
         self.switches = [
@@ -120,25 +104,13 @@ class ControlWorld(WorldOfWords[ControlChecker, Network]):
 
     def run(self) -> ControlResult:
         """Runs to the end, or to the first violation. Never raises for a fault of the parts."""
-        violation = self._first_violation()
-        return ControlResult(
-            config=self.config,
-            violation=violation,
-            digest=self._digest(),
-            events=self.events,
-            steps=self.steps,
-            frames=self.network.messages,
-            operations_done=self.operations_done,
-            virtual_ns=self.agenda.now,
-            marks=dict(sorted(self.marks.items())),
-            fates=self.network.fates,
-            measures=self.measures,
-        )
+        return ControlResult(**self._ran(), measures=self.measures)
+
+    @property
+    def machines(self) -> Sequence[Node]:
+        return (self.controller, *self.switches, *self.hosts)
 
     def _begin(self) -> None:
-        for node in (self.controller, *self.switches, *self.hosts):
-            node.start()
-        self.faults.begin()
         for job in self.config.jobs:
             self.agenda.at(job.arrives_ns, self._submit, job)
             if job.cancelled_ns >= 0:
@@ -212,50 +184,6 @@ class ControlWorld(WorldOfWords[ControlChecker, Network]):
             f"a job {'ended' if why == 'ended' else 'was cancelled' if why == 'cancelled' else 'failed'}"
         )
 
-    def began(self, seat: SimSeat, index: int, path: Path, epoch: int | None, lease: Lease | None) -> None:
-        for checker in self.checkers:
-            checker.began(seat, index, path, epoch, lease)
-
-    def rescued(self, seat: SimSeat, index: int) -> None:
-        for checker in self.checkers:
-            checker.rescued(seat, index)
-
-    def ended(self, seat: SimSeat, index: int, total: int) -> None:
-        for checker in self.checkers:
-            checker.ended(seat, index, total)
-
-    def drained(self, seat: SimSeat, index: int) -> None:
-        for checker in self.checkers:
-            checker.drained(seat, index)
-
-    def seat_gone(self, seat: SimSeat) -> None:
-        for checker in self.checkers:
-            checker.seat_gone(seat)
-
-    def participant_stepped(self, seat: SimSeat) -> None:
-        for checker in self.checkers:
-            checker.participant_stepped(seat)
-
-    def given_up(self, seat: Seat, epoch: int, version: Version) -> None:
-        for checker in self.checkers:
-            checker.given_up(seat, epoch, version)
-
-    def slot_taken(self, switch: ControlSwitch, lease: Lease) -> None:
-        for checker in self.checkers:
-            checker.slot_taken(switch, lease)
-
-    def slot_freed(self, switch: ControlSwitch, lease: Lease, *, has_run_out: bool) -> None:
-        for checker in self.checkers:
-            checker.slot_freed(switch, lease, has_run_out=has_run_out)
-
-    def tree_stands(self, lease: Lease) -> None:
-        for checker in self.checkers:
-            checker.tree_stands(lease)
-
-    def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
-        for checker in self.checkers:
-            checker.ring_removed(switch, lease)
-
     # --- trace
 
     def noted(self, mark: Mark) -> None:
@@ -271,13 +199,3 @@ class ControlWorld(WorldOfWords[ControlChecker, Network]):
             measures.doubts += 1
         elif mark in ABORTS:
             measures.aborted += 1
-
-    def heard(self, message: Any) -> None:
-        for checker in self.checkers:
-            checker.heard(message)
-
-    def sent(self, path: NetworkPath, message: Any, fate: Fate, lost: str) -> None:
-        for checker in self.checkers:
-            checker.said(message)
-        if self._recorder is not None:
-            self._recorder.sent(path.name, str(message), fate, lost)

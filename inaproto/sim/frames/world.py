@@ -38,8 +38,8 @@ from inaproto.sim.frames.switch import SimSwitch, Trunk
 from inaproto.sim.frames.tree_moves import TreeMover
 from inaproto.sim.frames.wiring import make_links, switch_memory
 from inaproto.sim.kernel.fates import Fate, LinkFates
-from inaproto.sim.kernel.violated import Violated, Violation
-from inaproto.sim.kernel.world import DIGEST_BYTES, SimulatedWorld, StepCounts
+from inaproto.sim.kernel.violated import Violated
+from inaproto.sim.kernel.world import DIGEST_BYTES, RunResult, SimulatedWorld, StepCounts
 from inaproto.units import PSN_MASK, Frames
 from inaproto.wire.crc import crc32
 
@@ -68,19 +68,10 @@ class Steps(StepCounts):
     control_plane: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WorldResult:
-    config: WorldConfig
-    violation: Violation | None
-    digest: str
-    events: int
+class WorldResult(RunResult[WorldConfig]):
+    """What a run of a world of frames came to."""
+
     steps: Steps
-    frames: int
-    operations_done: int
-    virtual_ns: int
-    marks: Mapping[str, int]
-    fates: LinkFates
-    """All that were not "passes unharmed": with the configuration, enough to run the world again."""
 
 
 def _assigned(config: WorldConfig) -> FabricTree | None:
@@ -93,6 +84,9 @@ def _assigned(config: WorldConfig) -> FabricTree | None:
 
 class World(SimulatedWorld):
     """One run. ``make_accelerator`` gives that part; ``fates`` replays those of a log."""
+
+    config: WorldConfig
+    steps: Steps
 
     def __init__(
         self,
@@ -178,20 +172,14 @@ class World(SimulatedWorld):
 
     def run(self) -> WorldResult:
         """Runs to the end, or to the first violation. Never raises for a fault of the parts."""
-        violation = self._first_violation()
-        self._collect_marks()
-        return WorldResult(
-            config=self.config,
-            violation=violation,
-            digest=self._digest(),
-            events=self.events,
-            steps=self.steps,
-            frames=self.frames,
-            operations_done=self.operations_done,
-            virtual_ns=self.agenda.now,
-            marks=dict(sorted(self.marks.items())),
-            fates={link.name: link.fates.recorded for link in self.links if link.fates.recorded},
-        )
+        return WorldResult(**self._ran())
+
+    @property
+    def fates(self) -> LinkFates:
+        return {link.name: link.fates.recorded for link in self.links if link.fates.recorded}
+
+    def _carried(self) -> int:
+        return self.frames
 
     def _run(self) -> None:
         for checker in self.checkers:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from inaproto.faults.streams import Draws, Seed
+from inaproto.faults.streams import Draws
 from inaproto.sim.kernel.agenda import Agenda
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Instant, S
@@ -22,6 +22,8 @@ class WorldOfMachines(Protocol):
 
     @property
     def agenda(self) -> Agenda: ...
+    @property
+    def config(self) -> Any: ...
     def note(self, machine: Any, kind: str, detail: object) -> None: ...
 
 
@@ -29,12 +31,12 @@ World = TypeVar("World", bound=WorldOfMachines)
 
 
 class Machine(Generic[World]):
-    """What all kinds of machines have in common. One that starts again is a new incarnation.
+    """What all kinds of machines have in common. One that starts again is a new incarnation."""
 
-    ``stream`` names the random bits of its clock and of what it draws.
-    """
+    stream: ClassVar[str] = "node"
+    """Names the random bits of its clock and of what it draws."""
 
-    def __init__(self, world: World, number: int, name: str, *, seed: Seed, stream: str) -> None:
+    def __init__(self, world: World, number: int, name: str) -> None:
         self.world = world
         self.number = number
         self.name = name
@@ -42,7 +44,7 @@ class Machine(Generic[World]):
         self.incarnation = 0
         self.clock_ns = 0
         """Its clock less that of the world."""
-        self.draws = Draws(seed, f"{stream}/{name}")
+        self.draws = Draws(world.config.seed, f"{self.stream}/{name}")
         self._still_until = -1
         self._late: deque[tuple[int, Callable[[], None]]] = deque()
 

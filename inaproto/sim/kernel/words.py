@@ -1,4 +1,5 @@
-"""What worlds of words have in common: control and models, whose subject is what nodes say, not frames."""
+"""What worlds of words have in common: control, trees and models, whose subject is what nodes say, not
+frames."""
 
 from __future__ import annotations
 
@@ -6,30 +7,17 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from inaproto.faults.streams import Draws, Seed
 from inaproto.faults.weather import Weather
-from inaproto.sim.kernel.fates import DrawnFates, Fate, FateSource, LinkFates, RecordedFates
-from inaproto.sim.kernel.moments import FaultsAtMoments
+from inaproto.sim.kernel.config import CLEAR, WordsConfig
+from inaproto.sim.kernel.fates import Fate, LinkFates
+from inaproto.sim.kernel.faults import Faults
+from inaproto.sim.kernel.hooks import together
+from inaproto.sim.kernel.machine import Machine
+from inaproto.sim.kernel.network import Ways
 from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.kernel.world import DIGEST_BYTES, SimulatedWorld
 
 _SAMPLE_EVENTS: Final = 32
-_CLEAR: Final = Weather()
-
-
-class WordsConfig(Protocol):
-    """What a world of words reads of its configuration."""
-
-    @property
-    def seed(self) -> str: ...
-    @property
-    def weather(self) -> Weather: ...
-    @property
-    def weather_until_ns(self) -> int: ...
-    @property
-    def heal_ns(self) -> int: ...
-    @property
-    def events_max(self) -> int: ...
 
 
 class WordsChecker(Protocol):
@@ -47,74 +35,42 @@ class WordsRecorder(Protocol):
     def sent(self, path: str, what: str, fate: Fate, lost: str) -> None: ...
 
 
-class NamedMachine(Protocol):
-    """A machine, as a note names it."""
-
-    number: int
-    name: str
-
-
-class Way:
-    """One direction between two nodes: how long words take, and what the weather does to them."""
-
-    def __init__(self, name: str, seed: Seed, weather: Weather, fates: LinkFates | None) -> None:
-        self.name = name
-        self.delays = Draws(seed, f"delay/{name}")
-        self.fates: FateSource
-        if fates is None:
-            self.fates = DrawnFates(weather, seed, f"weather/{name}")
-        else:
-            self.fates = RecordedFates(fates.get(name, {}))
-
-
-class Cuts:
-    """Says which directions between machines are stopped, by how many partitions at once."""
-
-    def __init__(self) -> None:
-        self._cuts: dict[tuple[int, int], int] = {}
-
-    def cut(self, directions: Sequence[tuple[int, int]]) -> None:
-        for each in directions:
-            self._cuts[each] = self._cuts.get(each, 0) + 1
-
-    def join(self, directions: Sequence[tuple[int, int]]) -> None:
-        for each in directions:
-            self._cuts[each] -= 1
-
-    def between(self, source: int, target: int) -> bool:
-        return self._cuts.get((source, target), 0) > 0
-
-
-class WordsNetwork(Protocol):
-    """What carries the words of a world."""
-
-    @property
-    def fates(self) -> LinkFates: ...
-    def set_weather(self, weather: Weather) -> None: ...
-
-
+Config = TypeVar("Config", bound=WordsConfig)
 Checker = TypeVar("Checker", bound=WordsChecker)
-Network = TypeVar("Network", bound=WordsNetwork)
+Network = TypeVar("Network", bound=Ways[Any])
 
 
-class WorldOfWords(SimulatedWorld, Generic[Checker, Network]):
-    """A run of control or models; subclasses make the nodes and say when it is over."""
+class WorldOfWords(SimulatedWorld, Generic[Config, Checker, Network]):
+    """A run of control, trees or models; subclasses make the machines and say when it is over."""
 
+    config: Config
     network: Network
-    faults: FaultsAtMoments[Any]
-    checkers: list[Checker]
+    faults: Faults[Any]
 
-    def __init__(self, config: WordsConfig, recorder: WordsRecorder | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        kind: type[Checker],
+        checkers: Sequence[Checker],
+        recorder: WordsRecorder | None,
+    ) -> None:
         super().__init__()
+        self.config = config
         self.weather = config.weather
-        self._limits = config
+        self.checkers = list(checkers)
+        self.hooks = together(kind, self.checkers)
         self._recorder = recorder
 
     # --- for the kinds of worlds
 
+    @property
+    @abstractmethod
+    def machines(self) -> Sequence[Machine[Any]]:
+        """Machines in the order in which they start; the first is told of what befalls all."""
+
     @abstractmethod
     def _begin(self) -> None:
-        """Start the nodes and plan what happens."""
+        """Plan what happens, but for faults; the machines have started."""
 
     @property
     @abstractmethod
@@ -127,29 +83,36 @@ class WorldOfWords(SimulatedWorld, Generic[Checker, Network]):
 
     # --- running
 
+    @property
+    def fates(self) -> LinkFates:
+        return self.network.fates
+
+    def _carried(self) -> int:
+        return self.network.words
+
     def _run(self) -> None:
-        for checker in self.checkers:
-            checker.begin(self)
+        self.hooks.begin(self)
+        for machine in self.machines:
+            machine.start()
+        self.faults.begin()
         self._begin()
-        until = self._limits.weather_until_ns + self._limits.heal_ns
+        until = self.config.weather_until_ns + self.config.heal_ns
         sampled = 0
         while not self.is_settled:
             if self.events >= sampled:
                 sampled = self.events + _SAMPLE_EVENTS
-                for checker in self.checkers:
-                    checker.sample()
+                self.hooks.sample()
             if not self.agenda.run_next():
                 raise Violated("no wait without deadline", f"nothing will happen any more; {self.waiting()}")
-            if self.agenda.now > until or self.events > self._limits.events_max:
+            if self.agenda.now > until or self.events > self.config.events_max:
                 evidence = f"{self.events} events, long after the weather; {self.waiting()}"
                 raise Violated(self._overdue_rule(), evidence)
-        for checker in self.checkers:
-            checker.end(self)
+        self.hooks.end(self)
 
     # --- what the parts tell
 
     def set_weather(self, weather: Weather | None) -> None:
-        self.weather = weather or _CLEAR
+        self.weather = weather or CLEAR
         self.network.set_weather(self.weather)
 
     def mark(self, name: str) -> None:
@@ -157,7 +120,7 @@ class WorldOfWords(SimulatedWorld, Generic[Checker, Network]):
         if name in self.faults.moments:
             self.faults.moment(name, self.marks[name])
 
-    def note(self, machine: NamedMachine, kind: str, detail: object) -> None:
+    def note(self, machine: Machine[Any], kind: str, detail: object) -> None:
         """Take an event at a machine into the digest, and into the log if there is one."""
         self.events += 1
         said = str(detail)
@@ -166,3 +129,8 @@ class WorldOfWords(SimulatedWorld, Generic[Checker, Network]):
             self._hash_notes()
         if self._recorder is not None:
             self._recorder.event(self.events, self.agenda.now, machine.name, kind, said)
+
+    def sent(self, way: str, what: Any, fate: Fate, lost: str) -> None:
+        """A node says it to another, whether or not it will be heard."""
+        if self._recorder is not None:
+            self._recorder.sent(way, str(what), fate, lost)

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from inaproto.sim.kernel.agenda import Agenda
+from inaproto.sim.kernel.config import Recorded
+from inaproto.sim.kernel.fates import LinkFates
 from inaproto.sim.kernel.violated import Violation, violation_of
 
 DIGEST_BYTES: Final = 1 << 16
@@ -29,8 +32,32 @@ class StepCounts:
         return sum(getattr(self, item.name) for item in fields(self))
 
 
+Config = TypeVar("Config", bound=Recorded)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult(Generic[Config]):
+    """What a run came to."""
+
+    config: Config
+    violation: Violation | None
+    digest: str
+    events: int
+    steps: StepCounts
+    frames: int
+    """Frames; of worlds of words: messages."""
+    operations_done: int
+    virtual_ns: int
+    marks: Mapping[str, int]
+    fates: LinkFates
+    """All that were not "passes unharmed": with the configuration, enough to run the world again."""
+
+
 class SimulatedWorld(ABC):
     """One run. Subclasses make the parts, drive the agenda, and say what happened."""
+
+    config: Recorded
+    steps: StepCounts
 
     def __init__(self) -> None:
         self.agenda = Agenda()
@@ -47,6 +74,35 @@ class SimulatedWorld(ABC):
     @abstractmethod
     def waiting(self) -> str:
         """Name, for people, what is not as it should be at the end."""
+
+    @property
+    @abstractmethod
+    def fates(self) -> LinkFates:
+        """Fates of frames or messages so far, of those to which something happened."""
+
+    @abstractmethod
+    def _carried(self) -> int:
+        """Count the frames, or messages, so far."""
+
+    def _collect_marks(self) -> None:  # noqa: B027  most worlds have none
+        """Set the marks that show at the end alone."""
+
+    def _ran(self) -> dict[str, Any]:
+        """Fields of the result of a run to the end, or to the first violation; a fault of a part is one."""
+        violation = self._first_violation()
+        self._collect_marks()
+        return {
+            "config": self.config,
+            "violation": violation,
+            "digest": self._digest(),
+            "events": self.events,
+            "steps": self.steps,
+            "frames": self._carried(),
+            "operations_done": self.operations_done,
+            "virtual_ns": self.agenda.now,
+            "marks": dict(sorted(self.marks.items())),
+            "fates": self.fates,
+        }
 
     def _first_violation(self) -> Violation | None:
         """Run to the end, or to the first violation. Never raises for a fault of the parts."""

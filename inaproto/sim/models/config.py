@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
-
-from pydantic import TypeAdapter, ValidationError
+from typing import ClassVar, Final
 
 from inaproto.core.models.events import ShardSpec
 from inaproto.core.models.tree.epochs import Stand
 from inaproto.core.models.tree.shape import Shape
 from inaproto.core.models.tree.trees import OverlayTree
 from inaproto.errors import ConfigError, LocalMisuse
-from inaproto.faults.weather import Weather
-from inaproto.units import MS, US, S
+from inaproto.sim.kernel.config import TimedFault, WordsConfig
+from inaproto.units import MS, S
 from inaproto.wire.messages.clocks import WorkerId
 from inaproto.wire.messages.models import NodeId
 
 FIRST_SERVER: Final = 1000
 """The node of shard 0's parameter server; hosts have lower numbers."""
-_CLEAR: Final = Weather()
 Below = tuple[tuple[int, tuple[int, ...]], ...]
 """A tree: each node that has children, with them."""
 
@@ -52,16 +49,8 @@ class FaultKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class OverlayFault:
-    at_ns: int
+class OverlayFault(TimedFault):
     kind: FaultKind
-    target: int = 0
-    duration_ns: int = 0
-    weather: Weather = _CLEAR
-    moment: str = ""
-    """Not empty: it strikes ``at_ns`` after this mark was set, if that is during the weather."""
-    occurrence: int = 1
-    """Set for which time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +104,18 @@ class WorkerSetup:
     """Its last update has no clock: it leaves with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverlayConfig:
-    seed: str
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayConfig(WordsConfig):
+    """``weather.drop`` breaks the connection. Late words hold up those behind them; none comes twice."""
+
+    called: ClassVar[str] = "overlay world"
+
     hosts: tuple[int, ...]
     """All are in the tree of each shard; those without a worker only add and pass on."""
     workers: tuple[WorkerSetup, ...]
     shards: tuple[ShardSetup, ...]
     faults: tuple[OverlayFault, ...] = ()
     reshapings: tuple[Reshaping, ...] = ()
-    weather: Weather = _CLEAR
-    """``drop``: the connection breaks. Late words hold up those behind them; none comes twice."""
     heartbeat_ns: int = 4 * MS
     """-1: none."""
     dead_ns: int = 12 * MS
@@ -135,12 +125,9 @@ class OverlayConfig:
     teardown_failures: int = 2
     removal_ns: int = -1
     """-1: no worker is removed but by a person."""
-    delay_min_ns: int = 20 * US
-    delay_max_ns: int = 100 * US
     redial_ns: int = 2 * MS
     silent_ns: int = 60 * MS
     """A connection whose other end has died without a word is noticed after that time at the latest."""
-    fsync_max_ns: int = 2 * MS
     snapshot_every: int = 8
     """Records after which a server writes a snapshot."""
     weather_until_ns: int = 100 * MS
@@ -148,6 +135,7 @@ class OverlayConfig:
     events_max: int = 40_000
 
     def __post_init__(self) -> None:
+        WordsConfig.__post_init__(self)
         hosts = sorted(self.hosts)
         if not self.workers or not self.shards or len(set(hosts)) < len(hosts):
             raise ConfigError("overlay world: hosts, each once, workers and shards")
@@ -168,9 +156,6 @@ class OverlayConfig:
         for one in self.reshapings:
             if one.shard not in range(len(self.shards)) or one.tree not in range(len(self.trees(one.shard))):
                 raise ConfigError(f"overlay world: {one}: there is no such shard or tree")
-        for fault in self.faults:
-            if min(fault.at_ns, fault.duration_ns, fault.occurrence - 1) < 0:
-                raise ConfigError(f"overlay world: {fault}: a time below 0, or no occurrence")
 
     @property
     def workers_all(self) -> tuple[WorkerId, ...]:
@@ -217,22 +202,6 @@ class OverlayConfig:
             ahead_max=setup.ahead_max,
         )
 
-    def as_record(self) -> dict[str, Any]:
-        """JSON-ready; :meth:`from_record` gives the same configuration back."""
-        record: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
-        return record
-
-    @staticmethod
-    def from_record(record: Any) -> OverlayConfig:
-        """Raises ``ConfigError`` that names the field."""
-        try:
-            return _ADAPTER.validate_python(record, strict=False)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"overlay world: {where}: {first['msg']}") from None
-
 
 NOISE: Final = 5
 """Elements of arbitrary numbers, in which the order of additions shows too."""
-_ADAPTER: Final = TypeAdapter(OverlayConfig)

@@ -15,7 +15,8 @@ from inaproto.core.models.tree.latency_trees import latency_tree
 from inaproto.core.models.tree.trees import OverlayTree, direct_tree, heap_tree, planned_tree, rack_tree
 from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.faults.streams import Draws, Seed
-from inaproto.faults.weather import Weather
+from inaproto.sim.kernel.config import CLEAR
+from inaproto.sim.kernel.drawing import draw_delays, draw_weather
 from inaproto.sim.models.config import (
     FIRST_SERVER,
     FaultKind,
@@ -45,7 +46,7 @@ MOMENTS: Final = (
     "a worker was finished",
 )
 """Marks after which faults may strike."""
-_CLEAR: Final = Weather()
+_SHARES: Final = {"drop": 0.03, "reorder": 0.2}
 _KINDS: Final = (
     *(FaultKind.HOST_CRASH,) * 4,
     *(FaultKind.INTERIOR_CRASH,) * 4,
@@ -79,8 +80,7 @@ def draw_overlay(seed: Seed, *, has_processes: bool = True) -> OverlayConfig:
         _draw_shard(draws, hosts, shard, workers) for shard in range(draws.choice((1, 1, 1, 2, 3)))
     )
     until = draws.magnitude(30 * MS, 200 * MS)
-    delay_min = draws.magnitude(5 * US, 200 * US)
-    delay_max = draws.magnitude(delay_min, 8 * delay_min)
+    delay_min, delay_max = draw_delays(draws)
     heartbeat = draws.magnitude(MS, 8 * MS)
     faults = _draw_faults(draws, until) if draws.chance(5, 6) else ()
     has_removal = draws.chance(1, 5)
@@ -92,7 +92,7 @@ def draw_overlay(seed: Seed, *, has_processes: bool = True) -> OverlayConfig:
         workers=workers,
         shards=shards,
         faults=faults,
-        weather=_draw_weather(draws, delay_max) if draws.chance(1, 2) else _CLEAR,
+        weather=draw_weather(draws, delay_max, **_SHARES) if draws.chance(1, 2) else CLEAR,
         heartbeat_ns=heartbeat,
         dead_ns=3 * heartbeat,
         return_ns=draws.choice((0, heartbeat, 3 * heartbeat)),
@@ -229,18 +229,6 @@ def _draw_plan(draws: Draws, ranks: list[int]) -> PlanList:
     return tuple(found)
 
 
-def _draw_weather(draws: Draws, delay: int) -> Weather:
-    def share(most: float) -> float:
-        return draws.below(1 << 16) / (1 << 16) * most if draws.chance(2, 3) else 0.0
-
-    return Weather(
-        drop=share(0.03),
-        reorder=share(0.2),
-        delay_min_ns=delay,
-        delay_max_ns=draws.magnitude(delay, 40 * delay),
-    )
-
-
 def _draw_faults(draws: Draws, until: int) -> tuple[OverlayFault, ...]:
     found = []
     for _ in range(draws.choice((1, 1, 2, 3, 4, 6))):
@@ -251,7 +239,7 @@ def _draw_faults(draws: Draws, until: int) -> tuple[OverlayFault, ...]:
         at = draws.below(until)
         if moment:
             at = draws.below(300 * US if moment == _WRITING else 2 * MS)
-        weather = _draw_weather(draws, MS) if kind is FaultKind.BURST else _CLEAR
+        weather = draw_weather(draws, MS, **_SHARES) if kind is FaultKind.BURST else CLEAR
         duration = draws.magnitude(200 * US, 60 * MS)
         found.append(
             OverlayFault(at, kind, draws.below(64), duration, weather, moment, draws.choice((1, 1, 2, 3, 5)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
-from inaproto.sim.kernel.moments import FaultsAtMoments
+from inaproto.sim.kernel.faults import Faults, both_ways
 from inaproto.sim.models.config import FaultKind, OverlayFault
 from inaproto.wire.messages.clocks import WorkerId
 
@@ -15,62 +15,53 @@ if TYPE_CHECKING:
     from inaproto.sim.models.world import OverlayWorld
 
 
-class Faults(FaultsAtMoments[OverlayFault]):
-    """Schedules them; those that wait for a moment strike after its mark was set."""
+class OverlayFaults(Faults[OverlayFault]):
+    _world: OverlayWorld
 
-    def __init__(self, world: OverlayWorld) -> None:
-        super().__init__(world.agenda, world.config.faults, world.config.weather_until_ns)
-        self._world = world
-
-    def _calm_down(self) -> None:
-        self._world.note(self._world.servers[0], "heals", "")
-        self._world.set_weather(None)
-
-    def _strike(self, fault: OverlayFault, left_ns: int) -> None:
+    def _strikes(self, fault: OverlayFault, duration: int) -> bool:
         world = self._world
-        duration = min(fault.duration_ns, left_ns)
         host = world.hosts[fault.target % len(world.hosts)]
         server = world.servers[fault.target % len(world.servers)]
         match fault.kind:
             case FaultKind.HOST_CRASH:
-                struck = self._crash([host], duration)
+                return self._crash_all([host], duration)
             case FaultKind.INTERIOR_CRASH:
                 interior = [host for host in world.hosts if any(seat.config.children for seat in host.seats)]
-                struck = bool(interior) and self._crash([interior[fault.target % len(interior)]], duration)
+                return bool(interior) and self._crash_all([interior[fault.target % len(interior)]], duration)
             case FaultKind.SERVER_CRASH:
-                struck = self._crash([server], duration)
+                return self._crash_all([server], duration)
             case FaultKind.PAIR_CRASH:
-                struck = self._crash([host, self._parent(host)], duration)
+                return self._crash_all([host, self._parent(host)], duration)
             case FaultKind.HOST_LOST:
-                struck = self._lose(host, fault.duration_ns)
+                return self._lose(host, fault.duration_ns)
             case FaultKind.PAUSE | FaultKind.SERVER_PAUSE:
                 machine = host if fault.kind is FaultKind.PAUSE else server
-                struck = machine.is_up
-                if struck:
+                if machine.is_up:
                     machine.pause(duration)
+                return machine.is_up
             case FaultKind.PARTITION:
-                struck = self._cut(host, [one for one in world.machines if one is not host], duration)
+                return self._cut_off(host, [one for one in world.machines if one is not host], duration)
             case FaultKind.EDGE_CUT:
-                struck = self._cut(host, [self._parent(host)], duration)
+                return self._cut_off(host, [self._parent(host)], duration)
             case FaultKind.RESET:
-                struck = host.is_up
                 world.network.reset(host)
+                return host.is_up
             case FaultKind.WORKER_CRASH:
                 struck = host.is_up and host.worker is not None and not host.worker.is_over
                 host.after(0, partial(host.abandon, duration))  # of a host that stands still, after that
+                return struck
             case FaultKind.BURST:
-                struck = self._burst(fault, duration)
+                world.note(world.servers[0], "burst", duration)
+                return self._burst(fault, duration)
             case _:
                 assert_never(fault.kind)
-        if struck:
-            world.mark(f"fault: {fault.kind}")
 
     def _parent(self, host: Host) -> Machine:
         parent = self._world.trees[0].parent(host.node)
         assert parent is not None, "hosts are below the server"
         return self._world.seat(0, parent).machine
 
-    def _crash(self, machines: list[Machine], duration: int) -> bool:
+    def _crash_all(self, machines: list[Machine], duration: int) -> bool:
         struck = [machine for machine in machines if machine.is_up]
         for machine in struck:
             self._mark_crash(machine)
@@ -95,7 +86,7 @@ class Faults(FaultsAtMoments[OverlayFault]):
             return False
         host.is_lost = True
         worker = host.worker.number
-        self._crash([host], 0)
+        self._crash_all([host], 0)
         world.removed[worker] = None
 
         def remove(_: Any) -> None:
@@ -105,26 +96,7 @@ class Faults(FaultsAtMoments[OverlayFault]):
         world.agenda.after(patience, remove)
         return True
 
-    def _cut(self, host: Host, others: list[Machine], duration: int) -> bool:
-        world = self._world
-        directions = [(host.number, other.number) for other in others]
-        directions += [(other.number, host.number) for other in others]
-        world.note(host, "is cut off", f"from {', '.join(other.name for other in others)}, {duration}")
-        world.network.cut(directions)
-        world.agenda.after(duration, partial(self._join, host, directions))
-        return True
-
-    def _join(self, host: Host, directions: list[tuple[int, int]], _: Any) -> None:
-        self._world.note(host, "reachable again", "")
-        self._world.network.join(directions)
-
-    def _burst(self, fault: OverlayFault, duration: int) -> bool:
-        world = self._world
-        world.note(world.servers[0], "burst", duration)
-        world.set_weather(fault.weather)
-        world.agenda.after(duration, self._calm)
-        return True
-
-    def _calm(self, _: Any) -> None:
-        if not self.healed:
-            self._world.set_weather(self._world.config.weather)
+    def _cut_off(self, host: Host, others: list[Machine], duration: int) -> bool:
+        names = ", ".join(other.name for other in others)
+        self._world.note(host, "is cut off", f"from {names}, {duration}")
+        return self._cut(host, both_ways(host, others), duration)

@@ -128,8 +128,7 @@ class NodeSeat:
         world.note(self.host, f"{self.shard}: {type(event).__name__}", world.say(self.shard, event))
         world.steps.node += 1
         actions = self.core.step(event, self.host.now)
-        for checker in world.checkers:
-            checker.stepped(self, event, actions)
+        world.hooks.stepped(self, event, actions)
         for action in actions:
             self._perform(action)
         self._timer.arm()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inaproto.sim.kernel.machine import Machine as KernelMachine
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from inaproto.sim.models.world import OverlayWorld
 
 
-class Machine(KernelMachine["OverlayWorld"]):
+class Machine(KernelMachine[Any]):
     """What hosts and servers have in common."""
 
-    def __init__(self, world: OverlayWorld, number: int, name: str) -> None:
-        super().__init__(world, number, name, seed=world.config.seed, stream="machine")
+    stream = "machine"
+    world: OverlayWorld

@@ -14,16 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from inaproto.faults.streams import Draws
-from inaproto.faults.weather import Weather
 from inaproto.sim.kernel.fates import Fate, LinkFates
-from inaproto.sim.kernel.words import Cuts, Way
+from inaproto.sim.kernel.network import Cuts, Way, Ways
 from inaproto.wire.messages.models import NodeId, Word
 
 if TYPE_CHECKING:
     from inaproto.sim.models.machine import Machine
     from inaproto.sim.models.world import OverlayWorld
 
-_WORD_BYTES: Final = 256
 _HARMLESS: Final = Fate()
 
 
@@ -53,28 +51,16 @@ class Connection:
         return self.other if seat is self.dialer else self.dialer
 
 
-class Network:
+class Network(Ways["OverlayWorld"]):
     def __init__(self, world: OverlayWorld, fates: LinkFates | None) -> None:
-        self._world = world
-        self._given = fates
-        self._ways: dict[tuple[int, NodeId, NodeId], Way] = {}
+        super().__init__(world, fates)
         self._cuts = Cuts()
         self._orders: dict[tuple[int, NodeId, NodeId], int] = {}
         """Whom a seat is to dial, and the number of that order."""
         self._current: dict[tuple[int, NodeId, NodeId], Connection] = {}
         """What each seat takes for its connection to a peer."""
         self._number = 0
-        self.words = 0
         self._draws = Draws(world.config.seed, "network")
-
-    @property
-    def fates(self) -> LinkFates:
-        """All that were not harmless."""
-        return {way.name: way.fates.recorded for way in self._ways.values() if way.fates.recorded}
-
-    def set_weather(self, weather: Weather) -> None:
-        for way in self._ways.values():
-            way.fates.set_weather(weather)
 
     def is_connected(self, seat: Seat, peer: NodeId) -> bool:
         return (seat.shard, seat.node, peer) in self._current
@@ -114,7 +100,7 @@ class Network:
     def _try(self, seat: Seat, peer: NodeId) -> None:
         world = self._world
         other = world.seat(seat.shard, peer)
-        fate = self._way(seat, other).fates.next(_WORD_BYTES) or _HARMLESS
+        fate = self._way(seat, other).next_fate()
         if fate.drop or not other.machine.is_up or self._is_cut(seat, other) or self._is_cut(other, seat):
             world.mark("a connection could not be made")
             seat.disconnected(peer)
@@ -147,7 +133,7 @@ class Network:
             world.mark("a word was said to nobody")
             world.said(seat, peer, word, _HARMLESS, "nobody there")
             return
-        fate = self._way(seat, connection.far(seat)).fates.next(_WORD_BYTES) or _HARMLESS
+        fate = self._way(seat, connection.far(seat)).next_fate()
         lost = "connection broken" if connection.is_broken else "breaks the connection" if fate.drop else ""
         world.said(seat, peer, word, fate, lost)
         if lost:
@@ -165,8 +151,8 @@ class Network:
 
     def _send(self, connection: Connection, seat: Seat, word: Word | None, late: int = 0) -> None:
         """``None``: the end of it."""
-        config, target = self._world.config, connection.far(seat)
-        delay = late + self._way(seat, target).delays.between(config.delay_min_ns, config.delay_max_ns)
+        target = connection.far(seat)
+        delay = late + self.delay(self._way(seat, target))
         at = max(self._world.agenda.now + delay, connection.arrival.get(target.node, 0))
         connection.arrival[target.node] = at
         source = seat.node
@@ -249,10 +235,4 @@ class Network:
         return self._cuts.between(source.machine.number, target.machine.number)
 
     def _way(self, source: Seat, target: Seat) -> Way:
-        key = source.shard, source.node, target.node
-        found = self._ways.get(key)
-        if found is None:
-            name = f"{source.machine.name}>{target.machine.name}/{source.shard}"
-            world = self._world
-            found = self._ways[key] = Way(name, world.config.seed, world.weather, self._given)
-        return found
+        return self.way(f"{source.machine.name}>{target.machine.name}/{source.shard}")

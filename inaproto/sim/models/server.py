@@ -129,8 +129,7 @@ class Server(Machine):
         world.note(self, type(event).__name__, world.say(self.shard, event))
         world.steps.root += 1
         actions = self.core.step(event, self.now)
-        for checker in world.checkers:
-            checker.root_stepped(self, event, actions)
+        world.hooks.root_stepped(self, event, actions)
         for action in actions:
             self._perform(action)
         self._timer.arm()

@@ -8,19 +8,17 @@ one digest: a hash over every ``(time, node, event)`` in order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from inaproto.core.models.events import Patience
 from inaproto.sim.kernel.fates import Fate, LinkFates
-from inaproto.sim.kernel.violated import Violation
-from inaproto.sim.kernel.words import WorldOfWords
-from inaproto.sim.kernel.world import StepCounts
+from inaproto.sim.kernel.words import WordsRecorder, WorldOfWords
+from inaproto.sim.kernel.world import RunResult, StepCounts
 from inaproto.sim.models.checkers import all_checkers
 from inaproto.sim.models.checking import OverlayChecker
 from inaproto.sim.models.config import FIRST_SERVER, OverlayConfig, Reshaping
-from inaproto.sim.models.faults import Faults
+from inaproto.sim.models.faults import OverlayFaults
 from inaproto.sim.models.host import Host, NodeSeat
 from inaproto.sim.models.ledger import Ledger
 from inaproto.sim.models.machine import Machine
@@ -29,9 +27,6 @@ from inaproto.sim.models.server import Server
 from inaproto.sim.models.text import say
 from inaproto.sim.models.values import Values
 from inaproto.wire.messages.models import NodeId, Word
-
-if TYPE_CHECKING:
-    from inaproto.sim.campaign.word_log import ControlRecorder
 
 
 @dataclass(slots=True)
@@ -42,24 +37,14 @@ class OverlaySteps(StepCounts):
     root: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OverlayResult:
-    config: OverlayConfig
-    violation: Violation | None
-    digest: str
-    events: int
-    steps: OverlaySteps
-    frames: int
-    """Words."""
-    operations_done: int
-    """Pulls that were answered."""
-    virtual_ns: int
-    marks: Mapping[str, int]
-    fates: LinkFates
+class OverlayResult(RunResult[OverlayConfig]):
+    """What a run of an overlay world came to; what is done are pulls that were answered."""
 
 
-class OverlayWorld(WorldOfWords[OverlayChecker, Network]):
+class OverlayWorld(WorldOfWords[OverlayConfig, OverlayChecker, Network]):
     """One run; ``fates`` replays those of a log."""
+
+    steps: OverlaySteps
 
     def __init__(
         self,
@@ -67,12 +52,10 @@ class OverlayWorld(WorldOfWords[OverlayChecker, Network]):
         *,
         fates: LinkFates | None = None,
         checkers: Sequence[OverlayChecker] | None = None,
-        recorder: ControlRecorder | None = None,
+        recorder: WordsRecorder | None = None,
     ) -> None:
-        super().__init__(config, recorder)
-        self.config = config
+        super().__init__(config, OverlayChecker, all_checkers() if checkers is None else checkers, recorder)
         self.steps = OverlaySteps()
-        self.checkers = list(all_checkers() if checkers is None else checkers)
         self.removed: dict[int, None] = {}
         """Workers whose hosts are lost."""
         self.patience = Patience(
@@ -86,7 +69,7 @@ class OverlayWorld(WorldOfWords[OverlayChecker, Network]):
         clocks = [worker.clocks for worker in config.workers]
         self.ledgers = [Ledger(values, clocks) for values in self.values]
         self.network = Network(self, fates)
-        self.faults = Faults(self)
+        self.faults = OverlayFaults(self)
         self.servers = [Server(self, shard) for shard in range(len(config.shards))]
         self.hosts = [Host(self, number) for number in config.hosts]
         self._host = {host.number: host for host in self.hosts}
@@ -105,24 +88,9 @@ class OverlayWorld(WorldOfWords[OverlayChecker, Network]):
 
     def run(self) -> OverlayResult:
         """Run to the end, or to the first violation. Never raises for a fault of the parts."""
-        violation = self._first_violation()
-        return OverlayResult(
-            config=self.config,
-            violation=violation,
-            digest=self._digest(),
-            events=self.events,
-            steps=self.steps,
-            frames=self.network.words,
-            operations_done=self.operations_done,
-            virtual_ns=self.agenda.now,
-            marks=dict(sorted(self.marks.items())),
-            fates=self.network.fates,
-        )
+        return OverlayResult(**self._ran())
 
     def _begin(self) -> None:
-        for machine in self.machines:
-            machine.start()
-        self.faults.begin()
         for one in self.config.reshapings:
             self.agenda.at(one.at_ns, self._reshape, one)
         if any(tree.height() >= 3 for tree in self.trees):
@@ -186,5 +154,5 @@ class OverlayWorld(WorldOfWords[OverlayChecker, Network]):
         """A node tells another, whether or not it will be heard."""
         if self._recorder is not None:
             to = self.seat(seat.shard, peer).machine.name
-            name = f"{seat.machine.name}>{to}/{seat.shard}"
-            self._recorder.sent(name, f"{type(word).__name__} {self.say(seat.shard, word)}", fate, lost)
+            what = f"{type(word).__name__} {self.say(seat.shard, word)}"
+            self.sent(f"{seat.machine.name}>{to}/{seat.shard}", what, fate, lost)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
-
-from pydantic import TypeAdapter, ValidationError
+from typing import ClassVar
 
 from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.errors import ConfigError
-from inaproto.faults.weather import Weather
-from inaproto.units import MS, US, S
-
-_CLEAR: Final = Weather()
+from inaproto.sim.kernel.config import TimedFault, WordsConfig
+from inaproto.units import MS
 
 
 class FaultKind(StrEnum):
@@ -38,17 +34,8 @@ class FaultKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TreesFault:
-    at_ns: int
+class TreesFault(TimedFault):
     kind: FaultKind
-    target: int = 0
-    duration_ns: int = 0
-    weather: Weather = _CLEAR
-    moment: str = ""
-    """Not empty: it strikes ``at_ns`` after this mark was set, if that is during the weather; one that would
-    outlast the weather is cut short."""
-    occurrence: int = 1
-    """Set for which time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +66,12 @@ class Refusal:
     until_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class TreesConfig:
-    seed: str
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreesConfig(WordsConfig):
+    """A frame that the weather drops breaks its session; what overtakes others waits for them."""
+
+    called: ClassVar[str] = "world of trees"
+
     slots: tuple[int, ...]
     """Slots of each switch; the first one is the fabric's root."""
     trees: tuple[tuple[int, ...], ...]
@@ -91,11 +81,6 @@ class TreesConfig:
     wants: tuple[Want, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     faults: tuple[TreesFault, ...] = ()
-    weather: Weather = _CLEAR
-    """A frame that it drops breaks its session; what overtakes others waits for them."""
-    delay_min_ns: int = 20 * US
-    delay_max_ns: int = 100 * US
-    fsync_max_ns: int = 2 * MS
     redial_ns: int = 5 * MS
     silent_ns: int = 100 * MS
     """After which an end that has heard nothing gives its session up."""
@@ -117,11 +102,9 @@ class TreesConfig:
     bar_max_ns: int = 500 * MS
     absent_ns: int = 400 * MS
     slot_lease_ns: int = 200 * MS
-    weather_until_ns: int = S
-    heal_ns: int = 10 * S
-    events_max: int = 200_000
 
     def __post_init__(self) -> None:
+        WordsConfig.__post_init__(self)
         if not self.trees or any(not tree or len(set(tree)) < len(tree) for tree in self.trees):
             raise ConfigError("world of trees: each tree has switches, and each of them once")
         if self.trees[0][0] != 0 or len({tree[0] for tree in self.trees}) < len(self.trees):
@@ -134,32 +117,11 @@ class TreesConfig:
         for want in self.wants:
             if not 0 <= want.job < len(self.jobs) or not -1 <= want.tree < len(self.trees):
                 raise ConfigError(f"world of trees: {want}: there is no such job, or tree")
-        for fault in self.faults:
-            if min(fault.at_ns, fault.duration_ns, fault.occurrence - 1) < 0:
-                raise ConfigError(f"world of trees: {fault}: a time below 0, or no occurrence")
 
     def fabric_tree(self, tree: int) -> FabricTree:
         root, *others = (switch_name(at) for at in self.trees[tree])
         return FabricTree(root, tuple(sorted((other, root) for other in others)))
 
-    def as_record(self) -> dict[str, Any]:
-        """JSON-ready; :meth:`from_record` gives the same configuration back."""
-        record: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
-        return record
-
-    @staticmethod
-    def from_record(record: Any) -> TreesConfig:
-        """Raises ``ConfigError`` that names the field."""
-        try:
-            return _ADAPTER.validate_python(record, strict=False)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"world of trees: {where}: {first['msg']}") from None
-
 
 def switch_name(at: int) -> str:
     return f"switch{at}"
-
-
-_ADAPTER: Final = TypeAdapter(TreesConfig)

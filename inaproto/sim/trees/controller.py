@@ -32,8 +32,8 @@ from inaproto.core.migration.service_events import (
 )
 from inaproto.core.migration.taken_wishes import WishesCame
 from inaproto.errors import Blame
-from inaproto.sim.control.store import Store
 from inaproto.sim.kernel.machine import Machine, Timer
+from inaproto.sim.kernel.store import Store
 from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.trees.planner import Planner
 from inaproto.sim.trees.words import ReportPage, Welcome
@@ -51,7 +51,7 @@ ROOTS: Final = "roots"
 
 class TreesController(Machine["TreesWorld"]):
     def __init__(self, world: TreesWorld) -> None:
-        super().__init__(world, 0, "controller", seed=world.config.seed, stream="node")
+        super().__init__(world, 0, "controller")
         self.store = Store(world)
         self.is_ready = False
         self.held: frozenset[str] = frozenset()
@@ -120,7 +120,7 @@ class TreesController(Machine["TreesWorld"]):
         """False: ask again."""
         if not self.is_ready or job not in self.core.states:
             return False
-        self.world.wants(job, root)
+        self.world.hooks.wants(job, root)
         self.step(RootWanted(job, root))
         return True
 
@@ -146,7 +146,7 @@ class TreesController(Machine["TreesWorld"]):
             for action in self.core.step(self._events.popleft(), self.now):
                 self._perform(action)
         self._is_stepping = False
-        self.world.stepped(self.core)
+        self.world.hooks.stepped(self.core.view())
         self._timer.arm()
 
     def _perform(self, action: ServiceAction) -> None:
@@ -158,10 +158,10 @@ class TreesController(Machine["TreesWorld"]):
             case PersistRoots(roots, token):
                 self.store.persist(ROOTS, roots, lambda: self._roots_written(roots, token))
             case ToSwitch(name, request):
-                world.asks(request)
+                world.hooks.asks(request)
                 self._say(name, request)
             case TellRoot(root, term, revision, wishes):
-                world.tells_root(action)
+                world.hooks.tells_root(self, action)
                 page = world.config.page
                 parts = [wishes[at : at + page] for at in range(0, len(wishes), page)] or [()]
                 for part, its in enumerate(parts):
@@ -180,7 +180,7 @@ class TreesController(Machine["TreesWorld"]):
                 world.mark("a tree has its slots")
                 [tree] = [one.tree for one in self.core.view().wishes if one.job == job]
                 assert tree is not None, "it has slots for it"
-                world.slots_stand(job, tree, epoch)
+                world.hooks.slots_stand(job, tree, epoch)
             case BegunAnew(newest_term):
                 raise Violated("nobody is to blame", f"the only controller was deposed by term {newest_term}")
             case Refused() | Blame():
@@ -190,7 +190,7 @@ class TreesController(Machine["TreesWorld"]):
 
     def _roots_written(self, roots: Mapping[str, str], token: int) -> None:
         self.step(Persisted(token))
-        self.world.promised(roots)
+        self.world.hooks.promised(dict(roots))
 
     # --- sessions
 

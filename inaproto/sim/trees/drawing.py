@@ -10,6 +10,8 @@ from typing import Final
 
 from inaproto.faults.streams import Draws, Seed
 from inaproto.faults.weather import Weather
+from inaproto.sim.kernel.config import CLEAR
+from inaproto.sim.kernel.drawing import draw_delays, draw_moment, draw_occurrence, draw_weather
 from inaproto.sim.trees.config import FaultKind, Refusal, TreesConfig, TreesFault, TreesJob, Want
 from inaproto.units import MS, US
 
@@ -27,7 +29,6 @@ MOMENTS: Final = (
     "the controller has started again",
 )
 """Marks after which faults may strike."""
-_CLEAR: Final = Weather()
 
 
 def draw_trees(seed: Seed) -> TreesConfig:
@@ -41,8 +42,7 @@ def draw_trees(seed: Seed) -> TreesConfig:
     jobs = tuple(
         _draw_job(draws, number, spines, weather_until) for number in range(draws.choice((1, 2, 2, 3, 4)))
     )
-    delay_min = draws.magnitude(5 * US, 200 * US)
-    delay_max = draws.magnitude(delay_min, 8 * delay_min)
+    delay_min, delay_max = draw_delays(draws)
     faulty = draws.chance(4, 5)
     lease = draws.magnitude(80 * MS, 400 * MS)
     return TreesConfig(
@@ -53,7 +53,7 @@ def draw_trees(seed: Seed) -> TreesConfig:
         wants=_draw_wants(draws, jobs, weather_until),
         refusals=_draw_refusals(draws, jobs, weather_until) if draws.chance(1, 3) else (),
         faults=_draw_faults(draws, weather_until, lease) if faulty else (),
-        weather=_draw_weather(draws, delay_max) if draws.chance(1, 2) else _CLEAR,
+        weather=draw_weather(draws, delay_max, drop=0.05, reorder=0.3) if draws.chance(1, 2) else CLEAR,
         delay_min_ns=delay_min,
         delay_max_ns=delay_max,
         fsync_max_ns=draws.magnitude(50 * US, 8 * MS),
@@ -103,18 +103,6 @@ def _draw_refusals(draws: Draws, jobs: tuple[TreesJob, ...], weather_until: int)
     return tuple(found)
 
 
-def _draw_weather(draws: Draws, delay: int) -> Weather:
-    def share(most: float) -> float:
-        return draws.below(1 << 16) / (1 << 16) * most if draws.chance(2, 3) else 0.0
-
-    return Weather(
-        drop=share(0.05),
-        reorder=share(0.3),
-        delay_min_ns=delay,
-        delay_max_ns=draws.magnitude(delay, 40 * delay),
-    )
-
-
 def _draw_faults(draws: Draws, weather_until: int, lease: int) -> tuple[TreesFault, ...]:
     kinds = (
         *(FaultKind.CONTROLLER_CRASH,) * 5,
@@ -132,9 +120,8 @@ def _draw_faults(draws: Draws, weather_until: int, lease: int) -> tuple[TreesFau
         )
         if kind is FaultKind.SWITCH_STANDS_STILL:
             duration = draws.magnitude(lease // 4, 3 * lease)
-        moment = draws.choice(MOMENTS) if draws.chance(3, 5) else ""
-        at = draws.magnitude(2 * US, 10 * MS) if moment else draws.below(weather_until)
-        weather = Weather(drop=0.2, reorder=0.5, delay_max_ns=MS) if kind is FaultKind.BURST else _CLEAR
-        occurrence = draws.magnitude(1, 12) if moment and draws.chance(2, 3) else 1
+        moment, at = draw_moment(draws, MOMENTS, 10 * MS, weather_until)
+        weather = Weather(drop=0.2, reorder=0.5, delay_max_ns=MS) if kind is FaultKind.BURST else CLEAR
+        occurrence = draw_occurrence(draws, moment, 12)
         found.append(TreesFault(at, kind, draws.below(24), duration, weather, moment, occurrence))
     return tuple(found)

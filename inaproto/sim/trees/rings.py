@@ -114,7 +114,7 @@ class Ring:
         self.epoch = epoch
         if self.world.refuses(self.job, tree):
             self.world.mark("a ring was refused")
-            self.world.refused(self.job.name, tree)
+            self.world.hooks.refused(self.job.name, tree)
             self._is(epoch, "refused")
             return
         if not all(self.world.switch_named(name).is_up for name in switches_of(tree)):
@@ -122,12 +122,13 @@ class Ring:
             self._later(self.world.config.generation_ns, self.begin)
             return
         self.installed = Installed(tree, epoch)
-        self.world.ring_laid(self)
+        self.world.hooks.ring_laid(self)
         self._is(epoch, "moving")
         self._later(self.world.config.lay_ns, self._stands)
 
     def _stands(self) -> None:
         self.world.mark("a ring stands")
+        self.world.operations_done += 1
         self._is(self.epoch, "standing")
         self._follow()
 
@@ -135,7 +136,7 @@ class Ring:
         self._at += 1
         if self.installed is not None:
             installed, self.installed = self.installed, None
-            self.world.ring_gone(self, installed)
+            self.world.hooks.ring_gone(self, installed)
 
     def _is(self, epoch: int, phase: TreePhase) -> None:
         self.epoch, self.phase = epoch, phase

@@ -9,19 +9,15 @@ direction has a stream of fates of its own, so that a log can replay a run.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from inaproto.faults.streams import Draws
-from inaproto.faults.weather import Weather
-from inaproto.sim.kernel.fates import Fate, LinkFates
-from inaproto.sim.kernel.words import Way
+from inaproto.sim.kernel.fates import LinkFates
+from inaproto.sim.kernel.network import Ways
 
 if TYPE_CHECKING:
     from inaproto.sim.trees.switch import TreesSwitch
     from inaproto.sim.trees.world import TreesWorld
-
-_MESSAGE_BYTES: Final = 256
-_HARMLESS: Final = Fate()
 
 
 @dataclass(eq=False)
@@ -32,24 +28,12 @@ class Session:
     """When the last message on its way arrives, by direction."""
 
 
-class Sessions:
+class Sessions(Ways["TreesWorld"]):
     def __init__(self, world: TreesWorld, fates: LinkFates | None) -> None:
-        self._world = world
-        self._given = fates
-        self._ways: dict[str, Way] = {}
+        super().__init__(world, fates)
         self._cuts: dict[int, int] = {}
         """How many partitions keep a switch from the controller now."""
         self._draws = Draws(world.config.seed, "sessions")
-        self.messages = 0
-
-    @property
-    def fates(self) -> LinkFates:
-        """All that were not harmless."""
-        return {way.name: way.fates.recorded for way in self._ways.values() if way.fates.recorded}
-
-    def set_weather(self, weather: Weather) -> None:
-        for way in self._ways.values():
-            way.fates.set_weather(weather)
 
     # --- dialling
 
@@ -61,7 +45,7 @@ class Sessions:
         world = self._world
         if switch.session is not None:
             return
-        fate = self._way(f"{switch.name}>controller").fates.next(_MESSAGE_BYTES) or _HARMLESS
+        fate = self.way(f"{switch.name}>controller").next_fate()
         if fate.drop or self._cuts.get(switch.index, 0) or not world.controller.is_ready:
             self.dial(switch)
             return
@@ -78,12 +62,11 @@ class Sessions:
 
     def say(self, session: Session, message: Any, *, to_switch: bool) -> None:
         world, switch = self._world, session.switch
-        self.messages += 1
-        way = self._way(f"controller>{switch.name}" if to_switch else f"{switch.name}>controller")
-        delay = way.delays.between(world.config.delay_min_ns, world.config.delay_max_ns)
-        fate = way.fates.next(_MESSAGE_BYTES) or _HARMLESS
+        self.words += 1
+        way = self.way(f"controller>{switch.name}" if to_switch else f"{switch.name}>controller")
+        delay, fate = self.delay(way), way.next_fate()
         lost = "session over" if session.is_broken else "breaks the session" if fate.drop else ""
-        world.said(way.name, message, fate, lost)
+        world.sent(way.name, message, fate, lost)
         if lost:
             world.mark("a message was lost with its session")
             if not session.is_broken:
@@ -147,9 +130,3 @@ class Sessions:
 
     def join(self, switch: TreesSwitch) -> None:
         self._cuts[switch.index] -= 1
-
-    def _way(self, name: str) -> Way:
-        found = self._ways.get(name)
-        if found is None:
-            found = self._ways[name] = Way(name, self._world.config.seed, self._world.weather, self._given)
-        return found

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 class TreesSwitch(Machine["TreesWorld"]):
     def __init__(self, world: TreesWorld, number: int, index: int) -> None:
-        super().__init__(world, number, switch_name(index), seed=world.config.seed, stream="node")
+        super().__init__(world, number, switch_name(index))
         self.index = index
         self.session: Session | None = None
         self.held: dict[Lease, None] = {}
@@ -65,7 +65,7 @@ class TreesSwitch(Machine["TreesWorld"]):
             session, self.session = self.session, None
             self.world.network.lost_switch(session)
         for lease in self.held:
-            self.world.lease_lost(self, lease)
+            self.world.hooks.lease_lost(self, lease)
         self.held = {}
         self.world.root.lost(self.name)
 
@@ -110,12 +110,12 @@ class TreesSwitch(Machine["TreesWorld"]):
                 case SlotTaken(lease):
                     self.held[lease] = None
                     self.world.mark("a switch granted a slot")
-                    self.world.slot_taken(self, lease)
+                    self.world.hooks.slot_taken(self, lease)
                 case SlotFreed(lease, has_run_out):
                     del self.held[lease]
                     if has_run_out:
                         self.world.mark("a slot's lease ran out")
-                    self.world.slot_freed(self, lease, has_run_out=has_run_out)
+                    self.world.hooks.slot_freed(self, lease, has_run_out=has_run_out)
                 case ToHost():
                     pass
                 case Blame():

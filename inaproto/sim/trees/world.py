@@ -9,30 +9,25 @@ by slots that are lent to it and to nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from inaproto.core.migration.service import TreeService
-from inaproto.core.migration.service_events import PlanTrees, TellRoot, TreesPlanned
+from inaproto.core.migration.service_events import PlanTrees, TreesPlanned
 from inaproto.core.rendezvous.events import TreeWished
 from inaproto.core.rendezvous.fabric_tree import FabricTree
-from inaproto.sim.kernel.fates import Fate, LinkFates
-from inaproto.sim.kernel.violated import Violation
-from inaproto.sim.kernel.words import WorldOfWords
-from inaproto.sim.kernel.world import StepCounts
+from inaproto.sim.kernel.fates import LinkFates
+from inaproto.sim.kernel.machine import Machine
+from inaproto.sim.kernel.words import WordsRecorder, WorldOfWords
+from inaproto.sim.kernel.world import RunResult, StepCounts
 from inaproto.sim.trees.checkers import TreesChecker, all_checkers
 from inaproto.sim.trees.config import TreesConfig, TreesJob, Want
 from inaproto.sim.trees.controller import TreesController
-from inaproto.sim.trees.faults import Faults
-from inaproto.sim.trees.rings import Installed, Ring, switches_of
+from inaproto.sim.trees.faults import TreesFaults
+from inaproto.sim.trees.rings import switches_of
 from inaproto.sim.trees.sessions import Sessions
 from inaproto.sim.trees.switch import TreesRoot, TreesSwitch
 from inaproto.units import MS
-from inaproto.wire.messages.slots import Lease, SlotRequest
-
-if TYPE_CHECKING:
-    from inaproto.sim.campaign.word_log import ControlRecorder
 
 _LOOK_EVENTS: Final = 16
 _ASK_AGAIN_NS: Final = 3 * MS
@@ -47,24 +42,14 @@ class TreesSteps(StepCounts):
     taken_wishes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TreesResult:
-    config: TreesConfig
-    violation: Violation | None
-    digest: str
-    events: int
-    steps: TreesSteps
-    frames: int
-    """Messages."""
-    operations_done: int
-    """Rings that came to stand."""
-    virtual_ns: int
-    marks: Mapping[str, int]
-    fates: LinkFates
+class TreesResult(RunResult[TreesConfig]):
+    """What a run of a world of trees came to; what is done are rings that came to stand."""
 
 
-class TreesWorld(WorldOfWords[TreesChecker, Sessions]):
+class TreesWorld(WorldOfWords[TreesConfig, TreesChecker, Sessions]):
     """One run; ``fates`` replays those of a log."""
+
+    steps: TreesSteps
 
     def __init__(
         self,
@@ -72,14 +57,12 @@ class TreesWorld(WorldOfWords[TreesChecker, Sessions]):
         *,
         fates: LinkFates | None = None,
         checkers: Sequence[TreesChecker] | None = None,
-        recorder: ControlRecorder | None = None,
+        recorder: WordsRecorder | None = None,
     ) -> None:
-        super().__init__(config, recorder)
-        self.config = config
+        super().__init__(config, TreesChecker, all_checkers() if checkers is None else checkers, recorder)
         self.steps = TreesSteps()
-        self.checkers = list(all_checkers() if checkers is None else checkers)
         self.network = Sessions(self, fates)
-        self.faults = Faults(self)
+        self.faults = TreesFaults(self)
         self.controller = TreesController(self)
         self.root = TreesRoot(self, 1, 0)
         others = [TreesSwitch(self, 1 + index, index) for index in range(1, len(config.slots))]
@@ -98,24 +81,13 @@ class TreesWorld(WorldOfWords[TreesChecker, Sessions]):
 
     def run(self) -> TreesResult:
         """Runs to the end, or to the first violation. Never raises for a fault of the parts."""
-        violation = self._first_violation()
-        return TreesResult(
-            config=self.config,
-            violation=violation,
-            digest=self._digest(),
-            events=self.events,
-            steps=self.steps,
-            frames=self.network.messages,
-            operations_done=self.marks.get("a ring stands", 0),
-            virtual_ns=self.agenda.now,
-            marks=dict(sorted(self.marks.items())),
-            fates=self.network.fates,
-        )
+        return TreesResult(**self._ran())
+
+    @property
+    def machines(self) -> Sequence[Machine[TreesWorld]]:
+        return (self.controller, *self.switches)
 
     def _begin(self) -> None:
-        for machine in (self.controller, *self.switches):
-            machine.start()
-        self.faults.begin()
         for job in self.config.jobs:
             self.agenda.at(job.arrives_ns, self._job_begins, job)
             if job.ends_ns >= 0:
@@ -173,8 +145,7 @@ class TreesWorld(WorldOfWords[TreesChecker, Sessions]):
             self.comes_back(name)
 
     def root_forgets(self, name: str) -> None:
-        for checker in self.checkers:
-            checker.job_gone(name)
+        self.hooks.job_gone(name)
         if self.root.is_up:
             self.root.leaves(name)
 
@@ -257,67 +228,13 @@ class TreesWorld(WorldOfWords[TreesChecker, Sessions]):
     def switch_named(self, name: str) -> TreesSwitch:
         return self._named[name]
 
-    def asks(self, request: SlotRequest) -> None:
-        for checker in self.checkers:
-            checker.asks(request)
-
-    def tells_root(self, told: TellRoot) -> None:
-        for checker in self.checkers:
-            checker.tells_root(self.controller, told)
-
     def planned(self, asked: PlanTrees, answer: TreesPlanned) -> None:
         self._plan = answer
-        for checker in self.checkers:
-            checker.plans(asked)
-            checker.planned(answer)
+        self.hooks.plans(asked)
+        self.hooks.planned(answer)
         if asked.barred:
             self.mark("a tree that was refused is left alone")
-
-    def slots_stand(self, job: str, tree: FabricTree, epoch: int) -> None:
-        for checker in self.checkers:
-            checker.slots_stand(job, tree, epoch)
-
-    def stepped(self, core: TreeService) -> None:
-        view = core.view()
-        for checker in self.checkers:
-            checker.stepped(view)
-
-    def wants(self, job: str, root: str) -> None:
-        for checker in self.checkers:
-            checker.wants(job, root)
-
-    def promised(self, roots: Mapping[str, str]) -> None:
-        for checker in self.checkers:
-            checker.promised(dict(roots))
-
-    def slot_taken(self, switch: TreesSwitch, lease: Lease) -> None:
-        for checker in self.checkers:
-            checker.slot_taken(switch, lease)
-
-    def slot_freed(self, switch: TreesSwitch, lease: Lease, *, has_run_out: bool) -> None:
-        for checker in self.checkers:
-            checker.slot_freed(switch, lease, has_run_out=has_run_out)
-
-    def lease_lost(self, switch: TreesSwitch, lease: Lease) -> None:
-        for checker in self.checkers:
-            checker.lease_lost(switch, lease)
-
-    def ring_laid(self, ring: Ring) -> None:
-        for checker in self.checkers:
-            checker.ring_laid(ring)
-
-    def ring_gone(self, ring: Ring, installed: Installed) -> None:
-        for checker in self.checkers:
-            checker.ring_gone(ring, installed)
-
-    def refused(self, job: str, tree: FabricTree) -> None:
-        for checker in self.checkers:
-            checker.refused(job, tree)
 
     def wishes_taken(self, wishes: Sequence[TreeWished]) -> None:
         if not wishes and self.root.rings:
             self.mark("a new leader wished nothing yet")
-
-    def said(self, way: str, message: Any, fate: Fate, lost: str) -> None:
-        if self._recorder is not None:
-            self._recorder.sent(way, str(message), fate, lost)

@@ -15,12 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
 from inaproto.errors import ConfigError
 from inaproto.faults.streams import Draws, Seed
 from inaproto.faults.weather import Weather
 from inaproto.sim.frames.draw.topology import LinkConfig, Topology, map_trunks
+from inaproto.sim.kernel.config import Recorded
 from inaproto.units import MS, US, S
 from inaproto.wire.control_messages import PathAsked
 from inaproto.wire.ina_header import Dtype, Op
@@ -142,7 +141,7 @@ class TreeMove:
 
 
 @dataclass(frozen=True, slots=True)
-class WorldConfig:
+class WorldConfig(Recorded):
     seed: str
     jobs: tuple[JobConfig, ...]
     links: tuple[LinkConfig, ...]
@@ -208,24 +207,6 @@ class WorldConfig:
         for fault in self.faults:
             if fault.trunk >= 0 and (fault.kind not in of_trunks or not 0 < fault.trunk <= trunks):
                 raise ConfigError(f"world: {fault}: no such trunk, or none of its faults")
-
-    def as_record(self) -> dict[str, Any]:
-        """JSON-ready; :meth:`from_record` gives the same configuration back."""
-        record: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
-        return record
-
-    @staticmethod
-    def from_record(record: Any) -> WorldConfig:
-        """Raises ``ConfigError`` that names the field."""
-        try:
-            return _ADAPTER.validate_python(record, strict=False)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"world: {where}: {first['msg']}") from None
-
-
-_ADAPTER: Final = TypeAdapter(WorldConfig)
 
 
 @dataclass(frozen=True, slots=True)
