@@ -61,6 +61,7 @@ from inaproto.wire.messages.types import (
     Explanation,
     Flag,
     Ip,
+    LongText,
     Mac,
     Mtu,
     Name,
@@ -242,7 +243,7 @@ class Ring(Message):
     progress: U64 = 0
     donor: U16 = 0
     """A position."""
-    plan: Explanation = ""
+    plan: LongText = ""
     """Nested lists of positions, as JSON; empty: all positions in order, or the path ``ring``, which follows
     no plan."""
     ina_ring_id: U32 = 0
@@ -338,7 +339,7 @@ class Halt(Message):
     path: PathField
     """Path of the next ring."""
     reason: Explanation
-    plan: Explanation = ""
+    plan: LongText = ""
     """As in ``Ring``, of the next one."""
     children: U16 = 0
     """On the path ``overlay``: from how many hosts this one gathers, a link for each."""
@@ -532,11 +533,11 @@ def decode_with_arrays(frame: Frame) -> Message:
 
 def error_message(error: JobError, *, of: int = 0, op_index: int | None = None) -> Error:
     """The reply that carries ``error`` to the request ``of``."""
-    return Error(id=of, code=error.code, message=_clip(str(error)), of=of, op_index=op_index)
+    return Error(id=of, code=error.code, message=str(error), of=of, op_index=op_index)
 
 
 def failed_message(job: str, error: JobError, *, ring_id: int = 0, id: int = 0) -> Failed:
-    return Failed(id=id, job=job, ring_id=ring_id, code=error.code, message=_clip(str(error)))
+    return Failed(id=id, job=job, ring_id=ring_id, code=error.code, message=str(error))
 
 
 def job_error(message: Error | Failed) -> JobError:
@@ -545,8 +546,3 @@ def job_error(message: Error | Failed) -> JobError:
     if kind is None:
         return JobError(f"{message.code}: {message.message}")
     return kind(message.message)
-
-
-def _clip(text: str) -> str:
-    """Cut to what ``Explanation`` holds: a long reason must not keep an error from being told."""
-    return text.encode("utf-8", "replace")[:8192].decode("utf-8", "ignore")

@@ -26,6 +26,7 @@ from inaproto.core.rendezvous.rendezvous import Rendezvous
 from inaproto.core.rendezvous.state import REMEMBERED_MAX
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingRefused
 from inaproto.units import Instant, S
+from inaproto.wire.control import LENGTH_BYTES, decode_control
 from inaproto.wire.control_messages import (
     Broken,
     Error,
@@ -39,6 +40,7 @@ from inaproto.wire.control_messages import (
     Ready,
     Ring,
     RingPath,
+    encode_message,
 )
 from tests.unit.rendezvous_members import hello, member
 from tests.unit.test_rendezvous_recovery import World, failure, sent
@@ -458,3 +460,15 @@ def test_a_break_is_of_the_job_that_it_names(name: str) -> None:
     actions = world.step(MemberBroken(world.session[1], told))
     assert {halt.job for _, halt in sent(actions, Halt)} == {name}
     assert isinstance(actions[-1], Noted)
+
+
+def test_why_a_ring_ended_is_told_however_long_it_is() -> None:
+    """The words of one host come behind those of the rendezvous, to all hosts."""
+    world = World().running()
+    told = Broken(job="train", rank=1, ring_id=100, progress=0, reason="\N{SNOWMAN}" * 2730)
+    halts = sent(world.step(MemberBroken(world.session[1], told)), Halt)
+    assert len(halts) == 3
+    for _, halt in halts:
+        heard = decode_control(encode_message(halt)[LENGTH_BYTES:])["reason"]
+        assert heard.startswith("rank 1 (h1, pid 1001): \N{SNOWMAN}")
+        assert 8190 <= len(heard.encode()) <= 8192

@@ -24,6 +24,7 @@ from inaproto.wire.control_messages import (
     MESSAGES,
     Error,
     Failed,
+    Halt,
     Hello,
     IntoAddress,
     JobStatus,
@@ -333,6 +334,12 @@ def test_a_reason_too_long_is_cut_not_lost() -> None:
     message = failed_message("digits", RankLost("\N{SNOWMAN}" * 5000 + "\ud800"))
     assert str(job_error(decode_failed(message))) == "\N{SNOWMAN}" * 2730
     assert type(job_error(error_message(TensorMismatch("")))) is TensorMismatch
+    differs = JobStatus(job="digits", op_index=1, waiting_for=(), mismatch="a" * 8193)
+    assert decode_message(record_of(differs)) == replace(differs, mismatch="a" * 8192)
+    with pytest.raises(DecodeError, match="text of 8193 bytes"):
+        decode_message(record_of(differs) | {"mismatch": "a" * 8193})
+    with pytest.raises(LocalMisuse, match="plan is a text of 8193 bytes"):
+        encode_message(Halt(job="digits", ring_id=1, path="chain", reason="", plan="a" * 8193))
 
 
 def decode_failed(message: Failed) -> Failed:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal
 
 from inaproto.wire.messages.fields import Many, OneOf, Record
-from inaproto.wire.messages.types import U32, U64, Explanation, Flag, Message, Name, Names, Secret
+from inaproto.wire.messages.types import U32, U64, Explanation, Flag, LongText, Message, Name, Names, Secret
 
 GRANTS_MAX: Final = 1 << 12
 AgentRole = Literal["host", "switch"]
@@ -28,7 +28,7 @@ _Phase = Annotated[HoldPhase, OneOf(("held", "running", "ended", "failed"))]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRecord:
-    port: Explanation = ""
+    port: LongText = ""
     """The link that it is for, where those have slots of their own; empty: the agent itself."""
     number: U32
     """From 0."""

@@ -68,6 +68,16 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Words(Text):
+    """For people. Who sends more cuts it: a long reason must not keep a message from being sent."""
+
+    def give(self, value: Any) -> str:
+        if isinstance(value, str):
+            value = value.encode("utf-8", "replace")[: self.bytes_max].decode("utf-8", "ignore")
+        return self.take(value)
+
+
+@dataclass(frozen=True, slots=True)
 class OneOf:
     values: tuple[str, ...]
 

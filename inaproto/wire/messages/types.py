@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from inaproto.wire.ina_header import DIMENSIONS_MAX, Dtype, Op
-from inaproto.wire.messages.fields import Boolean, Integer, Many, Octets, OneOf, Text
+from inaproto.wire.messages.fields import Boolean, Integer, Many, Octets, OneOf, Text, Words
 
 U16 = Annotated[int, Integer(0, 0xFFFF)]
 U24 = Annotated[int, Integer(0, 0xFF_FFFF)]
@@ -21,7 +21,8 @@ Name = Annotated[str, Text(128, bytes_min=1)]
 """Name of a job, a host, a code."""
 Secret = Annotated[str, Text(256)]
 Path = Annotated[str, Text(1024, bytes_min=1)]
-Explanation = Annotated[str, Text(8192)]
+Explanation = Annotated[str, Words(8192)]
+LongText = Annotated[str, Text(8192)]
 Flag = Annotated[bool, Boolean()]
 Mac = Annotated[bytes, Octets(6)]
 Ip = Annotated[bytes, Octets(4)]
