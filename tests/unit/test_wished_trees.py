@@ -13,6 +13,7 @@ from inaproto.daemon.switch.tree_records import TOLD_SWITCHES_MAX, wish_messages
 from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import decode_message, encode_message
+from inaproto.wire.messages.controller import AgentWelcome
 from inaproto.wire.messages.trees import TreeWishes
 
 
@@ -97,3 +98,14 @@ def test_the_largest_tree_fits_a_message() -> None:
     largest = TreeWished("j" * 128, 0xFFFF_FFFF, tree(TOLD_SWITCHES_MAX, nbytes=128))
     for message in wish_messages((1 << 64) - 1, (1 << 64) - 1, [largest] * 3):
         assert len(carried(message).trees) == 1
+
+
+def test_a_part_that_was_heard_in_an_earlier_session_counts_no_more() -> None:
+    """A store that has begun anew has a revision of the same number."""
+    before, now = wish_messages(1, 2, wishes(512, 64)), wish_messages(1, 2, wishes(500, 64))
+    root, welcome = Root(), AgentWelcome(term=1, report_ms=1000, trees=True)
+    for messages in (before[1:], now):
+        root.trees.connected(welcome, lambda message: None)
+        root.hears(*messages)
+        root.trees.disconnected()
+    assert root.wished == [wishes(500, 64)]

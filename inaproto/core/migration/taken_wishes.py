@@ -97,6 +97,7 @@ class TakenWishes:
         match event:
             case Connected():
                 self._is_heard, self._told = True, None
+                self._coming, self._parts = (0, 0), {}  # all of them will be said again
                 return []
             case Disconnected():
                 self._is_heard = False
