@@ -242,3 +242,18 @@ async def test_more_seats_than_a_group_takes(runtime_dir: Path) -> None:
         await host.has("a", "b", "c", hosts=1)
         await host.commits()
         assert list(its.group()["jobs"]) == ["a", "b"]
+
+
+async def test_a_host_that_comes_again_before_it_was_missed_has_to_say_what_it_has(runtime_dir: Path) -> None:
+    """Else its seats are kept for as long as its new session says nothing of them."""
+
+    def make(send: Any) -> SharingService:
+        return SharingService(send, lease_s=0.1)
+
+    async with controlled(runtime_dir, sharing=make) as its:
+        before = await its.host("h0")
+        await before.has("a", hosts=1)
+        await before.commits()
+        await its.host("h0")
+        await before.ends()
+        await its.until(lambda: not its.group()["jobs"])

@@ -224,13 +224,16 @@ class Agents:
             reason = end.reason
         finally:
             if self._sessions.get(hello.agent) is session:
-                del self._sessions[hello.agent]
-                if hello.role == "host":
-                    self.sharing.departed(hello.agent)
-                elif self.trees is not None:
-                    self.trees.departed(hello.agent)
+                self._departed(session, hello.role)
                 log.info("%s %s: %s", hello.role, hello.agent, reason)
                 self._changed()
+
+    def _departed(self, session: _Session, role: AgentRole) -> None:
+        del self._sessions[session.name]
+        if role == "host":
+            self.sharing.departed(session.name)
+        elif self.trees is not None:
+            self.trees.departed(session.name)
 
     def _welcome(self, hello: AgentHello) -> AgentWelcome:
         report_ms, trees = round(self._report_s * 1000), self.trees
@@ -272,9 +275,7 @@ class Agents:
             return f"{hello.role} {hello.agent!r} is connected already; give each a name of its own"
         if old is not None:
             old.stream.close("replaced")
-            del self._sessions[hello.agent]
-            if role == "switch" and self.trees is not None:
-                self.trees.departed(hello.agent)  # what it had begun to report there is never ended
+            self._departed(old, hello.role)  # what it had begun to say there is never ended
         return ""
 
     def _shares(self, session: _Session, message: SharingSeats | FromHost) -> None:
