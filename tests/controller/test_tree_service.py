@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import pytest
@@ -15,6 +16,7 @@ from inaproto.wire.messages.slots import Outcome, SlotAnswer
 from inaproto.wire.messages.trees import TreeRecord, TreeReport, TreeWishes
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.service.controller import NotLeading
+from inaproto_controller.service.store.records import PutRecord
 from inaproto_controller.service.trees.service import PINS, TreeService
 from inaproto_controller.service.trees.store import decode_pins
 from inaproto_controller.service.turns.service import SharingService
@@ -49,6 +51,37 @@ async def test_a_root_that_is_not_on_disk_is_not_wished_for() -> None:
             for job in ("b", "c"):
                 nursery.start_soon(its.pin, job, "spine", keeps)
     assert decode_pins(disk[PINS]) == {"b": "spine", "c": "spine"}
+
+
+async def test_a_root_that_is_on_disk_stays_there_when_the_store_has_failed_before() -> None:
+    its = service()
+    disk: dict[str, bytes] = {}
+
+    has_failed = trio.Event()
+
+    async def fails(owner: str, body: bytes | None) -> None:
+        await has_failed.wait()
+        raise NotLeading("the store failed")
+
+    async def keeps(owner: str, body: bytes | None) -> None:
+        await trio.lowlevel.checkpoint()
+        assert body is not None
+        disk[owner] = body
+
+    async def asks(job: str, put_record: PutRecord) -> None:
+        with suppress(NotLeading):
+            await its.pin(job, "spine", put_record)
+
+    with trio.fail_after(DEADLINE_S):
+        its.lead(1, {}, keeps)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asks, "a", fails)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(asks, "b", keeps)
+            await trio.testing.wait_all_tasks_blocked()
+            has_failed.set()
+        await its.pin("c", "spine", keeps)
+    assert decode_pins(disk[PINS]).keys() >= {"b", "c"}
 
 
 def leading(its: TreeService) -> None:

@@ -189,8 +189,9 @@ class TreeService:
                 return [self._persist_roots(self._wanted.want(job, root))]
             case Persisted(token):
                 return self._persisted(token, now)
-            case RootsNotPersisted():
-                self._wanted.not_persisted()
+            case RootsNotPersisted(token):
+                self._roots_tokens.pop(token, None)
+                self._wanted.newest_is(next(reversed(self._roots_tokens.values()), None))
                 return []
             case Woke():
                 return self._woke(now)

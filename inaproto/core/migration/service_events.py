@@ -119,7 +119,9 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class RootsNotPersisted:
-    """The store has failed under a ``PersistRoots``; whoever asked for it has been told."""
+    """The store has failed under that ``PersistRoots``; whoever asked for it has been told."""
+
+    token: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,9 @@ class WantedRoots:
     def persisted(self, roots: dict[str, str]) -> None:
         self.durable = roots
 
-    def not_persisted(self) -> None:
-        """Whoever asked for it is told so; what comes next is without it."""
-        self._newest = self.durable
+    def newest_is(self, roots: dict[str, str] | None) -> None:
+        """What was on its way to the disk has not come there: ``roots`` have, or None, those that are."""
+        self._newest = self.durable if roots is None else roots
 
     def _without(self, jobs: set[str]) -> dict[str, str]:
         return {job: root for job, root in self._newest.items() if job not in jobs}

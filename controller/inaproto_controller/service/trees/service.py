@@ -168,7 +168,7 @@ class TreeService:
                 try:
                     await put_record(PINS, encode_pins(due.roots))
                 except BaseException:
-                    self._step(RootsNotPersisted())
+                    self._step(RootsNotPersisted(due.token))
                     raise
                 self._step(Persisted(due.token))
 
