@@ -374,17 +374,20 @@ class TreeService:
             return []
         view = self._migration.view()
         known = {its.job: its.target for its in view.jobs}
-        targets = {name: self._tree(found) for name, found in event.trees.items()}
+        new = [name for name, found in sorted(event.trees.items()) if found is not None and name not in known]
+        waiting = dict.fromkeys(new[max(0, self._migration.config.jobs_max - len(known)) :])
+        planned = {name: found for name, found in event.trees.items() if name not in waiting}
+        targets = {name: self._tree(found) for name, found in planned.items()}
         wanted = {job: tree for job, tree in targets.items() if tree is not None or job in known}
         actions: list[ServiceAction] = []
         if any(known.get(job) != tree for job, tree in wanted.items()):
             actions += self._migrate(PlanWanted(view.plan + 1, tuple(sorted(wanted.items()))), now)
-        for name in event.unserved:
+        for name in (*event.unserved, *waiting):
             wish = self._wishes.get(name)
             if name not in known and (wish is None or wish.tree is not None):
                 # Its slots may have gone to others while it was away; by its old wish it would stand without.
                 self._wishes[name] = TreeWished(name, 1 if wish is None else wish.epoch, None)
-        roots = {name: found.tree.root for name, found in event.trees.items() if found is not None}
+        roots = {name: found.tree.root for name, found in planned.items() if found is not None}
         return [*actions, *self._look_at_rest(roots, now)]
 
     def _look_at_rest(self, targets: Mapping[str, str], now: Instant) -> list[ServiceAction]:
