@@ -322,6 +322,8 @@ class SharingSeat:
         participant = self._participant
         if participant is None:
             return [Bind(index, None)]
+        if index == self._next:
+            self._check_room(1)
         actions: list[SeatAction] = []
         if participant.deadline is not None and participant.deadline <= now:
             actions = self._hears(Woke(), now)
@@ -354,7 +356,6 @@ class SharingSeat:
         return actions
 
     def _start(self, now: Instant) -> list[SeatAction]:
-        self._check_room(1)
         index = self._next
         self._next = OpIndex(index + 1)
         self._running[index] = Path.FALLBACK

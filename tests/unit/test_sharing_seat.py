@@ -1,0 +1,30 @@
+"""The turns of one job on one host, without a daemon."""
+
+from __future__ import annotations
+
+import pytest
+
+from inaproto.core.sharing.events import FromCoordinator, TellCoordinator
+from inaproto.core.sharing.messages import Ask, Path, Prepare, Rule, Seat, Version
+from inaproto.core.sharing.seat import MayBind, OperationBound, RingStands, SeatConfig, SharingSeat
+from inaproto.core.sharing.seat import OperationDone as Done
+from inaproto.errors import LocalMisuse
+from inaproto.units import Epoch, Instant, JobId, OpIndex, S
+
+JOB = JobId("train")
+SEAT = Seat(JOB, "h0", 1)
+
+
+def test_one_operation_too_many_changes_nothing() -> None:
+    """What its participant had to say in doubt was said to nobody."""
+    seat = SharingSeat(SeatConfig(JOB, "h0", operations_max=1))
+    seat.step(RingStands(1, OpIndex(0)), Instant(0))
+    seat.step(OperationBound(OpIndex(0), Path.FALLBACK), Instant(0))
+    asked = Prepare(SEAT, 1, Version(1, 1), Rule.BY_INDEX, JOB, None, Epoch(1), 2, S, (SEAT,))
+    seat.step(FromCoordinator(asked), Instant(0))
+    before = seat.view()
+    with pytest.raises(LocalMisuse, match="one of too many"):
+        seat.step(MayBind(OpIndex(1)), Instant(2 * S))
+    assert seat.view() == before
+    said = seat.step(Done(OpIndex(0)), Instant(2 * S)) + seat.step(MayBind(OpIndex(1)), Instant(2 * S))
+    assert TellCoordinator(Ask(SEAT, Version(1, 1))) in said
