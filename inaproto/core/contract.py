@@ -2,7 +2,8 @@
 
 Facts in, orders out, a clock that is handed in: ``step`` does no I/O, looks at no clock and calls nobody
 back; what a peer can do it answers by actions, a caller's mistake raises ``LocalMisuse`` and changes nothing;
-whoever drives a core wakes it at its ``deadline``; ``view`` changes nothing.
+whoever drives a core wakes it at its ``deadline``; ``view`` changes nothing. ``fork`` and ``fingerprint``
+serve every core, for it is made of plain values: a search steps copies, and knows a state again.
 
 A phased protocol is a complete table: for every phase and every event there is one handler, which gets the
 subject (a job, a ring) and the event, and returns actions.
@@ -10,8 +11,15 @@ subject (a job, a ring) and the event, and returns actions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Set
+from copy import deepcopy
+from enum import Enum
+from functools import cache
+from types import FunctionType
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import numpy as np
 
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant
@@ -38,6 +46,97 @@ class Core(Protocol[EventT_contra, ActionT, ViewT_co]):
 
     def view(self) -> ViewT_co:
         """A frozen picture for checkers, statistics and people."""
+
+
+_NOTHING: Final[Set[str]] = frozenset()
+
+
+def fork(core: S, left_out: Set[str] = _NOTHING) -> S:
+    """A copy that can step without touching ``core``. What cannot change is shared.
+
+    ``left_out``: attributes, of ``core`` or of its parts, that make no difference; they are shared too.
+    """
+    copy: S = _forked(core, left_out, {})
+    return copy
+
+
+def fingerprint(core: object, left_out: Set[str] = _NOTHING) -> Hashable:
+    """Equal for two cores of which every attribute is equal, but for those ``left_out``.
+
+    The order of dictionaries counts, for a core may go through them.
+    """
+    kind: Any = type(core)
+    if _is_value(kind):
+        try:
+            hash(core)
+        except TypeError:  # a record that holds a list or an array
+            return (kind, *(fingerprint(getattr(core, name), left_out) for name in _names(core)))
+        return core
+    if isinstance(core, tuple | list | deque):
+        return tuple([fingerprint(part, left_out) for part in core])
+    if isinstance(core, dict):
+        return tuple([(key, fingerprint(part, left_out)) for key, part in core.items()])
+    if isinstance(core, set):
+        return frozenset(core)
+    if isinstance(core, np.ndarray):
+        return core.shape, core.tobytes()
+    return (
+        kind,
+        *[fingerprint(getattr(core, name), left_out) for name in _names(core) if name not in left_out],
+    )
+
+
+def _forked(value: Any, left_out: Set[str], copies: dict[int, Any]) -> Any:
+    kind: Any = type(value)
+    if _is_value(kind):
+        return value
+    twin = copies.get(id(value))
+    if twin is not None:
+        return twin
+    if isinstance(value, tuple):
+        parts = [_forked(part, left_out, copies) for part in value]
+        if all(part is old for part, old in zip(parts, value, strict=True)):
+            return value
+        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    if isinstance(value, list | deque):
+        twin = copies[id(value)] = value.copy()
+        twin.clear()
+        twin.extend(_forked(part, left_out, copies) for part in value)
+    elif isinstance(value, dict):
+        twin = copies[id(value)] = value.copy()
+        for key, part in value.items():
+            twin[key] = _forked(part, left_out, copies)
+    elif hasattr(value, "__dict__") or _slots(kind):
+        twin = copies[id(value)] = object.__new__(kind)
+        for name in _names(value):
+            part = getattr(value, name)
+            object.__setattr__(twin, name, part if name in left_out else _forked(part, left_out, copies))
+    else:
+        twin = deepcopy(value, copies)
+    return twin
+
+
+@cache
+def _is_value(kind: type) -> bool:
+    """It never changes."""
+    parameters = getattr(kind, "__dataclass_params__", None)
+    is_record = parameters is not None and parameters.frozen
+    return is_record or issubclass(
+        kind, int | float | str | bytes | Enum | frozenset | FunctionType | type(None)
+    )
+
+
+def _names(value: object) -> tuple[str, ...]:
+    kind: Any = type(value)
+    slots = _slots(kind)
+    return (*slots, *vars(value)) if hasattr(value, "__dict__") else slots
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    own = [vars(one).get("__slots__", ()) for one in kind.__mro__]
+    names = [name for slots in own for name in ((slots,) if isinstance(slots, str) else slots)]
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
 class Handlers(Generic[P, S, A]):

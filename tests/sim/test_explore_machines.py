@@ -155,8 +155,8 @@ def test_an_attribute_that_nobody_has_judged_is_refused(monkeypatch: pytest.Monk
     [
         (switch_machine, "_ARRAY_VALUES", "_ARRAY_REST", "next_offset"),
         (switch_machine, "_REGION_VALUES", "_REGION_REST", "pending"),
-        (live_rank, "_CONSTANT", None, "_silent"),
-        (live_rank, "_CONSTANT", None, "_window"),
+        (live_rank, "LEFT_OUT", None, "_silent"),
+        (live_rank, "LEFT_OUT", None, "_window"),
     ],
 )
 def test_a_fingerprint_that_leaves_something_out_is_found(

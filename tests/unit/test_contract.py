@@ -1,12 +1,16 @@
-"""The table of a phased core: one handler for each phase and event."""
+"""What all cores have: a table of handlers, copies, fingerprints."""
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
+import numpy as np
 import pytest
 
-from inaproto.core.contract import Handlers
+from inaproto.core.contract import Handlers, fingerprint, fork
 from inaproto.errors import LocalMisuse
 
 
@@ -40,3 +44,75 @@ def test_where_an_event_may_lead_is_said() -> None:
     handlers.on(float, lambda door, event: [], Phase.OPEN, to=(Phase.SHUT, None))
     assert handlers.leads_to(Phase.OPEN, float) == (Phase.SHUT, None)
     assert handlers.leads_to(Phase.OPEN, int) == ()
+
+
+@dataclass(frozen=True)
+class Record:
+    name: str
+    parts: Any = ()
+
+
+@dataclass(slots=True)
+class Part:
+    waiting: deque[int] = field(default_factory=lambda: deque((1, 2), maxlen=3))
+    known: dict[str, list[int]] = field(default_factory=lambda: {"a": [1]})
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.config = Record("fixed")
+        self.part = Part()
+        self.same_part = self.part
+        self.pair = (self.part, Record("x"))
+        self.sums = np.zeros(3)
+        self.seen = {3}
+        self.counters = {"steps": 0}
+
+
+def change(machine: Machine) -> None:
+    machine.part.waiting.append(7)
+    machine.part.known["a"].append(2)
+    machine.sums += 1
+    machine.seen.add(4)
+
+
+def test_a_copy_steps_without_touching_the_original() -> None:
+    machine = Machine()
+    before = fingerprint(machine)
+    twin = fork(machine)
+    assert fingerprint(twin) == before
+    change(twin)
+    assert fingerprint(machine) == before != fingerprint(twin)
+    assert twin.config is machine.config
+    assert list(twin.part.waiting) == [1, 2, 7]
+    assert twin.part.waiting.maxlen == 3
+
+
+def test_what_one_part_is_in_two_places_is_one_part_in_a_copy() -> None:
+    twin = fork(Machine())
+    assert twin.part is twin.same_part is twin.pair[0]
+
+
+def test_what_is_left_out_is_shared_and_makes_no_difference() -> None:
+    machine = Machine()
+    twin = fork(machine, {"counters"})
+    twin.counters["steps"] += 1
+    assert twin.counters is machine.counters
+    machine.counters = {"steps": 5}
+    assert fingerprint(twin, {"counters"}) == fingerprint(machine, {"counters"})
+    assert fingerprint(twin) != fingerprint(machine)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (np.zeros((2, 3)), np.zeros((3, 2))),
+        (Record("a", [1]), Record("a", [2])),
+        (Part(), Record("a")),
+        (deque((1, 2)), deque((2, 1))),
+    ],
+)
+def test_what_a_core_can_tell_apart_has_two_fingerprints(one: object, other: object) -> None:
+    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint(one) == fingerprint(fork(one))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Generic, NamedTuple, TypeVar, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from inaproto.core.migration.coordinator import TreeMigration
 from inaproto.core.migration.events import DrainJob, MigrationConfig, MigrationRecord, TreeStands
 from inaproto.core.migration.ledger import SlotLedger
+from inaproto.sim.explore.machine import Numbers
 from inaproto.sim.explore.migration.config import MigrationWorldConfig
 from inaproto.sim.explore.migration.cores import Coordinators, Ledgers
 from inaproto.wire.messages.slots import Lease, SlotAnswer, SlotRequest, SlotsChanged
 
 State = tuple[int, ...]
 Message = SlotRequest | SlotAnswer | SlotsChanged
-Value = TypeVar("Value", bound=Hashable)
 
 DOWN: Final = -1
 GONE: Final = -2
@@ -72,22 +72,6 @@ class Budget(NamedTuple):
         return self._replace(**{name: getattr(self, name) - 1, "faults": self.faults - 1})
 
 
-class Table(Generic[Value]):
-    """Values and their numbers, from 0."""
-
-    def __init__(self, *first: Value) -> None:
-        self.values: list[Value] = []
-        self._number: dict[Value, int] = {}
-        for value in first:
-            self.number(value)
-
-    def number(self, value: Value) -> int:
-        number = self._number.setdefault(value, len(self.values))
-        if number == len(self.values):
-            self.values.append(value)
-        return number
-
-
 class MigrationStates:
     """Tables of all that states are made of; what can be read off a state; states that are alike."""
 
@@ -105,28 +89,28 @@ class MigrationStates:
             MigrationConfig(self.switches, (config.capacity,) * len(self.switches), tries_max=2), coordinator
         )
         self.ledgers = [Ledgers(name, config.capacity, ledger) for name in self.switches]
-        self.records: Table[MigrationRecord | None] = Table(None)
-        self.seats: Table[Seat] = Table(Seat())
-        self.messages: Table[Message] = Table()
-        self.bags: Table[tuple[int, ...]] = Table(())
-        self.words: Table[str] = Table("")
+        self.records: Numbers[MigrationRecord | None] = Numbers(None)
+        self.seats: Numbers[Seat] = Numbers(Seat())
+        self.messages: Numbers[Message] = Numbers()
+        self.bags: Numbers[tuple[int, ...]] = Numbers(())
+        self.words: Numbers[str] = Numbers("")
         full = Budget(*(getattr(config, name) for name in Budget._fields))
-        self.budgets: Table[Budget] = Table(full)
+        self.budgets: Numbers[Budget] = Numbers(full)
         self._at_switch = PARTS
         self._at_job = PARTS + len(self.switches)
         self._at_bag = self._at_job + len(self.jobs)
 
     def ledger(self, state: Sequence[int], at: int) -> SlotLedger:
-        return self.ledgers[at].live[state[self._at_switch + at]]
+        return self.ledgers[at].cores[state[self._at_switch + at]]
 
     def core(self, state: Sequence[int]) -> TreeMigration | None:
-        return self.coordinators.live[state[COORDINATOR]] if state[COORDINATOR] >= 0 else None
+        return self.coordinators.cores[state[COORDINATOR]] if state[COORDINATOR] >= 0 else None
 
     def bag(self, state: Sequence[int], at: int) -> tuple[int, ...]:
-        return self.bags.values[state[self._at_bag + at]]
+        return self.bags[state[self._at_bag + at]]
 
     def job_seats(self, state: Sequence[int]) -> dict[str, Seat]:
-        return {job: self.seats.values[state[self._at_job + at]] for at, job in enumerate(self.jobs)}
+        return {job: self.seats[state[self._at_job + at]] for at, job in enumerate(self.jobs)}
 
     def is_at_rest(self, state: Sequence[int], plans: int) -> bool:
         """Every living job has what the first ``plans`` plans give it, and nothing else goes on."""
@@ -169,7 +153,7 @@ class MigrationStates:
 
     def _tidy_switch(self, state: list[int], at: int, name: str) -> None:
         core = self.core(state)
-        bag = [self.messages.values[number] for number in self.bag(state, at)]
+        bag = [self.messages[number] for number in self.bag(state, at)]
         last = self.ledger(state, at)._last
         if self.config.reduced and bag:
             bag = [message for message in bag if self._matters(message, core, last, name)]
@@ -187,7 +171,7 @@ class MigrationStates:
                 bag = [_renumbered(its, numbers) if _term(its) == term else its for its in bag]
         hints = list(dict.fromkeys(its for its in bag if isinstance(its, SlotsChanged)))
         bag = [its for its in bag if not isinstance(its, SlotsChanged)] + hints
-        state[self._at_bag + at] = self.bags.number(tuple(sorted(map(self.messages.number, bag))))
+        state[self._at_bag + at] = self.bags.of(tuple(sorted(map(self.messages.of, bag))))
 
     @staticmethod
     def _matters(message: Message, core: TreeMigration | None, last: SlotRequest | None, name: str) -> bool:

@@ -48,9 +48,9 @@ def told(world: MigrationWorld, state: State, step: Step) -> str:
     for fault in step.faults:
         kind, _, number = fault.partition(": ")
         if number:
-            lines.append(f"{kind.upper()}: {_message(world.messages.values[int(number)])}")
+            lines.append(f"{kind.upper()}: {_message(world.messages[int(number)])}")
     if after[BROKEN]:
-        lines.append(world.words.values[after[BROKEN]])
+        lines.append(world.words[after[BROKEN]])
     return "\n".join(lines)
 
 
@@ -70,8 +70,8 @@ def _first(world: MigrationWorld, state: State, step: Step) -> str:
         order = world.job_seats(state)[world.jobs[where]].order
         return f"the hosts of job {world.jobs[where]} {_order(order)}"
     if what == "lets run out":
-        return f"switch {world.switches[where]} lets a lease run out: {world.words.values[which]}"
-    message = _message(world.messages.values[which])
+        return f"switch {world.switches[where]} lets a lease run out: {world.words[which]}"
+    message = _message(world.messages[which])
     who = {"gets": f"switch {world.switches[where]} gets", "hears": "the coordinator hears"}
     return f"{who.get(what, 'nobody hears')}: {message}"
 

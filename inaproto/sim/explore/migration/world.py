@@ -108,7 +108,7 @@ class MigrationWorld(MigrationStates):
     def initial(self) -> Iterable[State]:
         """The first plan is carried out: without faults, the first step that can be each time."""
         parts = self._at_bag + len(self.switches)
-        none = self.budgets.number(self.budgets.values[0]._replace(faults=0))
+        none = self.budgets.of(self.budgets[0]._replace(faults=0))
         state: State = (DOWN, 0, 0, 0, none, *([0] * (parts - BROKEN)))
         seen = 0
         while not self.is_at_rest(state, 1):
@@ -131,9 +131,9 @@ class MigrationWorld(MigrationStates):
 
     def violation(self, state: State) -> str | None:
         if state[BROKEN]:
-            return self.words.values[state[BROKEN]]
+            return self.words[state[BROKEN]]
         for at, ledgers in enumerate(self.ledgers):
-            held = len(ledgers.live[state[self._at_switch + at]]._held)
+            held = len(ledgers.cores[state[self._at_switch + at]]._held)
             if held > self.config.capacity:
                 return f"switch {self.switches[at]} lends {held} slots, and has {self.config.capacity}"
         return None
@@ -150,12 +150,12 @@ class MigrationWorld(MigrationStates):
 
     def successors(self, state: State) -> list[tuple[Step, State]]:
         found: list[tuple[Step, State]] = []
-        budget = self.budgets.values[state[BUDGET]]
+        budget = self.budgets[state[BUDGET]]
         if state[COORDINATOR] >= 0:
             if budget.has("crashes"):
                 self._crash(found, state, budget)
             if state[WRITING]:
-                core = self.coordinators.live[state[COORDINATOR]]
+                core = self.coordinators.cores[state[COORDINATOR]]
                 written = self.put(state, DISK, state[WRITING])
                 self._coordinate(found, Step("writes"), written, Persisted(core._token))
                 if self.config.reduced:
@@ -185,33 +185,33 @@ class MigrationWorld(MigrationStates):
         actions: Sequence[MigrationAction],
     ) -> None:
         after = list(state)
-        if not self.coordinators.live[after[COORDINATOR]]._is_writing:
+        if not self.coordinators.cores[after[COORDINATOR]]._is_writing:
             after[WRITING] = 0
         sent: list[tuple[int, int]] = []
         for action in actions:
             match action:
                 case Persist(record, _):
-                    after[WRITING] = self.records.number(record)
+                    after[WRITING] = self.records.of(record)
                 case ToSwitch(switch, request):
-                    sent.append((self.switches.index(switch), self.messages.number(request)))
+                    sent.append((self.switches.index(switch), self.messages.of(request)))
                 case DrainJob() | TreeStands():
                     at = self._at_job + self.jobs.index(action.job)
-                    seat = self.seats.values[after[at]]
+                    seat = self.seats[after[at]]
                     if isinstance(action, TreeStands):
                         self._judge_tree(after, action)
                     if seat.is_alive:
-                        after[at] = self.seats.number(seat._replace(order=action, is_old=False, drained=0))
+                        after[at] = self.seats.of(seat._replace(order=action, is_old=False, drained=0))
                 case PlanStands():
                     pass
                 case Blame() | Deposed():
-                    after[BROKEN] = self.words.number(f"the coordinator says: {action}")
+                    after[BROKEN] = self.words.of(f"the coordinator says: {action}")
                 case _:
                     assert_never(action)
         self._send(found, step, after, sent)
 
     def _judge_tree(self, after: list[int], stands: TreeStands) -> None:
-        budget = self.budgets.values[after[BUDGET]]
-        full = self.budgets.values[0]
+        budget = self.budgets[after[BUDGET]]
+        full = self.budgets[0]
         is_alive = self.job_seats(after)[stands.job].is_alive
         if not is_alive or (budget.reboots, budget.run_outs) != (full.reboots, full.run_outs):
             return
@@ -219,7 +219,7 @@ class MigrationWorld(MigrationStates):
             ledger = self.ledger(after, self.switches.index(name))
             if not any((its.job, its.epoch) == (stands.job, stands.epoch) for its in ledger._held):
                 rule = f"job {stands.job} is told that its tree stands, and switch {name} has lent it nothing"
-                after[BROKEN] = self.words.number(rule)
+                after[BROKEN] = self.words.of(rule)
 
     def _crash(self, found: list[tuple[Step, State]], state: State, budget: Budget) -> None:
         """What the disk was about to have, it has or has not."""
@@ -229,21 +229,21 @@ class MigrationWorld(MigrationStates):
             after[DISK] = state[WRITING] if is_written else state[DISK]
             after[WRITING] = 0
             for at in range(self._at_job, self._at_bag):
-                seat = self.seats.values[after[at]]
+                seat = self.seats[after[at]]
                 is_old = seat.order is not None
-                after[at] = self.seats.number(seat._replace(is_old=is_old, drained=0))
-            after[BUDGET] = self.budgets.number(budget.less("crashes"))
+                after[at] = self.seats.of(seat._replace(is_old=is_old, drained=0))
+            after[BUDGET] = self.budgets.of(budget.less("crashes"))
             faults = ("crash",)
             found.append((Step("crashes", which=is_written, faults=faults), self.tidy(after)))
             if budget.no_return:
                 gone = budget.less("crashes")._replace(no_return=budget.no_return - 1)
                 for_ever = [*after]
                 for_ever[COORDINATOR] = GONE
-                for_ever[BUDGET] = self.budgets.number(gone)
+                for_ever[BUDGET] = self.budgets.of(gone)
                 found.append((Step("is gone", which=is_written, faults=faults), self.tidy(for_ever)))
 
     def _restart(self, found: list[tuple[Step, State]], state: State) -> None:
-        record = self._remembers(self.records.values[state[DISK]])
+        record = self._remembers(self.records[state[DISK]])
         local, actions = self.coordinators.born(record)
         self._carry_out(found, Step("restarts"), self.put(state, COORDINATOR, local), actions)
 
@@ -253,18 +253,18 @@ class MigrationWorld(MigrationStates):
         if plans < self.plans:
             wanted = self.config.scenario.wanted(plans)
             self._coordinate(found, Step("plans", plans + 1), self.put(state, PLANS, plans + 1), wanted)
-        if self.coordinators.live[state[COORDINATOR]]._plan < plans:
+        if self.coordinators.cores[state[COORDINATOR]]._plan < plans:
             self._coordinate(found, Step("plans", plans), state, self.config.scenario.wanted(plans - 1))
 
     def _expire(self, found: list[tuple[Step, State]], state: State) -> None:
-        core = self.coordinators.live[state[COORDINATOR]]
+        core = self.coordinators.cores[state[COORDINATOR]]
         if core._is_writing:
             return
         for at, name in enumerate(self.switches):
             known = core._switches[name]
             if known.asked is not None:
                 key = (known.asked.term, known.asked.number)
-                is_due = all(key != key_of(self.messages.values[its]) for its in self.bag(state, at))
+                is_due = all(key != key_of(self.messages[its]) for its in self.bag(state, at))
             else:
                 ledger = self.ledger(state, at)
                 is_due = (known.boot, set(known.held)) != (ledger.config.boot, set(ledger._held))
@@ -285,8 +285,8 @@ class MigrationWorld(MigrationStates):
             for index, number in enumerate(bag):
                 if index and bag[index - 1] == number:
                     continue
-                message = self.messages.values[number]
-                rest = self.bags.number(bag[:index] + bag[index + 1 :])
+                message = self.messages[number]
+                rest = self.bags.of(bag[:index] + bag[index + 1 :])
                 taken = self.put(state, self._at_bag + at, rest)
                 if isinstance(message, SlotRequest):
                     local, actions = self.ledgers[at].step(
@@ -314,15 +314,15 @@ class MigrationWorld(MigrationStates):
         for action in actions:
             match action:
                 case ToController(message):
-                    sent.append((at, self.messages.number(message)))
+                    sent.append((at, self.messages.of(message)))
                 case SlotFreed(lease, has_run_out):
                     if not has_run_out and (lease.job, lease.epoch) in self.used(state):
                         rule = f"switch {self.switches[at]} releases the slot of {lease}, which uses it"
-                        after[BROKEN] = self.words.number(rule)
+                        after[BROKEN] = self.words.of(rule)
                 case SlotTaken() | ToHost():
                     pass
                 case Blame():
-                    after[BROKEN] = self.words.number(f"switch {self.switches[at]} says: {action}")
+                    after[BROKEN] = self.words.of(f"switch {self.switches[at]} says: {action}")
                 case _:
                     assert_never(action)
         self._send(found, step, after, sent)
@@ -336,7 +336,7 @@ class MigrationWorld(MigrationStates):
     ) -> None:
         """Add the step, with each choice of faults for what is sent."""
         ways: list[tuple[tuple[str, ...], tuple[tuple[int, int], ...], Budget]]
-        ways = [(step.faults, (), self.budgets.values[state[BUDGET]])]
+        ways = [(step.faults, (), self.budgets[state[BUDGET]])]
         for at, number in sent:
             item = (at, number)
             longer = []
@@ -351,25 +351,25 @@ class MigrationWorld(MigrationStates):
             ways = longer
         for faults, put, budget in ways:
             after = state.copy()
-            after[BUDGET] = self.budgets.number(budget)
+            after[BUDGET] = self.budgets.of(budget)
             for at, number in put:
-                bag = self.bags.values[after[self._at_bag + at]]
-                after[self._at_bag + at] = self.bags.number(tuple(sorted((*bag, number))))
+                bag = self.bags[after[self._at_bag + at]]
+                after[self._at_bag + at] = self.bags.of(tuple(sorted((*bag, number))))
             found.append((step._replace(faults=faults), self.tidy(after)))
 
     # -- jobs and switches ---------------------------------------------------------------------
 
     def _seat(self, found: list[tuple[Step, State]], state: State, at: int, job: str, budget: Budget) -> None:
         place = self._at_job + at
-        seat = self.seats.values[state[place]]
-        core = self.coordinators.live[state[COORDINATOR]] if state[COORDINATOR] >= 0 else None
+        seat = self.seats[state[place]]
+        core = self.coordinators.cores[state[COORDINATOR]] if state[COORDINATOR] >= 0 else None
         if not seat.is_alive:
             if core is not None and job in core._jobs and not core._jobs[job].is_ended:
                 self._coordinate(found, Step("is heard to have ended", at), state, JobEnded(job))
             return
-        dead = self.put(state, place, self.seats.number(Seat(is_alive=False)))
+        dead = self.put(state, place, self.seats.of(Seat(is_alive=False)))
         if budget.has("deaths"):
-            less = self.budgets.number(budget.less("deaths"))
+            less = self.budgets.of(budget.less("deaths"))
             found.append((Step("dies", at, faults=("death",)), self.put(dead, BUDGET, less)))
         if self.config.scenario.jobs_end and seat.uses is not None:
             found.append((Step("ends", at), dead))
@@ -385,10 +385,10 @@ class MigrationWorld(MigrationStates):
             case _:
                 assert_never(seat.order)
         if after is not None:
-            obeyed = self.seats.number(after._replace(is_old=False))
+            obeyed = self.seats.of(after._replace(is_old=False))
             found.append((Step("obeys", at), self.put(state, place, obeyed)))
         if seat.drained and core is not None:
-            heard_of = self.put(state, place, self.seats.number(seat._replace(drained=0)))
+            heard_of = self.put(state, place, self.seats.of(seat._replace(drained=0)))
             event = JobDrained(job, seat.drained)
             self._coordinate(found, Step("is heard to have drained", at), heard_of, event)
 
@@ -398,12 +398,12 @@ class MigrationWorld(MigrationStates):
         if budget.has("reboots"):
             fresh = list(state)
             fresh[place] = ledgers.restarted(state[place])
-            fresh[BUDGET] = self.budgets.number(budget.less("reboots"))
+            fresh[BUDGET] = self.budgets.of(budget.less("reboots"))
             _, actions = ledgers.step(fresh[place], ControllerArrived())
             self._serve(found, Step("reboots", at, faults=("reboot",)), tuple(fresh), at, actions)
         name = self.switches[at]
-        if budget.has("outages") and core >= 0 and not self.coordinators.live[core]._switches[name].is_lost:
-            less = self.put(state, BUDGET, self.budgets.number(budget.less("outages")))
+        if budget.has("outages") and core >= 0 and not self.coordinators.cores[core]._switches[name].is_lost:
+            less = self.put(state, BUDGET, self.budgets.of(budget.less("outages")))
             self._coordinate(found, Step("is lost", at, faults=("outage",)), less, SwitchLost(name))
         seats = self.job_seats(state)
         for lease in self.ledger(state, at)._held:
@@ -419,7 +419,7 @@ class MigrationWorld(MigrationStates):
             after = list(state)
             after[place] = local
             if not is_free:
-                after[BUDGET] = self.budgets.number(budget.less("run_outs"))
+                after[BUDGET] = self.budgets.of(budget.less("run_outs"))
             faults = () if is_free else ("run-out",)
-            which = self.words.number(str(lease))
+            which = self.words.of(str(lease))
             self._serve(found, Step("lets run out", at, which, faults), tuple(after), at, actions)

@@ -8,7 +8,7 @@ went wrong, in the rank's own view or by what it took; nothing goes wrong in a h
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 import numpy as np
 
@@ -28,8 +28,6 @@ from inaproto.core.host.engines.in_network import (
     Submit,
     TakeResult,
 )
-from inaproto.core.host.message_window import MessageWindow
-from inaproto.core.host.operation_queue import OperationQueue
 from inaproto.core.rdma.reliable_connection import ACK, NAK_SEQUENCE, Outcome
 from inaproto.core.rdma.requester import (
     AckArrived,
@@ -73,7 +71,13 @@ LATER: Final = Instant(1 << 60)
 
 _NO_PAYLOAD: Final = np.empty((1, 0), np.uint8)
 _NO_REQUEST: Final = np.zeros(1, np.bool_)
-_CONSTANT: Final = frozenset({"config", "counters", "_config"})
+LEFT_OUT: Final = frozenset({"config", "counters", "_config", "_packets", "_rank", "_steady_window"}) | {
+    "_now",
+    "_outbox",
+    "_completions",
+}
+"""Attributes of a rank and its cores that never change, are only counted, or are set before they are read; no
+name of these means anything else in another core."""
 
 
 class LiveRank:
@@ -118,23 +122,13 @@ class LiveRank:
         self.headers = [b""] * slots
         self.violation: str | None = None
         self._now = NOW
-        self._sent: list[tuple[Channel, int]] = []
+        self._outbox: list[tuple[Channel, int]] = []
         self._completions: deque[ResultArrived | SendCompleted] = deque()
-
-    def fork(self) -> LiveRank:
-        twin = object.__new__(LiveRank)
-        vars(twin).update(vars(self))
-        twin.engine = fork_core(self.engine)
-        twin.requester = fork_core(self.requester)
-        twin.responder = fork_core(self.responder)
-        twin.slots = list(self.slots)
-        twin.headers = list(self.headers)
-        return twin
 
     def step(self, event: int, clock: Instant | None = None) -> Sent:
         """Step. With a ``clock``, time is what it says, and not what ``event`` says."""
         self._now = clock if clock is not None else LATER if event & 1 and event >= 0 else NOW
-        self._sent = []
+        self._outbox = []
         self._completions = deque()
         if event == START:
             config = self._config
@@ -153,7 +147,7 @@ class LiveRank:
             if isinstance(completion, ResultArrived):
                 self._judge(completion, actions)
             self._ring(actions)
-        return tuple(self._sent)
+        return tuple(self._outbox)
 
     def normalise(self) -> None:
         """``rank_machine`` says why nothing later depends on what is overwritten."""
@@ -167,17 +161,6 @@ class LiveRank:
             state["_went_back"] = None if to < state["_una"] else (to, NOW)
         if self._steady_window:
             state["_window_credit"] = 0
-
-    def fingerprint(self) -> tuple[Any, ...]:
-        """Equal for ranks that will do the same."""
-        return (
-            _values(self.engine),
-            _values(self.requester),
-            _values(self.responder),
-            tuple(self.slots),
-            tuple(self.headers),
-            self.violation,
-        )
 
     # -- the network ---------------------------------------------------------------------------
 
@@ -237,7 +220,7 @@ class LiveRank:
                 aeth=(reply.syndrome, 0),
             )
             before = (self._rank - 1) % self._config.ranks
-            self._sent.append((before * PATHS + Path.ACK, self._packets.number(frames.tobytes())))
+            self._outbox.append((before * PATHS + Path.ACK, self._packets.number(frames.tobytes())))
 
     # -- the requester -------------------------------------------------------------------------
 
@@ -280,7 +263,7 @@ class LiveRank:
                 imm=write.imm if number == last else None,
             )
             channel = self._rank * PATHS + Path.DATA
-            self._sent.append((channel, self._packets.number(frames.tobytes())))
+            self._outbox.append((channel, self._packets.number(frames.tobytes())))
 
     def _message_bytes(self, serial: int, nbytes: int) -> bytes:
         """What a NIC reads when it sends a message: whatever its memory holds now."""
@@ -375,28 +358,3 @@ class LiveRank:
     def _broken(self, what: str) -> None:
         if self.violation is None:
             self.violation = f"rank {self._rank}: {what}"
-
-
-def fork_core(core: Any) -> Any:
-    """A copy that can step without touching the original: queues are copied, all else is immutable."""
-    twin = object.__new__(type(core))
-    for name, value in vars(core).items():
-        if isinstance(value, MessageWindow | OperationQueue):
-            value = fork_core(value)
-        elif isinstance(value, deque):
-            value = value.copy()
-        object.__setattr__(twin, name, value)
-    return twin
-
-
-def _values(core: Any) -> tuple[Any, ...]:
-    frozen: list[Any] = []
-    for name, value in vars(core).items():
-        if name in _CONSTANT:
-            continue
-        if isinstance(value, MessageWindow | OperationQueue):
-            value = _values(value)
-        elif isinstance(value, deque):
-            value = tuple(value)
-        frozen.append(value)
-    return tuple(frozen)

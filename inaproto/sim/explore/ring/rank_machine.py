@@ -1,9 +1,7 @@
 """One rank of the explored ring: the real ring engine, requester and responder, as a finite machine.
 
-Every step (a packet, a timer) is computed once by the real cores and then remembered: a machine is a table
-``(local state, event) -> (local state, packets sent)``, filled while the search goes on.
-
-What makes a local state is all that the cores hold, less what has no influence on any later step:
+Events are packets and timers. What makes a local state is all that the cores hold, less what has no
+influence on any later step:
 
 - counters, and configurations, which never change;
 - absolute times. The ring engine's clock stands still (its deadlines only report stalls). In the requester,
@@ -25,51 +23,37 @@ packets that are longer on their way); receives are posted ahead, as the daemon 
 
 from __future__ import annotations
 
-from typing import Any
-
+from inaproto.sim.explore.machine import Machine
+from inaproto.sim.explore.ring import live_rank
 from inaproto.sim.explore.ring.config import RingWorldConfig
 from inaproto.sim.explore.ring.live_rank import LiveRank
 from inaproto.sim.explore.ring.packet_table import PacketTable, Sent
 
 
-class RankMachine:
-    """The table of one rank; states are numbers from 0."""
+class RankMachine(Machine[LiveRank]):
+    """The table of one rank."""
 
     def __init__(self, config: RingWorldConfig, packets: PacketTable, rank: int) -> None:
-        self._live: list[LiveRank] = []
-        self._number: dict[tuple[Any, ...], int] = {}
-        self._steps: dict[tuple[int, int], tuple[int, Sent]] = {}
+        super().__init__(live_rank.LEFT_OUT, LiveRank.normalise)
         self.violations: dict[int, str] = {}
         self.progress: list[tuple[int, int, int]] = []
         self.done: list[bool] = []
         self.armed: list[bool] = []
         """Whether the retransmission timer runs."""
-        self._enter(LiveRank(config, packets, rank))
-
-    def __len__(self) -> int:
-        return len(self._live)
+        self.enter(LiveRank(config, packets, rank))
 
     def unacknowledged(self, state: int) -> tuple[tuple[int, int], ...]:
-        return self._live[state].unacknowledged
+        return self.cores[state].unacknowledged
 
     def step(self, state: int, event: int) -> tuple[int, Sent]:
-        known = self._steps.get((state, event))
-        if known is None:
-            live = self._live[state].fork()
-            sent = live.step(event)
-            known = self._steps[state, event] = self._enter(live), sent
-        return known
+        return self.known(state, event, lambda live: live.step(event))
 
-    def _enter(self, live: LiveRank) -> int:
-        live.normalise()
-        fingerprint = live.fingerprint()
-        number = self._number.get(fingerprint)
-        if number is None:
-            number = self._number[fingerprint] = len(self._live)
-            self._live.append(live)
-            self.progress.append(live.progress)
-            self.done.append(live.is_done)
-            self.armed.append(live.requester.deadline is not None)
-            if live.violation is not None:
-                self.violations[number] = live.violation
+    def enter(self, core: LiveRank) -> int:
+        number = super().enter(core)
+        if number == len(self.done):
+            self.progress.append(core.progress)
+            self.done.append(core.is_done)
+            self.armed.append(core.requester.deadline is not None)
+            if core.violation is not None:
+                self.violations[number] = core.violation
         return number

@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from inaproto.sim.explore.engine import TooManyStates
+from inaproto.sim.explore.machine import Numbers
 from inaproto.sim.explore.ring.config import RingWorldConfig
 from inaproto.sim.explore.ring.live_rank import START, TIMER
 from inaproto.sim.explore.ring.packet_table import PATHS, Channel, PacketTable, Path, Sent
@@ -90,14 +91,11 @@ class RingWorld:
         self.switch = switch(config, self.packets)
         self.ranks = [RankMachine(config, self.packets, rank) for rank in range(config.ranks)]
         self._bridged: set[int] = set()
-        empty = ((), (), ())
-        self._flows: list[tuple[tuple[int, ...], ...]] = [empty]
-        self._flow_number: dict[tuple[tuple[int, ...], ...], int] = {empty: 0}
+        self._flows: Numbers[tuple[tuple[int, ...], ...]] = Numbers(((), (), ()))
         self._heads: list[tuple[int, ...]] = [(-1, -1, -1)]
         self._popped: dict[tuple[int, int], int] = {}
         self._pushed: dict[tuple[int, int, int], int] = {}
-        self._extras: list[Extra] = []
-        self._extra_number: dict[Extra, int] = {}
+        self._extras: Numbers[Extra] = Numbers()
         self._outcomes: dict[tuple[Sent, int], list[Outcome]] = {}
         self._due: dict[tuple[int, int, int], bool] = {}
         self._full = Extra(config.losses, config.duplicates, config.early_timers, 0, ())
@@ -106,7 +104,7 @@ class RingWorld:
 
     def initial(self) -> Iterable[State]:
         ranks = self.config.ranks
-        yield (0,) * ranks + (0,) + (0,) * ranks + (self._extra(self._full),)
+        yield (0,) * ranks + (0,) + (0,) * ranks + (self._extras.of(self._full),)
 
     def is_fault(self, step: Step) -> bool:
         return bool(step.faults) or step.what == EXPIRE_EARLY
@@ -142,7 +140,7 @@ class RingWorld:
         if extra.started < ranks:
             machine = self.ranks[extra.started]
             to, sent = machine.step(state[extra.started], START)
-            begun = self._extra(extra._replace(started=extra.started + 1))
+            begun = self._extras.of(extra._replace(started=extra.started + 1))
             self._branch(found, BEGIN, extra.started, state, extra.started, to, sent, begun)
             return found
         settled = not (extra.early or extra.late or (config.reorder and extra.duplicates))
@@ -222,7 +220,7 @@ class RingWorld:
             before = self._extras[extra]
             if self._spares(before, flow):
                 return
-            extra = self._extra(before._replace(early=before.early - 1))
+            extra = self._extras.of(before._replace(early=before.early - 1))
         self._branch(found, EXPIRE_EARLY if early else EXPIRE, flow, state, flow, to, sent, extra)
 
     def _is_due(self, flow: int, local: int, switch: int) -> bool:
@@ -240,7 +238,7 @@ class RingWorld:
         channel, packet = extra.late[index]
         flow, path = divmod(channel, PATHS)
         ranks = self.config.ranks
-        rest = self._extra(extra._replace(late=extra.late[:index] + extra.late[index + 1 :]))
+        rest = self._extras.of(extra._replace(late=extra.late[:index] + extra.late[index + 1 :]))
         if path == Path.DATA:
             component, (to, sent) = ranks, self.switch.step(state[ranks], packet)
         else:
@@ -320,7 +318,7 @@ class RingWorld:
                     f"{OUTCOMES_MAX:,} ways: choose a smaller world"
                 )
         for faults, put, left in partial:
-            yield faults, put, self._extra(left)
+            yield faults, put, self._extras.of(left)
 
     def _spares(self, left: Extra, flow: int) -> bool:
         """Whether a first fault may not strike there: reduction 2."""
@@ -333,18 +331,9 @@ class RingWorld:
 
     # -- tables --------------------------------------------------------------------------------
 
-    def _extra(self, extra: Extra) -> int:
-        number = self._extra_number.get(extra)
-        if number is None:
-            number = self._extra_number[extra] = len(self._extras)
-            self._extras.append(extra)
-        return number
-
     def _flow(self, content: tuple[tuple[int, ...], ...]) -> int:
-        number = self._flow_number.get(content)
-        if number is None:
-            number = self._flow_number[content] = len(self._flows)
-            self._flows.append(content)
+        number = self._flows.of(content)
+        if number == len(self._heads):
             self._heads.append(tuple(path[0] if path else -1 for path in content))
         return number
 
