@@ -26,14 +26,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from inaproto.errors import JOB_ERRORS, DecodeError, JobError, LocalMisuse
 from inaproto.wire.control import ControlRecord, encode_control
+from inaproto.wire.messages import (
+    capture,
+    client,
+    controller,
+    ina,
+    model_connections,
+    models,
+    probe,
+    sharing,
+    slots,
+    switch,
+    trees,
+)
 from inaproto.wire.messages.array_frames import Frame, encode_frame
-from inaproto.wire.messages.capture import CAPTURE_MESSAGES
-from inaproto.wire.messages.client import CLIENT_MESSAGES
-from inaproto.wire.messages.controller import CONTROLLER_MESSAGES
 from inaproto.wire.messages.fields import (
     NO_PAYLOAD,
     FreeMap,
@@ -45,13 +55,7 @@ from inaproto.wire.messages.fields import (
     give_fields,
     take_fields,
 )
-from inaproto.wire.messages.ina import INA_MESSAGES, POOL_DEFAULT
-from inaproto.wire.messages.model_connections import MODEL_CONNECTION_MESSAGES
-from inaproto.wire.messages.models import MODEL_MESSAGES
-from inaproto.wire.messages.probe import LINK_MESSAGES
-from inaproto.wire.messages.slots import SLOT_MESSAGES
-from inaproto.wire.messages.switch import SWITCH_MESSAGES
-from inaproto.wire.messages.trees import TREE_MESSAGES
+from inaproto.wire.messages.ina import POOL_DEFAULT
 from inaproto.wire.messages.types import (
     U16,
     U24,
@@ -71,10 +75,10 @@ from inaproto.wire.messages.types import (
     RankGroups,
     Ranks,
     Secret,
+    messages_of,
 )
 from inaproto.wire.messages.types import Message as Message  # noqa: PLC0414  who sends one finds it here
 from inaproto.wire.messages.types import PathAsked as PathAsked  # noqa: PLC0414  beside RingPath
-from inaproto.wire.sharing_messages import SHARING_MESSAGES
 
 RingPath = Literal["switch", "chain", "overlay", "ring", "shared"]
 """How a ring's operations are summed: in the switches, along the chain of its hosts, up a tree of them
@@ -121,21 +125,19 @@ class UnknownMessage(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status(Message):
-    TYPE: ClassVar[str] = "status"
+class Status(Message, type="status"):
+    """Asks for a ``StatusReply``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusReply(Message):
-    TYPE: ClassVar[str] = "status_reply"
+class StatusReply(Message, type="status_reply"):
     body: Annotated[Mapping[str, Any], FreeMap()] = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Error(Message):
+class Error(Message, type="error"):
     """A request failed: ``of`` is its id; ``op_index`` names the operation where there is one."""
 
-    TYPE: ClassVar[str] = "error"
     code: Name
     message: Explanation
     of: U64 = 0
@@ -143,8 +145,7 @@ class Error(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hello(Message):
-    TYPE: ClassVar[str] = "hello"
+class Hello(Message, type="hello"):
     host: Name
     mac: Mac
     ip: Ip
@@ -167,8 +168,7 @@ SWITCH_UNKNOWN: Final = "switch_unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome(Message):
-    TYPE: ClassVar[str] = "welcome"
+class Welcome(Message, type="welcome"):
     boot_id: Name
     """Drawn when the switch started: a host sees by it that the switch has forgotten its rings."""
     port_path: Path
@@ -176,7 +176,7 @@ class Welcome(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member(Message):
+class Member(Message, type="member"):
     """A rank of a job is on this host, with these addresses and parameters.
 
     ``out`` and ``into`` are those of the host's link for the job: the same for all its ranks of the job.
@@ -185,7 +185,6 @@ class Member(Message):
     with its job where it was. ``progress`` counts the result messages that it has, since the job began.
     """
 
-    TYPE: ClassVar[str] = "member"
     job: Name
     rank: U16
     size: Positive16
@@ -215,7 +214,7 @@ class Member(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ring(Message):
+class Ring(Message, type="ring"):
     """All ranks are there: how this host connects. Sent once for each of its ranks, with the ``id`` of its
     ``Member`` and otherwise the same; it connects once.
 
@@ -226,7 +225,6 @@ class Ring(Message):
     ``donor``: results before it are passed along the ring to who lacks them, from there on all sum anew.
     """
 
-    TYPE: ClassVar[str] = "ring"
     job: Name
     ring_id: U32
     epoch: U32
@@ -258,19 +256,17 @@ class Ring(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready(Message):
+class Ready(Message, type="ready"):
     """This host's queue pairs are connected and its receives posted; ``rank`` is any of its ranks."""
 
-    TYPE: ClassVar[str] = "ready"
     job: Name
     rank: U16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start(Message):
+class Start(Message, type="start"):
     """All hosts are ready."""
 
-    TYPE: ClassVar[str] = "start"
     job: Name
     ring_id: U32
     ina_ring_id: U32 = 0
@@ -284,10 +280,9 @@ class Start(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpStarted(Message):
+class OpStarted(Message, type="op_started"):
     """This rank's operation makes no progress; who is not in it?"""
 
-    TYPE: ClassVar[str] = "op_started"
     job: Name
     rank: U16
     op_index: U32
@@ -300,13 +295,12 @@ class OpStarted(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobStatus(Message):
+class JobStatus(Message, type="job_status"):
     """Answer to ``OpStarted``: ranks not seen in that operation, and what differs between ranks.
 
     Without ``op_index`` it is about ranks that have yet to join.
     """
 
-    TYPE: ClassVar[str] = "job_status"
     job: Name
     op_index: U32 | None = None
     waiting_for: Ranks
@@ -314,13 +308,12 @@ class JobStatus(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken(Message):
+class Broken(Message, type="broken"):
     """The ring cannot go on at this host, which is well, as its processes are: another ring may.
 
     ``rank`` is any of its ranks.
     """
 
-    TYPE: ClassVar[str] = "broken"
     job: Name
     rank: U16
     ring_id: U32
@@ -330,10 +323,9 @@ class Broken(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halt(Message):
+class Halt(Message, type="halt"):
     """The ring has ended: take nothing more of it, make queue pairs for the next, and say where you are."""
 
-    TYPE: ClassVar[str] = "halt"
     job: Name
     ring_id: U32
     path: PathField
@@ -346,13 +338,12 @@ class Halt(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halted(Message):
+class Halted(Message, type="halted"):
     """Answer to ``Halt``: the host's progress (as in ``Member``), and its queue pairs for the next ring.
 
     ``rank`` is any of its ranks.
     """
 
-    TYPE: ClassVar[str] = "halted"
     job: Name
     rank: U16
     ring_id: U32
@@ -369,8 +360,7 @@ class Halted(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone(Message):
-    TYPE: ClassVar[str] = "gone"
+class Gone(Message, type="gone"):
     job: Name
     rank: U16
     reason: Explanation
@@ -380,10 +370,9 @@ class Gone(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Regroup(Message):
+class Regroup(Message, type="regroup"):
     """This rank goes on without those that are lost. The client does not know ``ring_id``, and says 0."""
 
-    TYPE: ClassVar[str] = "regroup"
     job: Name
     """Job that has failed because a rank was lost."""
     ring_id: U32
@@ -394,10 +383,9 @@ class Regroup(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Regrouped(Message):
+class Regrouped(Message, type="regrouped"):
     """Answer to ``Regroup``, the same for all that get one; who is not to go on gets an ``Error``."""
 
-    TYPE: ClassVar[str] = "regrouped"
     job: Name
     """Job to join next, each with the index of its old rank in ``ranks``."""
     ranks: Ranks
@@ -407,13 +395,12 @@ class Regrouped(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left(Message):
+class Left(Message, type="left"):
     """This rank has all its results and left in good order.
 
     Its queue pairs stay until ``Closed``: the other ranks may still have to repeat what it must acknowledge.
     """
 
-    TYPE: ClassVar[str] = "left"
     job: Name
     rank: U16
     operations: U32
@@ -421,23 +408,21 @@ class Left(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed(Message):
+class Closed(Message, type="closed"):
     """All ranks have left: the ring is gone, its queue pairs can go."""
 
-    TYPE: ClassVar[str] = "closed"
     job: Name
     ring_id: U32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed(Message):
+class Failed(Message, type="failed"):
     """The job cannot go on; ``code`` is that of a ``JobError``.
 
     ``ring_id`` is that of its ring; 0 where the switch knows of none. A rank that joins the job anew is not
     concerned by it: it has no ring yet, and its join is refused by an ``Error``.
     """
 
-    TYPE: ClassVar[str] = "failed"
     job: Name
     ring_id: U32 = 0
     code: Name
@@ -445,51 +430,30 @@ class Failed(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ping(Message):
-    TYPE: ClassVar[str] = "ping"
+class Ping(Message, type="ping"):
+    """Asks for a ``Pong``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pong(Message):
-    TYPE: ClassVar[str] = "pong"
+class Pong(Message, type="pong"):
+    """Answers a ``Ping``."""
 
 
-_ALL: Final[tuple[type[Message], ...]] = (
-    *CLIENT_MESSAGES,
-    Status,
-    StatusReply,
-    Error,
-    Hello,
-    Welcome,
-    Member,
-    Ring,
-    Ready,
-    Start,
-    OpStarted,
-    JobStatus,
-    Broken,
-    Halt,
-    Halted,
-    Gone,
-    Regroup,
-    Regrouped,
-    Left,
-    Closed,
-    Failed,
-    Ping,
-    Pong,
-    *INA_MESSAGES,
-    *SWITCH_MESSAGES,
-    *CAPTURE_MESSAGES,
-    *CONTROLLER_MESSAGES,
-    *SLOT_MESSAGES,
-    *TREE_MESSAGES,
-    *SHARING_MESSAGES,
-    *MODEL_CONNECTION_MESSAGES,
-    *MODEL_MESSAGES,
-    *LINK_MESSAGES,
+_ROOMS: Final = (
+    vars(client),
+    globals(),
+    vars(ina),
+    vars(switch),
+    vars(capture),
+    vars(controller),
+    vars(slots),
+    vars(trees),
+    vars(sharing),
+    vars(model_connections),
+    vars(models),
+    vars(probe),
 )
-MESSAGES: Final[Mapping[str, type[Message]]] = {cls.TYPE: cls for cls in _ALL}
+MESSAGES: Final[Mapping[str, type[Message]]] = {cls.TYPE: cls for cls in messages_of(*_ROOMS)}
 
 
 def encode_message(message: Message) -> bytes:

@@ -16,8 +16,8 @@ import trio
 
 from inaproto.core.migration.moves import STABLE
 from inaproto.core.sharing.events import Mark, Noted, PoolFree, TurnStands
-from inaproto.core.sharing.messages import Version
 from inaproto.units import Epoch, JobId, OpIndex
+from inaproto.wire.messages.sharing import Version
 from inaproto_controller.service.live_history import LiveHistory
 from tests.controller.live_controllers import LiveController, WallClock, live_controller
 

@@ -15,20 +15,21 @@ from inaproto.core.sharing.events import SharingConfig
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.net.unix_sockets import UNIX, listen_unix
 from inaproto.ports import ByteStream
+from inaproto.units import JobId, OpIndex
 from inaproto.wire.control import encode_control
 from inaproto.wire.control_messages import Error, Message
 from inaproto.wire.messages.controller import AgentHello, AgentReport, AgentRole, AgentWelcome, HoldRecord
-from inaproto.wire.sharing_messages import (
+from inaproto.wire.messages.sharing import (
+    Abort,
+    Ask,
+    Commit,
+    Done,
+    Prepare,
+    Seat,
     SeatHold,
-    SeatRecord,
-    SharingAbort,
-    SharingAsk,
-    SharingCommit,
-    SharingDone,
-    SharingPrepare,
     SharingSeats,
-    SharingVote,
-    VersionRecord,
+    Version,
+    Vote,
 )
 from inaproto_controller.cluster.desired import Desired, Job, JobSpec, JobState
 from inaproto_controller.service.agents import Agents
@@ -47,8 +48,8 @@ class Host:
         self.connection = connection
         self.stream = ControlStream(connection)
 
-    def seat(self, job: str, life: int = 1) -> SeatRecord:
-        return SeatRecord(job=job, host=self.name, life=life)
+    def seat(self, job: str, life: int = 1) -> Seat:
+        return Seat(JobId(job), self.name, life)
 
     async def has(self, *jobs: str, ring_id: int = 5, hosts: int = 2, pool: str = POOL) -> None:
         await self.stream.send(
@@ -69,20 +70,20 @@ class Host:
             while True:
                 await self.stream.receive()
 
-    async def votes(self, index: int) -> SharingPrepare:
-        asked: SharingPrepare = await self.hears(SharingPrepare)
-        await self.stream.send(SharingVote(seat=asked.seat, version=asked.version, index=index, in_ina=False))
+    async def votes(self, index: int) -> Prepare:
+        asked: Prepare = await self.hears(Prepare)
+        await self.stream.send(Vote(asked.seat, asked.version, OpIndex(index), in_ina=False))
         return asked
 
-    async def commits(self) -> SharingCommit:
+    async def commits(self) -> Commit:
         """The next round, at operation 0."""
         while True:
             asked = await self.votes(0)
             message = None
-            while not isinstance(message, SharingAbort | SharingCommit):
+            while not isinstance(message, Abort | Commit):
                 message = await self.stream.receive()
-            if isinstance(message, SharingCommit):
-                await self.stream.send(SharingDone(seat=asked.seat, version=asked.version))
+            if isinstance(message, Commit):
+                await self.stream.send(Done(seat=asked.seat, version=asked.version))
                 return message
 
 
@@ -146,7 +147,7 @@ async def test_an_operation_that_cannot_be_is_no_vote(runtime_dir: Path, index: 
     async with controlled(runtime_dir) as its:
         bad, good = await its.host("h0"), await its.host("h1")
         await bad.has("bad", "other", hosts=1)
-        asked = await bad.hears(SharingPrepare)
+        asked = await bad.hears(Prepare)
         version = {"term": asked.version.term, "number": asked.version.number}
         seat = {"job": asked.seat.job, "host": "h0", "life": 1}
         vote = encode_control("sharing_vote", 0, seat=seat, version=version, index=index, in_ina=False)
@@ -171,9 +172,9 @@ async def test_a_seat_is_heard_by_its_group_alone(runtime_dir: Path) -> None:
         await one.has("a", hosts=1)
         await one.commits()
         for number in (50, 51):
-            asked = VersionRecord(term=1, number=number)
-            await one.stream.send(SharingAsk(seat=one.seat("a"), version=asked))
-            assert (await one.hears(SharingAbort)).version == asked
+            asked = Version(term=1, number=number)
+            await one.stream.send(Ask(seat=one.seat("a"), version=asked))
+            assert (await one.hears(Abort)).version == asked
 
 
 async def test_a_ring_of_another_job_that_ends_is_not_this_one(runtime_dir: Path) -> None:

@@ -13,6 +13,7 @@ import trio
 from rich.console import Console
 from trio.testing import MockClock
 
+from inaproto.units import Epoch, JobId, OpIndex
 from inaproto.wire.messages.controller import (
     AgentReport,
     AgentWelcome,
@@ -21,21 +22,22 @@ from inaproto.wire.messages.controller import (
     HoldRecord,
     SlotRecord,
 )
+from inaproto.wire.messages.sharing import (
+    Abort,
+    Commit,
+    Decision,
+    Done,
+    Drained,
+    Prepare,
+    Rule,
+    Seat,
+    SeatHold,
+    SharingSeats,
+    Turn,
+    Version,
+)
 from inaproto.wire.messages.slots import Lease, Outcome, SlotAnswer
 from inaproto.wire.messages.trees import AssignedTree, TreeWish, TreeWishes
-from inaproto.wire.sharing_messages import (
-    DecisionRecord,
-    SeatHold,
-    SeatRecord,
-    SharingAbort,
-    SharingCommit,
-    SharingDone,
-    SharingDrained,
-    SharingPrepare,
-    SharingSeats,
-    TurnGrant,
-    VersionRecord,
-)
 from inaproto_hil.crashes.campaign import Findings, Phase, Plan
 from inaproto_hil.crashes.cluster import CrashCluster
 from inaproto_hil.crashes.leader import Leader
@@ -50,8 +52,8 @@ HOSTS = ("h0", "h1")
 LEASE_S = 3.0
 
 
-def seat(job: str, host: str) -> SeatRecord:
-    return SeatRecord(job=job, host=host, life=1)
+def seat(job: str, host: str) -> Seat:
+    return Seat(JobId(job), host, 1)
 
 
 class Story:
@@ -77,13 +79,13 @@ class Story:
 
     def prepare(self, number: int, job: str) -> None:
         for host in HOSTS:
-            said = SharingPrepare(
+            said = Prepare(
                 seat=seat(job, host),
                 term=1,
-                version=VersionRecord(term=1, number=number),
-                rule="by-index",
-                granted=job,
-                over_below=0,
+                version=Version(term=1, number=number),
+                rule=Rule.BY_INDEX,
+                granted=JobId(job),
+                over_below=Epoch(0),
                 margin=0,
                 lease_ns=200_000_000,
                 peers=tuple(seat(job, one) for one in HOSTS),
@@ -93,20 +95,20 @@ class Story:
     def commit(
         self, number: int, job: str, epoch: int, *, hosts: Sequence[str] = HOSTS, first: int = 10
     ) -> None:
-        grant = TurnGrant(job=job, epoch=epoch, first=first)
+        grant = Turn(JobId(job), Epoch(epoch), OpIndex(first))
         for host in hosts:
-            said = SharingCommit(
+            said = Commit(
                 seat=seat(job, host),
                 term=1,
-                version=VersionRecord(term=1, number=number),
-                decision=DecisionRecord(granted=grant, until=0),
+                version=Version(term=1, number=number),
+                decision=Decision(grant),
             )
             self.witness.told(host, self.life, said, self.now)
 
     def done(self, number: int, job: str, hosts: Sequence[str] = HOSTS) -> None:
         for host in hosts:
-            version = VersionRecord(term=1, number=number)
-            self.witness.heard(host, SharingDone(seat=seat(job, host), version=version))
+            version = Version(term=1, number=number)
+            self.witness.heard(host, Done(seat=seat(job, host), version=version))
 
     def turn(self, number: int, job: str, epoch: int) -> None:
         self.prepare(number, job)
@@ -115,13 +117,11 @@ class Story:
 
     def drained(self, job: str, epoch: int, hosts: Sequence[str] = HOSTS) -> None:
         for host in hosts:
-            self.witness.heard(host, SharingDrained(seat=seat(job, host), epoch=epoch))
+            self.witness.heard(host, Drained(seat=seat(job, host), epoch=Epoch(epoch)))
 
     def abort(self, number: int, job: str, host: str) -> None:
-        version = VersionRecord(term=1, number=number)
-        self.witness.told(
-            host, self.life, SharingAbort(seat=seat(job, host), term=1, version=version), self.now
-        )
+        version = Version(term=1, number=number)
+        self.witness.told(host, self.life, Abort(seat=seat(job, host), term=1, version=version), self.now)
 
     def wishes(self, host: str, revision: int, *grants: tuple[int, int, int]) -> None:
         """``grants``: number, job and slot of each."""

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from inaproto.core.migration.moves import STABLE
 from inaproto.core.sharing.events import Mark, Noted, PoolFree, SharingAction, TurnStands
-from inaproto.core.sharing.messages import Version
 from inaproto.units import Epoch, JobId, OpIndex
+from inaproto.wire.messages.sharing import Version
 from inaproto_controller.cluster.desired import Desired, Job, JobSpec, JobState, SetJob, TreeNames, applied
 from inaproto_controller.service.history_records import (
     Fallback,

@@ -9,14 +9,14 @@ import trio
 
 from inaproto.core.sharing.events import SharingConfig
 from inaproto.core.sharing.group import GroupConfig
-from inaproto.units import MS, S
-from inaproto.wire.sharing_messages import (
-    SharingCommit,
-    SharingDone,
-    SharingDrained,
-    SharingEnd,
-    SharingPrepare,
-    SharingRefusal,
+from inaproto.units import MS, Epoch, S
+from inaproto.wire.messages.sharing import (
+    Commit,
+    Done,
+    Drained,
+    EndTurn,
+    Prepare,
+    Refusal,
 )
 from tests.controller.test_sharing_service import Service, granted, leading, place
 
@@ -29,16 +29,16 @@ async def turn(here: Service, host: str, *, within: float) -> None:
     """The host's job gets a turn; all that it is asked meanwhile it answers."""
     answered = 0
     with trio.fail_after(within):
-        while not any(one.decision.granted is not None for one in here.of(host, SharingCommit)):
-            asked = here.of(host, SharingPrepare)
+        while not any(one.decision.granted is not None for one in here.of(host, Commit)):
+            asked = here.of(host, Prepare)
             for prepare in asked[answered:]:
                 here.vote(host, prepare)
             answered = len(asked)
             here.news = trio.Event()
             with trio.move_on_after(0.1):
                 await here.news.wait()
-    commit = here.of(host, SharingCommit)[-1]
-    here.service.heard(host, SharingDone(seat=commit.seat, version=commit.version))
+    commit = here.of(host, Commit)[-1]
+    here.service.heard(host, Done(seat=commit.seat, version=commit.version))
 
 
 async def test_a_host_that_never_says_that_it_is_done_keeps_the_pool_for_its_lease(
@@ -47,9 +47,9 @@ async def test_a_host_that_never_says_that_it_is_done_keeps_the_pool_for_its_lea
     """It cannot read what was decided, and connects again each time."""
     async with leading() as here:
         here.report("h0", "train")
-        await here.hears("h0", SharingPrepare)
-        here.vote("h0", here.of("h0", SharingPrepare)[-1])
-        await here.hears("h0", SharingCommit)
+        await here.hears("h0", Prepare)
+        here.vote("h0", here.of("h0", Prepare)[-1])
+        await here.hears("h0", Commit)
         here.report("h1", "next")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_reconnects, here)
@@ -73,22 +73,22 @@ async def test_a_host_that_never_votes_keeps_the_pool_for_a_few_rounds(
 ) -> None:
     async with leading(Service(vote_ns=50 * MS)) as here:
         here.report("h0", "train")
-        await here.hears("h0", SharingPrepare)
+        await here.hears("h0", Prepare)
         here.report("h1", "zzz")
         async with trio.open_nursery() as nursery:
             if refuses:
                 nursery.start_soon(_refuses, here)
             await turn(here, "h1", within=LEASE_S)
             nursery.cancel_scope.cancel()
-        assert len(here.of("h0", SharingPrepare)) <= 10
+        assert len(here.of("h0", Prepare)) <= 10
 
 
 async def _refuses(here: Service) -> None:
     refused = 0
     while True:
-        asked = here.of("h0", SharingPrepare)
+        asked = here.of("h0", Prepare)
         for prepare in asked[refused:]:
-            here.service.heard("h0", SharingRefusal(seat=prepare.seat, version=prepare.version))
+            here.service.heard("h0", Refusal(seat=prepare.seat, version=prepare.version))
         refused = len(asked)
         await trio.sleep(0.01)
 
@@ -120,22 +120,22 @@ async def in_turn(here: Service, *jobs: str) -> int:
     epochs = {await _voted(here, host) for host in ("h0", "h1", "h2")}
     for host in ("h0", "h1", "h2"):
         commit = await _committed(here, host)
-        here.service.heard(host, SharingDone(seat=commit.seat, version=commit.version))
+        here.service.heard(host, Done(seat=commit.seat, version=commit.version))
         assert commit.decision.granted is not None
         epochs.add(commit.decision.granted.epoch)
     return int(max(epochs))
 
 
 async def _voted(here: Service, host: str) -> int:
-    await here.hears(host, SharingPrepare)
-    here.vote(host, here.of(host, SharingPrepare)[-1])
+    await here.hears(host, Prepare)
+    here.vote(host, here.of(host, Prepare)[-1])
     return 0
 
 
-async def _committed(here: Service, host: str) -> SharingCommit:
-    await here.hears(host, SharingCommit)
-    found = here.of(host, SharingCommit)[-1]
-    assert isinstance(found, SharingCommit)
+async def _committed(here: Service, host: str) -> Commit:
+    await here.hears(host, Commit)
+    found = here.of(host, Commit)[-1]
+    assert isinstance(found, Commit)
     return found
 
 
@@ -160,18 +160,18 @@ async def test_a_job_that_was_stopped_inside_an_all_reduce_does_not_keep_the_poo
         stopped(here)
 
         def is_ended() -> bool:
-            return any(one.epoch == epoch and one.until == 0 for one in here.of("h0", SharingEnd))
+            return any(one.epoch == epoch and one.until == 0 for one in here.of("h0", EndTurn))
 
         assert await until(here, is_ended, STALL_S + 1) >= STALL_S - 1
-        (end,) = [one for one in here.of("h2", SharingEnd) if one.until == 0][:1]
-        here.service.heard("h2", SharingDrained(seat=end.seat, epoch=epoch))
+        (end,) = [one for one in here.of("h2", EndTurn) if one.until == 0][:1]
+        here.service.heard("h2", Drained(seat=end.seat, epoch=Epoch(epoch)))
         await turn(here, "h3", within=LEASE_S + 1)
-        asked = len(here.of("h0", SharingPrepare))
+        asked = len(here.of("h0", Prepare))
         await trio.sleep(100)
-        assert len(here.of("h0", SharingPrepare)) == asked, "it would not use a turn"
+        assert len(here.of("h0", Prepare)) == asked, "it would not use a turn"
 
         def is_another_ended_for_it() -> bool:
-            return any(one.until == 0 for one in here.of("h3", SharingEnd))
+            return any(one.until == 0 for one in here.of("h3", EndTurn))
 
         assert not is_another_ended_for_it()
         place(here, "h3", "next", 900, is_running=True)
@@ -186,7 +186,7 @@ async def test_a_seat_of_which_nothing_was_ever_heard_does_not_keep_the_pool(aut
         epoch = await granted(here, "h0")
         here.report("h1", "next")
         await turn(here, "h1", within=STALL_S + LEASE_S + 1)
-        assert any(one.epoch == epoch and one.until == 0 for one in here.of("h0", SharingEnd))
+        assert any(one.epoch == epoch and one.until == 0 for one in here.of("h0", EndTurn))
 
 
 async def test_a_seat_that_is_past_its_turn_and_never_says_so_does_not_keep_the_pool(
@@ -208,7 +208,7 @@ async def test_a_seat_that_is_past_its_turn_and_never_says_so_does_not_keep_the_
             nursery.start_soon(goes_on)
             await turn(here, "h1", within=10 + LEASE_S)
             nursery.cancel_scope.cancel()
-        (commit,) = {one.version: one for one in here.of("h0", SharingCommit)}.values()
+        (commit,) = {one.version: one for one in here.of("h0", Commit)}.values()
         assert commit.decision.granted is not None
         assert (commit.decision.granted.epoch, commit.decision.granted.until) == (epoch, 8)
 
@@ -221,6 +221,6 @@ async def test_a_move_of_a_tree_waits_for_a_job_that_was_stopped_no_longer(autoj
         here.service.hold(frozenset({"train"}))
 
         def is_ended() -> bool:
-            return any(one.epoch == epoch and one.until == 0 for one in here.of("h0", SharingEnd))
+            return any(one.epoch == epoch and one.until == 0 for one in here.of("h0", EndTurn))
 
         await until(here, is_ended, 2 * STALL_S)

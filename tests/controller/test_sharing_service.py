@@ -12,25 +12,25 @@ import trio.testing
 
 from inaproto.core.sharing.events import SharingConfig, SharingRecord
 from inaproto.core.sharing.group import EQUAL_SEATS_MAX
-from inaproto.core.sharing.messages import Rule, Seat
 from inaproto.core.switch.ring_spec import SHARED_POOL
-from inaproto.daemon.host.sharing_records import seat_record
 from inaproto.errors import LocalMisuse
-from inaproto.units import Epoch, JobId, S
+from inaproto.units import Epoch, JobId, OpIndex, S
 from inaproto.wire.control_messages import Message, encode_message
-from inaproto.wire.sharing_messages import (
+from inaproto.wire.messages.sharing import (
+    Abort,
+    Ask,
+    Commit,
+    Done,
+    Drained,
+    EndTurn,
+    Prepare,
+    Rule,
+    Seat,
     SeatHold,
-    SharingAbort,
-    SharingAsk,
-    SharingCommit,
-    SharingDone,
-    SharingDrained,
-    SharingEnd,
-    SharingPrepare,
     SharingProgress,
     SharingSeats,
-    SharingVote,
-    VersionRecord,
+    Version,
+    Vote,
 )
 from inaproto_controller.service.turns.group import OWNER
 from inaproto_controller.service.turns.service import FLOOR, NO_POOLS_MAX, SharingService
@@ -90,10 +90,8 @@ class Service:
         )
         self.service.heard(host, SharingSeats(seats=holds))
 
-    def vote(self, host: str, prepare: SharingPrepare, index: int = 0) -> None:
-        self.service.heard(
-            host, SharingVote(seat=prepare.seat, version=prepare.version, index=index, in_ina=False)
-        )
+    def vote(self, host: str, prepare: Prepare, index: int = 0) -> None:
+        self.service.heard(host, Vote(prepare.seat, prepare.version, OpIndex(index), in_ina=False))
 
 
 @asynccontextmanager
@@ -119,15 +117,15 @@ async def test_another_pool_s_group_says_nothing_of_a_round_that_is_not_its_own(
         here.report("h1", "other", pool="shared@spine1")
         here.report("h0", "train")
         await settled()
-        (prepare,) = here.of("h0", SharingPrepare)
+        (prepare,) = here.of("h0", Prepare)
         here.disk = trio.Event()  # the decision is on its way to the disk: nobody knows of it
         here.vote("h0", prepare)
-        here.service.heard("h0", SharingAsk(seat=prepare.seat, version=prepare.version))
+        here.service.heard("h0", Ask(seat=prepare.seat, version=prepare.version))
         await settled()
-        assert not here.of("h0", SharingAbort)
+        assert not here.of("h0", Abort)
         here.disk.set()
         await settled()
-        assert {commit.version for commit in here.of("h0", SharingCommit)} == {prepare.version}
+        assert {commit.version for commit in here.of("h0", Commit)} == {prepare.version}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +143,7 @@ async def test_a_pool_that_no_switch_has_is_none(pool: str, caplog: pytest.LogCa
         assert here.service.status() == []
         assert caplog.text.count(f"host h0 has seats at {pool!r}") == 1
         here.report("h0", "train")
-        await here.hears("h0", SharingPrepare)
+        await here.hears("h0", Prepare)
 
 
 async def test_warnings_of_names_that_are_no_pools_have_an_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -160,24 +158,24 @@ async def test_that_a_seat_is_gone_is_heard_however_much_its_host_has_said_befor
     async with leading() as here:
         here.report("h0", "train")
         await settled()
-        (prepare,) = here.of("h0", SharingPrepare)
+        (prepare,) = here.of("h0", Prepare)
         here.disk = trio.Event()
         here.vote("h0", prepare)
         await settled()
         for _ in range(5000):
-            here.service.heard("h0", SharingDone(seat=prepare.seat, version=VersionRecord(term=9, number=9)))
+            here.service.heard("h0", Done(seat=prepare.seat, version=Version(term=9, number=9)))
         here.report("h0")
         here.report("h1", "next")
         here.disk.set()
-        await here.hears("h1", SharingPrepare)
+        await here.hears("h1", Prepare)
 
 
 @pytest.mark.parametrize("index", [1 << 32, (1 << 64) - 1])
 async def test_an_index_that_no_all_reduce_has_is_no_message(index: int) -> None:
     """A turn that begins behind it could be written down, and not be said: the controller would fail on it,
     and again whenever it starts."""
-    seat = seat_record(Seat(JobId("train"), "h0", 1))
-    vote = SharingVote(seat=seat, version=VersionRecord(term=1, number=1), index=index, in_ina=False)
+    seat = Seat(JobId("train"), "h0", 1)
+    vote = Vote(seat=seat, version=Version(term=1, number=1), index=OpIndex(index), in_ina=False)
     place = SharingProgress(
         seat=seat, operation=index, is_running=False, uses_ina=False, age_ns=0, step_first=0
     )
@@ -190,14 +188,14 @@ async def test_a_turn_from_the_last_index_on_is_told() -> None:
     async with leading() as here:
         here.report("h0", "train")
         await settled()
-        (prepare,) = here.of("h0", SharingPrepare)
+        (prepare,) = here.of("h0", Prepare)
         here.vote("h0", prepare, index=(1 << 32) - 1)
         await settled()
-        assert {one.decision.granted.first for one in here.of("h0", SharingCommit)} == {(1 << 32) - 1}
+        assert {one.decision.granted.first for one in here.of("h0", Commit)} == {(1 << 32) - 1}
 
 
 def place(here: Service, host: str, job: str, operation: int, *, is_running: bool = False) -> None:
-    seat = seat_record(Seat(JobId(job), host, 1))
+    seat = Seat(JobId(job), host, 1)
     here.service.heard(
         host,
         SharingProgress(seat=seat, operation=operation, is_running=is_running, uses_ina=True, age_ns=0),
@@ -206,11 +204,11 @@ def place(here: Service, host: str, job: str, operation: int, *, is_running: boo
 
 async def granted(here: Service, host: str) -> int:
     """The host's job gets the turn that it is asked about; its epoch."""
-    await here.hears(host, SharingPrepare)
-    here.vote(host, here.of(host, SharingPrepare)[-1])
-    await here.hears(host, SharingCommit)
-    commit = here.of(host, SharingCommit)[-1]
-    here.service.heard(host, SharingDone(seat=commit.seat, version=commit.version))
+    await here.hears(host, Prepare)
+    here.vote(host, here.of(host, Prepare)[-1])
+    await here.hears(host, Commit)
+    commit = here.of(host, Commit)[-1]
+    here.service.heard(host, Done(seat=commit.seat, version=commit.version))
     assert commit.decision.granted is not None
     return int(commit.decision.granted.epoch)
 
@@ -222,10 +220,10 @@ async def test_a_job_that_pauses_in_its_turn_does_not_keep_the_pool(autojump_clo
         epoch = await granted(here, "h0")
         here.report("h1", "next")
         place(here, "h0", "train", 3)
-        await here.hears("h0", SharingEnd)
-        end = here.of("h0", SharingEnd)[-1]
+        await here.hears("h0", EndTurn)
+        end = here.of("h0", EndTurn)[-1]
         assert (end.epoch, end.until) == (epoch, 0)
-        here.service.heard("h0", SharingDrained(seat=end.seat, epoch=epoch))
+        here.service.heard("h0", Drained(seat=end.seat, epoch=Epoch(epoch)))
         assert await granted(here, "h1") == epoch + 1
 
 
@@ -239,7 +237,7 @@ async def test_a_turn_goes_on_while_its_job_does(autojump_clock: object, is_runn
         for operation in range(1, 20):
             place(here, "h0", "train", operation, is_running=is_running)
             await trio.sleep(1.0)
-        ends = [one for one in here.of("h0", SharingEnd) if one.epoch == epoch]
+        ends = [one for one in here.of("h0", EndTurn) if one.epoch == epoch]
         assert not any(one.until == 0 for one in ends)
 
 
@@ -278,7 +276,7 @@ async def test_pools_come_and_go_and_no_epoch_comes_again(autojump_clock: object
 async def granted_again(here: Service, host: str, other: str, *, pool: str) -> int:
     """The turn of the host's job goes to one at the other host."""
     here.report(other, "next", pool=pool)
-    await here.hears(host, SharingPrepare)
+    await here.hears(host, Prepare)
     here.report(host, pool=pool)
     return await granted(here, other)
 
@@ -307,17 +305,17 @@ async def test_what_is_decided_is_on_disk_before_anybody_hears_of_it() -> None:
     async with leading() as here:
         here.report("h0", "train")
         await settled()
-        (prepare,) = here.of("h0", SharingPrepare)
+        (prepare,) = here.of("h0", Prepare)
         before = dict(here.records)
         here.disk = trio.Event()
         here.vote("h0", prepare)
         await settled()
         assert here.records == before
-        assert not here.of("h0", SharingCommit)
+        assert not here.of("h0", Commit)
         here.disk.set()
         await settled()
         assert here.records != before
-        assert here.of("h0", SharingCommit)
+        assert here.of("h0", Commit)
 
 
 async def test_a_group_is_not_forgotten_while_something_is_left_of_it(autojump_clock: object) -> None:
@@ -357,7 +355,7 @@ async def test_a_group_has_as_many_seats_as_its_messages_name(rule: Rule, jobs: 
     async with leading(Service(rule=rule)) as here:
         for host in ("h0", "h1"):
             here.report(host, *(f"{host}-{number:04}" for number in range(100)))
-        await here.hears("h0", SharingPrepare)
+        await here.hears("h0", Prepare)
         assert len(here.service.status()[0]["jobs"]) == jobs
 
 
@@ -367,4 +365,4 @@ async def test_a_job_that_is_alone_may_pause(autojump_clock: object) -> None:
         await granted(here, "h0")
         place(here, "h0", "train", 3)
         await trio.sleep(100)
-        assert not here.of("h0", SharingEnd)
+        assert not here.of("h0", EndTurn)

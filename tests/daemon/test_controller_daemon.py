@@ -18,15 +18,16 @@ from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.net.controller_link import ControllerLink
 from inaproto.daemon.net.unix_sockets import UNIX, connect_unix
 from inaproto.errors import ConfigError
+from inaproto.units import OpIndex
 from inaproto.wire.control_messages import Error, Message, Status
 from inaproto.wire.messages.controller import AgentHello, AgentRole, GrantRecord, HoldPhase, HoldRecord
-from inaproto.wire.sharing_messages import (
+from inaproto.wire.messages.sharing import (
+    Commit,
+    Done,
+    Prepare,
     SeatHold,
-    SharingCommit,
-    SharingDone,
-    SharingPrepare,
     SharingSeats,
-    SharingVote,
+    Vote,
 )
 from inaproto_controller.service.daemon import run_controller
 from inaproto_controller.service.job_client import ControllerRefused, ControllerUnreachable, JobClient
@@ -341,13 +342,13 @@ async def test_whose_turn_it_is_can_be_asked(runtime_dir: Path) -> None:
         hold = SeatHold(pool="shared", job="train", life=1, ring_id=5, hosts=1)
         await stream.send(SharingSeats(seats=(hold,)))
         prepare = await stream.receive()
-        assert isinstance(prepare, SharingPrepare)
-        await stream.send(SharingVote(seat=prepare.seat, version=prepare.version, index=7, in_ina=False))
+        assert isinstance(prepare, Prepare)
+        await stream.send(Vote(seat=prepare.seat, version=prepare.version, index=OpIndex(7), in_ina=False))
         commit = await stream.receive()
-        assert isinstance(commit, SharingCommit)
+        assert isinstance(commit, Commit)
         assert commit.decision.granted is not None
         assert commit.decision.granted.first >= 7  # that is where it is
-        await stream.send(SharingDone(seat=commit.seat, version=commit.version))
+        await stream.send(Done(seat=commit.seat, version=commit.version))
         result = await daemon.command("turns")
         first = commit.decision.granted.first
         assert f"pool shared: turn 1 of train, all-reduces from {first}" in result.output

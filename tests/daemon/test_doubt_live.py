@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import trio
 
-from inaproto.core.sharing.messages import Commit, Decision, Prepare, Rule, Seat, Turn, Version
 from inaproto.core.sharing.participant import Phase
 from inaproto.daemon.host.daemon import HostDaemon
-from inaproto.daemon.host.sharing_records import order_message
 from inaproto.units import MS, Epoch, JobId, OpIndex
+from inaproto.wire.messages.sharing import Commit, Decision, Prepare, Rule, Seat, Turn, Version
 from tests.clusters.memory import MemoryCluster, in_memory
 from tests.clusters.sharing import AGENTS, Training, seats_of
 
@@ -23,7 +22,18 @@ FIRST = OpIndex(30)
 
 
 def prepare(seat: Seat, peers: tuple[Seat, ...], lease_ms: int) -> Prepare:
-    return Prepare(seat, 1, VERSION, Rule.BY_INDEX, JOB, None, Epoch(1), 2, lease_ms * MS, peers, first=FIRST)
+    return Prepare(
+        seat=seat,
+        term=1,
+        version=VERSION,
+        rule=Rule.BY_INDEX,
+        granted=JOB,
+        over_below=Epoch(1),
+        margin=2,
+        lease_ns=lease_ms * MS,
+        peers=peers,
+        first=FIRST,
+    )
 
 
 @in_memory("sharing/doubt", hosts=2, stall_ms=STALL_MS, controller=[AGENTS])
@@ -40,14 +50,14 @@ async def test_a_doubt_of_one_host_costs_no_stall_of_the_others(cluster: MemoryC
             daemons.append(daemon)
         lives = [seats_of(daemon)[0]["life"] for daemon in daemons]
         sure, doubtful = (Seat(JOB, f"h{host}", lives[host]) for host in range(2))
-        daemons[0]._turn_seats.heard(order_message(prepare(sure, (sure, doubtful), 10_000)))
-        daemons[1]._turn_seats.heard(order_message(prepare(doubtful, (sure, doubtful), LEASE_MS)))
+        daemons[0]._turn_seats.heard(prepare(sure, (sure, doubtful), 10_000))
+        daemons[1]._turn_seats.heard(prepare(doubtful, (sure, doubtful), LEASE_MS))
         await job.past(FIRST)
         began = trio.current_time()
         while seats_of(daemons[1])[0]["phase"] != Phase.IN_DOUBT.value:  # noqa: ASYNC110
             await trio.sleep(0.0001)
         turn = Turn(JOB, Epoch(1), FIRST, OpIndex(FIRST + 6))
-        daemons[0]._turn_seats.heard(order_message(Commit(sure, 1, VERSION, Decision(turn))))
+        daemons[0]._turn_seats.heard(Commit(sure, 1, VERSION, Decision(turn)))
         await job.past(FIRST + 1)
         assert trio.current_time() - began < (LEASE_MS + 100) / 1000
         assert [daemon.status()["totals"]["recoveries"] for daemon in daemons] == [1, 1]

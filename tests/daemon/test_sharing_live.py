@@ -14,9 +14,10 @@ import trio
 from inaproto.core.sharing.events import Mark
 from inaproto.daemon.net.control_stream import ControlStream
 from inaproto.errors import JobError
+from inaproto.units import Epoch, JobId
 from inaproto.wire.control_messages import Error
 from inaproto.wire.messages.controller import AgentHello, AgentWelcome
-from inaproto.wire.sharing_messages import SeatRecord, SharingAskPeer, SharingDrained, VersionRecord
+from inaproto.wire.messages.sharing import AskPeer, Drained, Seat, Version
 from tests.clusters.memory import MemoryCluster, in_memory, run_world
 from tests.clusters.sharing import AGENTS, Disk, LiveController, Training, pool_of, seats_of
 from tests.seeds import seeds
@@ -201,8 +202,8 @@ async def test_a_host_that_speaks_for_a_seat_of_another_is_cut_off(cluster: Memo
         stream = ControlStream(cluster.network.node("stranger").dial(AGENTS))
         await stream.send(AgentHello(role="host", agent="h1", boot_id="1"))
         assert isinstance(await stream.receive(), AgentWelcome)
-        seat = SeatRecord(job="train", host="h0", life=1)
-        await stream.send(SharingDrained(seat=seat, epoch=1))
+        seat = Seat(JobId("train"), "h0", 1)
+        await stream.send(Drained(seat=seat, epoch=Epoch(1)))
         answer = await stream.receive()
         assert isinstance(answer, Error)
         assert answer.code == "bad_message"
@@ -226,20 +227,20 @@ async def test_a_question_to_a_peer_goes_through_the_control_plane_of_the_switch
             await controller.kill()
             daemons = [cluster.hosts[host].daemon for host in range(3)]
             lives = [seats_of(one)[0]["life"] for one in daemons[:2]]
-            seats = [SeatRecord(job="train", host=f"h{host}", life=lives[host]) for host in range(2)]
-            version = VersionRecord(term=1, number=1000)
+            seats = [Seat(JobId("train"), f"h{host}", lives[host]) for host in range(2)]
+            version = Version(term=1, number=1000)
             assert daemons[0] is not None
             fabric = daemons[0].fabric
             assert fabric is not None
-            fabric.tell_peer(SharingAskPeer(seat=seats[1], sender=seats[1], version=version))
-            fabric.tell_peer(SharingAskPeer(seat=seats[1], sender=seats[0], version=version))
+            fabric.tell_peer(AskPeer(seat=seats[1], sender=seats[1], version=version))
+            fabric.tell_peer(AskPeer(seat=seats[1], sender=seats[0], version=version))
             promised, stale = Mark.PROMISED.value, Mark.STALE.value
             stranger = daemons[2]
             assert stranger is not None
             assert stranger.fabric is not None
-            forged = SeatRecord(job="train", host="h2", life=1)
-            later = VersionRecord(term=9, number=1)
-            stranger.fabric.tell_peer(SharingAskPeer(seat=seats[1], sender=forged, version=later))
+            forged = Seat(JobId("train"), "h2", 1)
+            later = Version(term=9, number=1)
+            stranger.fabric.tell_peer(AskPeer(seat=seats[1], sender=forged, version=later))
             await job.past(18)
             assert seats_of(daemons[1])[0]["counters"][promised] == 1
             assert stale in seats_of(daemons[0])[0]["counters"]  # the answer to what it was not in doubt of

@@ -31,9 +31,9 @@ from inaproto.core.sharing.events import (
     TellPeer,
     Woke,
 )
-from inaproto.core.sharing.messages import CoordinatorMessage, PeerMessage, Rule, Seat, SeatMessage
 from inaproto.core.sharing.participant import SharingParticipant
 from inaproto.units import Epoch, Instant, JobId, OpIndex
+from inaproto.wire.messages.sharing import CoordinatorMessage, PeerMessage, Rule, Seat, SeatMessage
 
 Message = CoordinatorMessage | SeatMessage | PeerMessage
 

@@ -24,7 +24,8 @@ from inaproto.core.sharing.events import (
     TurnStands,
     TurnWanted,
 )
-from inaproto.core.sharing.messages import (
+from inaproto.units import Epoch, JobId, OpIndex, S
+from inaproto.wire.messages.sharing import (
     Abort,
     Ask,
     AskPeer,
@@ -39,7 +40,6 @@ from inaproto.core.sharing.messages import (
     TellPeerDecision,
     Vote,
 )
-from inaproto.units import Epoch, JobId, OpIndex, S
 from tests.paper.sharing_group import Group
 
 A, B = JobId("A"), JobId("B")

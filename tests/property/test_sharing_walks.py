@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.sharing.messages import Rule
 from inaproto.sim.explore.sharing.config import SharingWorldConfig
 from inaproto.sim.explore.sharing.states import State
 from inaproto.sim.explore.sharing.world import SharingWorld
+from inaproto.wire.messages.sharing import Rule
 
 FAULTY_STEPS = 120
 HEALED_STEPS_MAX = 4_000

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from inaproto.core.sharing.events import OperationEnded, OperationStarting, TurnStands, TurnWanted
-from inaproto.core.sharing.messages import Rule, Seat
 from inaproto.units import MS, JobId, OpIndex
+from inaproto.wire.messages.sharing import Rule, Seat
 from tests.paper.sharing_group import Group
 from tests.seeds import all_seeds
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from inaproto.core.migration.events import JobRecord, MigrationRecord, Tree
-from inaproto.core.sharing.messages import Path
+from inaproto.core.sharing.events import Path
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.checkers import (
     DrainedFirst,

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from inaproto.core.sharing.messages import Path
+from inaproto.core.sharing.events import Path
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.checkers import all_checkers
 from inaproto.sim.control.config import ControlConfig, ControlJob, Rule

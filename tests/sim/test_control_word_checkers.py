@@ -6,26 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from inaproto.core.sharing.events import SharingRecord
-from inaproto.core.sharing.messages import (
-    AT_ONCE,
-    Abort,
-    Commit,
-    CoordinatorMessage,
-    Decision,
-    Done,
-    Drained,
-    EndTurn,
-    Path,
-    Prepare,
-    Refusal,
-    Rule,
-    SeatMessage,
-    TellPeerDecision,
-    Turn,
-    Version,
-    Vote,
-)
+from inaproto.core.sharing.events import Path, SharingRecord
 from inaproto.core.sharing.seat import SharingSeat
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.checkers import LocksEnd
@@ -35,6 +16,24 @@ from inaproto.sim.control.words import PeerSays, SeatSays, ToSeat
 from inaproto.sim.control.world import ControlWorld
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Epoch, Instant, JobId, OpIndex
+from inaproto.wire.messages.sharing import (
+    AT_ONCE,
+    Abort,
+    Commit,
+    CoordinatorMessage,
+    Decision,
+    Done,
+    Drained,
+    EndTurn,
+    Prepare,
+    Refusal,
+    Rule,
+    SeatMessage,
+    TellPeerDecision,
+    Turn,
+    Version,
+    Vote,
+)
 from inaproto.wire.messages.slots import Lease
 from tests.sim.test_control_world import world
 
@@ -79,7 +78,18 @@ class Words:
         for number, seat in enumerate(self.seats):
             self.tell(
                 number,
-                Prepare(seat, 1, version, self.rule, granted, ended, Epoch(over_below), 2, 1000, self.seats),
+                Prepare(
+                    seat=seat,
+                    term=1,
+                    version=version,
+                    rule=self.rule,
+                    granted=granted,
+                    ended=ended,
+                    over_below=Epoch(over_below),
+                    margin=2,
+                    lease_ns=1000,
+                    peers=self.seats,
+                ),
             )
 
     def vote(self, *indices: int, version: Version = FIRST) -> None:
@@ -346,7 +356,17 @@ def test_a_seat_that_waits_without_a_timer_is_found(monkeypatch: pytest.MonkeyPa
     words = Words(checker)
     seat = words.sim[0]
     seat.hear_coordinator(
-        Prepare(words.seats[0], 1, FIRST, Rule.BY_INDEX, JobId("job0"), None, Epoch(1), 2, 1000, words.seats)
+        Prepare(
+            seat=words.seats[0],
+            term=1,
+            version=FIRST,
+            rule=Rule.BY_INDEX,
+            granted=JobId("job0"),
+            over_below=Epoch(1),
+            margin=2,
+            lease_ns=1000,
+            peers=words.seats,
+        )
     )
     checker.participant_stepped(seat)
     monkeypatch.setattr(SharingSeat, "deadline", None)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from inaproto.core.sharing.events import SeatGone, SeatsChanged
-from inaproto.core.sharing.messages import AT_ONCE, Rule
 from inaproto.sim.explore.engine import explore
 from inaproto.sim.explore.sharing.config import SharingWorldConfig
 from inaproto.sim.explore.sharing.states import DOWN, HOST_CRASH, State, Step
 from inaproto.sim.explore.sharing.world import SharingWorld
+from inaproto.wire.messages.sharing import AT_ONCE, Rule
 
 
 class GivesUp(SharingWorld):

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from inaproto.core.sharing.messages import Rule
 from inaproto.errors import ConfigError
 from inaproto.sim.explore.engine import Counterexample, Kind, Verdict, explore
 from inaproto.sim.explore.sharing.config import SharingWorldConfig
 from inaproto.sim.explore.sharing.states import State
 from inaproto.sim.explore.sharing.variants import sharing_config, sharing_world
 from inaproto.sim.explore.sharing.world import SharingWorld
+from inaproto.wire.messages.sharing import Rule
 from inaproto_hil.explore import explore as command
 
 STATES_MAX = 80_000

@@ -26,7 +26,12 @@ from inaproto.core.sharing.events import (
     TurnWanted,
     Woke,
 )
-from inaproto.core.sharing.messages import (
+from inaproto.core.sharing.participant import HANDLERS as SEAT_HANDLERS
+from inaproto.core.sharing.participant import Phase as SeatPhase
+from inaproto.core.sharing.rounds import HANDLERS, Phase
+from inaproto.errors import LocalMisuse
+from inaproto.units import Epoch, Instant, JobId, OpIndex, S
+from inaproto.wire.messages.sharing import (
     Abort,
     Ask,
     AskPeer,
@@ -40,11 +45,6 @@ from inaproto.core.sharing.messages import (
     TellPeerDecision,
     Vote,
 )
-from inaproto.core.sharing.participant import HANDLERS as SEAT_HANDLERS
-from inaproto.core.sharing.participant import Phase as SeatPhase
-from inaproto.core.sharing.rounds import HANDLERS, Phase
-from inaproto.errors import LocalMisuse
-from inaproto.units import Epoch, Instant, JobId, OpIndex, S
 from tests.paper.sharing_group import Group
 
 A, B = JobId("A"), JobId("B")

@@ -34,10 +34,9 @@ from inaproto.core.sharing.group import (
     StoodStill,
     Wished,
 )
-from inaproto.core.sharing.messages import Commit, Done, Drained, EndTurn, Prepare, Seat, Turn, Vote
 from inaproto.errors import LocalMisuse
 from inaproto.units import Epoch, Instant, JobId, OpIndex, S
-from inaproto.wire.sharing_messages import SeatHold
+from inaproto.wire.messages.sharing import Commit, Done, Drained, EndTurn, Prepare, Seat, SeatHold, Turn, Vote
 
 A, B = JobId("A"), JobId("B")
 LEASE_S = 30

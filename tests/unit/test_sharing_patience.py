@@ -20,10 +20,10 @@ from inaproto.core.sharing.events import (
     TurnRevoked,
     TurnWanted,
 )
-from inaproto.core.sharing.messages import Commit, Done, Drained, EndTurn, Prepare, Refusal, Rule, Seat, Vote
 from inaproto.core.sharing.patience import Patience
 from inaproto.errors import LocalMisuse
 from inaproto.units import Epoch, Instant, JobId, OpIndex, S
+from inaproto.wire.messages.sharing import Commit, Done, Drained, EndTurn, Prepare, Refusal, Rule, Seat, Vote
 from tests.paper.sharing_group import Group
 
 A, B = JobId("A"), JobId("B")

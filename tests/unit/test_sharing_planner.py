@@ -8,8 +8,8 @@ import pytest
 
 from inaproto.core.sharing.communication_pattern import Pattern
 from inaproto.core.sharing.events import TurnView
-from inaproto.core.sharing.messages import Turn
 from inaproto.units import Epoch, JobId, OpIndex
+from inaproto.wire.messages.sharing import Turn
 from inaproto_controller.service.turns.planner import UNMEASURED_OPERATIONS, Place, SeatNews, TurnPlanner
 
 A, B = JobId("A"), JobId("B")

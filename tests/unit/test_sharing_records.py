@@ -1,27 +1,15 @@
-"""Words of sharing as control messages, there and back."""
+"""What coordinators of sharing groups must find again: in the store, and back."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.sharing import messages as words
 from inaproto.core.sharing.events import SharingRecord, TurnRecord
-from inaproto.daemon.host.sharing_records import (
-    answer_message,
-    answer_of,
-    order_message,
-    order_of,
-    peer_message,
-    peer_of,
-)
 from inaproto.errors import ConfigError
 from inaproto.units import Epoch, JobId, OpIndex
-from inaproto.wire.control import ControlDecoder
-from inaproto.wire.control_messages import Message, decode_message, encode_message
+from inaproto.wire.messages import sharing as words
 from inaproto_controller.service.turns.store import (
     Floor,
     decode_floor,
@@ -38,35 +26,6 @@ EPOCHS = st.integers(0, (1 << 32) - 1).map(Epoch)
 INDICES = NUMBERS.map(OpIndex)
 TURNS = st.builds(words.Turn, NAMES.map(JobId), EPOCHS, INDICES, st.none() | INDICES)
 DECISIONS = st.builds(words.Decision, st.none() | TURNS, st.none() | EPOCHS, INDICES)
-ORDERS = st.one_of(
-    st.builds(
-        words.Prepare,
-        SEATS,
-        NUMBERS,
-        VERSIONS,
-        st.sampled_from(words.Rule),
-        st.none() | NAMES.map(JobId),
-        st.none() | EPOCHS,
-        EPOCHS,
-        st.integers(0, 100),
-        NUMBERS,
-        st.lists(SEATS, max_size=4).map(tuple),
-    ),
-    st.builds(words.Commit, SEATS, NUMBERS, VERSIONS, DECISIONS),
-    st.builds(words.Abort, SEATS, NUMBERS, VERSIONS),
-    st.builds(words.EndTurn, SEATS, NUMBERS, EPOCHS, st.none() | INDICES),
-)
-ANSWERS = st.one_of(
-    st.builds(words.Vote, SEATS, VERSIONS, EPOCHS.map(OpIndex), st.booleans()),
-    st.builds(words.Refusal, SEATS, VERSIONS),
-    st.builds(words.Done, SEATS, VERSIONS),
-    st.builds(words.Drained, SEATS, EPOCHS),
-    st.builds(words.Ask, SEATS, VERSIONS),
-)
-PEERS = st.one_of(
-    st.builds(words.AskPeer, SEATS, SEATS, VERSIONS, st.none() | EPOCHS.map(OpIndex)),
-    st.builds(words.TellPeerDecision, SEATS, SEATS, VERSIONS, st.none() | DECISIONS),
-)
 RECORDS = st.builds(
     SharingRecord,
     NUMBERS,
@@ -76,27 +35,6 @@ RECORDS = st.builds(
     st.none() | DECISIONS,
     st.lists(SEATS, max_size=3).map(tuple),
 )
-
-
-def carried(message: Message) -> Any:
-    """Over the wire."""
-    (record,) = ControlDecoder().feed(encode_message(message))
-    return decode_message(record)
-
-
-@given(ORDERS)
-def test_what_a_coordinator_says(said: words.CoordinatorMessage) -> None:
-    assert order_of(carried(order_message(said))) == said
-
-
-@given(ANSWERS)
-def test_what_a_seat_says(said: words.SeatMessage) -> None:
-    assert answer_of(carried(answer_message(said))) == said
-
-
-@given(PEERS)
-def test_what_seats_say_to_each_other(said: words.PeerMessage) -> None:
-    assert peer_of(carried(peer_message(said))) == said
 
 
 @given(RECORDS)

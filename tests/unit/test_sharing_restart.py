@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from inaproto.core.sharing.coordinator import SharingCoordinator
 from inaproto.core.sharing.events import Persist, Persisted, SharingConfig, SharingRecord, TurnRecord, Woke
-from inaproto.core.sharing.messages import EndTurn, Seat, Turn
 from inaproto.units import Epoch, Instant, JobId, OpIndex
+from inaproto.wire.messages.sharing import EndTurn, Seat, Turn
 
 SEAT = Seat(JobId("A"), "h0")
 TURN = Turn(SEAT.job, Epoch(3), OpIndex(4), OpIndex(6))

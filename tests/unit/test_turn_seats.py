@@ -8,26 +8,42 @@ import trio
 from trio.testing import MockClock
 
 from inaproto.core.host.engines.two_paths import BASE, INA, Binding, Wait
-from inaproto.core.sharing.messages import Commit, Decision, Prepare, Rule, Seat, Turn, Version
-from inaproto.daemon.host.sharing_records import order_message
 from inaproto.daemon.host.turn_seats import JobSeat, TurnSeats
 from inaproto.units import MS, Epoch, Instant, JobId, OpIndex, S
 from inaproto.wire.control_messages import Message
-from inaproto.wire.sharing_messages import (
-    FromController,
-    PeerWord,
-    SeatRecord,
-    SharingCommit,
-    SharingDrained,
+from inaproto.wire.messages.sharing import (
+    Commit,
+    CoordinatorMessage,
+    Decision,
+    Drained,
+    PeerMessage,
+    Prepare,
+    Rule,
+    Seat,
     SharingPattern,
-    SharingPrepare,
     SharingSeats,
-    SharingTellPeer,
-    SharingVote,
+    TellPeerDecision,
+    Turn,
+    Version,
+    Vote,
 )
 
 JOB = JobId("train")
 LEASE_MS = 200
+
+
+def prepare(seat: Seat, peers: tuple[Seat, ...], rule: Rule) -> Prepare:
+    return Prepare(
+        seat=seat,
+        term=1,
+        version=Version(1, 1),
+        rule=rule,
+        granted=JOB,
+        over_below=Epoch(1),
+        margin=2,
+        lease_ns=LEASE_MS * MS,
+        peers=peers,
+    )
 
 
 class Hosts:
@@ -36,7 +52,7 @@ class Hosts:
     def __init__(self) -> None:
         self.now = Instant(0)
         self.heard: list[list[Message]] = [[], []]
-        self.words: list[PeerWord] = []
+        self.words: list[PeerMessage] = []
         self.seats = [
             TurnSeats(
                 f"h{number}", clock=lambda: self.now, random_bits=lambda bits: 7, tell_peer=self.words.append
@@ -60,24 +76,12 @@ class Hosts:
     def peers(self) -> tuple[Seat, ...]:
         return tuple(Seat(JOB, f"h{number}", 7) for number in range(2))
 
-    def prepare(self, number: int, rule: Rule = Rule.BY_INDEX) -> FromController:
-        said = Prepare(
-            self.peers()[number],
-            1,
-            Version(1, 1),
-            rule,
-            JOB,
-            None,
-            Epoch(1),
-            2,
-            LEASE_MS * MS,
-            self.peers(),
-        )
-        return order_message(said)
+    def prepare(self, number: int, rule: Rule = Rule.BY_INDEX) -> CoordinatorMessage:
+        return prepare(self.peers()[number], self.peers(), rule)
 
-    def commit(self, number: int) -> FromController:
+    def commit(self, number: int) -> CoordinatorMessage:
         turn = Turn(JOB, Epoch(1), OpIndex(2), OpIndex(6))
-        return order_message(Commit(self.peers()[number], 1, Version(1, 1), Decision(turn)))
+        return Commit(self.peers()[number], 1, Version(1, 1), Decision(turn))
 
     def run(self, job: JobSeat, index: int) -> Binding | Wait:
         """An operation from its start to its end."""
@@ -99,13 +103,13 @@ async def test_an_operation_that_a_decision_may_concern_waits_for_it() -> None:
     hosts = Hosts()
     job = hosts.jobs[0]
     hosts.seats[0].heard(hosts.prepare(0))
-    assert any(isinstance(one, SharingVote) for one in hosts.heard[0])
+    assert any(isinstance(one, Vote) for one in hosts.heard[0])
     assert [hosts.run(job, index) for index in range(2)] == [Binding(BASE)] * 2  # below vote and margin
     assert hosts.run(job, 2) == Wait(Instant(LEASE_MS * MS))
     hosts.seats[0].heard(hosts.commit(0))
     assert hosts.asked_again[0] == 1
     assert [hosts.run(job, index) for index in range(2, 7)] == [Binding(INA, Epoch(1))] * 4 + [Binding(BASE)]
-    assert any(isinstance(one, SharingDrained) and one.epoch == 1 for one in hosts.heard[0])
+    assert any(isinstance(one, Drained) and one.epoch == 1 for one in hosts.heard[0])
 
 
 async def test_without_a_controller_a_doubt_is_ended_by_the_other_host() -> None:
@@ -157,8 +161,7 @@ async def test_seats_of_other_jobs_are_not_asked() -> None:
     """MINA section IV-B, all of a group vote; but nobody carries a word from one job to another."""
     hosts = Hosts()
     peers = (*hosts.peers(), Seat(JobId("other"), "h1", 7))
-    said = Prepare(peers[0], 1, Version(1, 1), Rule.EQUAL_INDEX, JOB, None, Epoch(1), 2, LEASE_MS * MS, peers)
-    hosts.seats[0].heard(order_message(said))
+    hosts.seats[0].heard(prepare(peers[0], peers, Rule.EQUAL_INDEX))
     hosts.seats[0].disconnected()
     assert [(word.seat.job, word.seat.host) for word in hosts.words] == [(JOB, "h1")]
 
@@ -193,13 +196,13 @@ async def test_who_has_no_seat_in_the_round_ends_no_doubt() -> None:
     hosts = Hosts()
     job = hosts.jobs[1]
     asked, decided = hosts.prepare(1), hosts.commit(1)
-    assert isinstance(asked, SharingPrepare)
-    assert isinstance(decided, SharingCommit)
+    assert isinstance(asked, Prepare)
+    assert isinstance(decided, Commit)
     hosts.seats[1].heard(asked)
     for life in (7, 8):  # of h0, whose life is 7
-        forged = SharingTellPeer(
+        forged = TellPeerDecision(
             seat=asked.seat,
-            sender=SeatRecord(job=JOB, host="h9" if life == 7 else "h0", life=life),
+            sender=Seat(job=JOB, host="h9" if life == 7 else "h0", life=life),
             version=asked.version,
             decision=decided.decision,
         )
@@ -228,7 +231,7 @@ async def test_a_ring_that_ends_gives_its_turn_up_and_is_no_seat_any_more() -> N
     job.bound(OpIndex(2), INA)  # under way
     job.ring_ended()
     job.ring_ended()
-    drained = [index for index, one in enumerate(heard) if isinstance(one, SharingDrained)]
+    drained = [index for index, one in enumerate(heard) if isinstance(one, Drained)]
     reports = [index for index, one in enumerate(heard) if one == SharingSeats(seats=())]
     assert drained[-1] < reports[-1]
     assert job.bind(OpIndex(3), hosts.now) == Binding(BASE)
@@ -275,7 +278,7 @@ async def test_a_seat_with_a_turn_is_given_up_when_that_is_over_and_nothing_of_i
     assert parked == [], "its sends are not acknowledged"
     job.drained(OpIndex(5))
     assert parked == [1]
-    assert any(isinstance(one, SharingDrained) and one.epoch == 1 for one in hosts.heard[0])
+    assert any(isinstance(one, Drained) and one.epoch == 1 for one in hosts.heard[0])
 
 
 async def test_a_seat_that_has_voted_waits_for_the_answer() -> None:
@@ -355,7 +358,7 @@ async def test_a_new_ring_counts_on_though_nobody_asked_for_what_went_by_the_bas
         job.bound(OpIndex(index), BASE)
         job.done(OpIndex(index))
     hosts.seats[0].heard(hosts.prepare(0))
-    votes = [one.index for one in hosts.heard[0] if isinstance(one, SharingVote)]
+    votes = [one.index for one in hosts.heard[0] if isinstance(one, Vote)]
     assert votes == [5]
 
 
@@ -409,7 +412,7 @@ async def test_operations_whose_last_messages_are_acknowledged_late_are_no_misus
     hosts.seats[0].heard(hosts.prepare(0))
     turn = Turn(JOB, Epoch(1), OpIndex(2), None)
     commit = Commit(hosts.peers()[0], 1, Version(1, 1), Decision(turn))
-    hosts.seats[0].heard(order_message(commit))
+    hosts.seats[0].heard(commit)
     late = range(2, 2 + 2 * 1024)
     for index in range(2):
         hosts.run(job, index)

@@ -29,6 +29,7 @@ from inaproto.wire.control_messages import (
 )
 from inaproto.wire.messages import fields as control_fields
 from inaproto.wire.messages.fields import Integer, Many, OneOf, Refused, Text
+from inaproto.wire.messages.sharing import Decision, Seat
 
 
 def packed(**fields: Any) -> bytes:
@@ -153,6 +154,14 @@ def test_fields_of_a_record_and_which_may_be_absent() -> None:
     kinds = control_fields.field_kinds(Fresh)
     assert kinds == {"must": (Integer(0, 9), False), "may": (Integer(1, 8), True)}
     assert control_fields.field_kinds(Fresh) is kinds, "read once"
+
+
+def test_a_field_that_has_a_default_here_may_have_to_travel_all_the_same() -> None:
+    with pytest.raises(Refused, match=r"^\.life is missing$"):
+        control_fields.take_fields(Seat, {"job": "a", "host": "h0"})
+    with pytest.raises(Refused, match=r"^\.until is missing$"):
+        control_fields.take_fields(Decision, {"ended": 3})
+    assert control_fields.give_fields(Decision()) == {"until": 0}
 
 
 def test_absent_fields_do_not_hide_those_that_follow() -> None:

@@ -41,9 +41,9 @@ from inaproto.wire.messages.controller import (
     GrantRecord,
     SlotRecord,
 )
+from inaproto.wire.messages.sharing import FromHost, SharingSeats
 from inaproto.wire.messages.slots import SlotAnswer, SlotsChanged
 from inaproto.wire.messages.trees import TreeReport
-from inaproto.wire.sharing_messages import FromHost, SharingSeats
 from inaproto_controller.cluster.desired import Desired, Grant, GrantKind
 from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
 from inaproto_controller.service.trees.service import TreeService

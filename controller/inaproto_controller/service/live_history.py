@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from inaproto.core.migration.moves import JOB_OVER, STABLE
 from inaproto.core.sharing.events import Mark, Noted, PoolFree, SharingAction, TurnStands
-from inaproto.core.sharing.messages import Version
+from inaproto.wire.messages.sharing import Version
 from inaproto_controller.cluster.desired import Desired, Job
 from inaproto_controller.service.history_records import (
     COMMITTED,

@@ -34,14 +34,15 @@ from inaproto.core.sharing.events import (
     OperationEnded,
     OperationStarting,
     ParticipantConfig,
+    Path,
     StartOperation,
 )
-from inaproto.core.sharing.messages import Commit, Decision, Path, Prepare, Rule, Seat, Turn, Version
 from inaproto.core.sharing.participant import SharingParticipant
 from inaproto.daemon.host.turn_seats import TurnSeats
 from inaproto.errors import InvariantBroken
 from inaproto.option_types import ReportFile, write_report
 from inaproto.units import Epoch, Instant, JobId, OpIndex, S
+from inaproto.wire.messages.sharing import Commit, Decision, Prepare, Rule, Seat, Turn, Version
 from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
 from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.turns.policy import NextOperation, may_use
@@ -74,7 +75,7 @@ def _seat(*, turn: bool = False, voted: bool = False) -> Batch:
         core.step(FromCoordinator(commit), Instant(0))
     if voted:
         prepare = Prepare(
-            _SEAT,
+            seat=_SEAT,
             term=1,
             version=Version(1, 2),
             rule=Rule.BY_INDEX,

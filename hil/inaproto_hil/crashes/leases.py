@@ -10,8 +10,8 @@ from bisect import bisect_left, bisect_right
 from typing import Final
 
 from inaproto.core.sharing.events import ParticipantConfig, SharingConfig
-from inaproto.core.sharing.messages import Seat
 from inaproto.units import JobId, S
+from inaproto.wire.messages.sharing import Seat
 
 SEAT_LEASE_S: Final = SharingConfig("").lease_ns / S
 """As controllers are configured here."""

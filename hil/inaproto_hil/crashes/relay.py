@@ -19,14 +19,14 @@ from inaproto.errors import DecodeError
 from inaproto.ports import PortClosed
 from inaproto.wire.control import LENGTH_BYTES, decode_control
 from inaproto.wire.control_messages import Message, decode_message
-from inaproto.wire.messages.controller import CONTROLLER_MESSAGES, AgentHello
-from inaproto.wire.messages.slots import SLOT_MESSAGES
-from inaproto.wire.messages.trees import TREE_MESSAGES
-from inaproto.wire.sharing_messages import SHARING_MESSAGES, SharingPattern, SharingProgress
+from inaproto.wire.messages import controller, sharing, slots, trees
+from inaproto.wire.messages.controller import AgentHello
+from inaproto.wire.messages.sharing import SharingPattern, SharingProgress
+from inaproto.wire.messages.types import messages_of
 
 _NOISE: Final = (SharingPattern, SharingProgress)
 """Where jobs are: most of all that is said, and nobody's promise."""
-_ALL: Final = (*CONTROLLER_MESSAGES, *SHARING_MESSAGES, *SLOT_MESSAGES, *TREE_MESSAGES)
+_ALL: Final = messages_of(vars(controller), vars(sharing), vars(slots), vars(trees))
 _OF_INTEREST: Final = {one.TYPE for one in _ALL if one not in _NOISE}
 
 

@@ -15,12 +15,12 @@ import trio
 
 from inaproto.wire.control_messages import Message
 from inaproto.wire.messages.controller import AgentWelcome, AgentWishes
-from inaproto.wire.sharing_messages import (
-    SharingCommit,
-    SharingDone,
-    SharingDrained,
-    SharingPrepare,
-    SharingVote,
+from inaproto.wire.messages.sharing import (
+    Commit,
+    Done,
+    Drained,
+    Prepare,
+    Vote,
 )
 from inaproto_hil.crashes.cluster import DECOY, CrashCluster
 from inaproto_hil.crashes.leader import Leader
@@ -33,12 +33,12 @@ UNSEEN_STARTS: Final = 2.0
 """A moment aimed at what does not happen for so long, and so many starts of a controller, is any moment."""
 POLL_S: Final = 0.0005
 _AIM_OF: Final[dict[type[Message], Aim]] = {
-    SharingPrepare: Aim.PREPARE,
-    SharingCommit: Aim.COMMIT,
+    Prepare: Aim.PREPARE,
+    Commit: Aim.COMMIT,
     AgentWishes: Aim.WISHES,
-    SharingVote: Aim.VOTE,
-    SharingDone: Aim.DONE,
-    SharingDrained: Aim.DRAINED,
+    Vote: Aim.VOTE,
+    Done: Aim.DONE,
+    Drained: Aim.DRAINED,
 }
 
 

@@ -24,52 +24,47 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
 
+from inaproto.units import JobId
 from inaproto.wire.control_messages import Message
 from inaproto.wire.messages.controller import AgentReport, AgentWelcome, AgentWishes, GrantRecord
+from inaproto.wire.messages.sharing import (
+    Abort,
+    Ask,
+    Commit,
+    Decision,
+    Done,
+    Drained,
+    Prepare,
+    Seat,
+    SeatHold,
+    SharingSeats,
+    Turn,
+    Version,
+)
 from inaproto.wire.messages.slots import Lease, SlotAnswer
 from inaproto.wire.messages.trees import TreeWishes
-from inaproto.wire.sharing_messages import (
-    DecisionRecord,
-    SeatHold,
-    SeatRecord,
-    SharingAbort,
-    SharingAsk,
-    SharingCommit,
-    SharingDone,
-    SharingDrained,
-    SharingPrepare,
-    SharingSeats,
-    TurnGrant,
-    VersionRecord,
-)
 from inaproto_hil.crashes.leases import Leases
-
-
-class Version(NamedTuple):
-    term: int
-    number: int
 
 
 @dataclass(slots=True)
 class _Round:
-    seats: tuple[SeatRecord, ...] = ()
+    seats: tuple[Seat, ...] = ()
     """Seats that were asked."""
-    decision: DecisionRecord | None = None
-    told: dict[SeatRecord, None] = field(default_factory=dict)
-    aborted: dict[SeatRecord, None] = field(default_factory=dict)
+    decision: Decision | None = None
+    told: dict[Seat, None] = field(default_factory=dict)
+    aborted: dict[Seat, None] = field(default_factory=dict)
     """Seats that were told that it never will be committed, before it was."""
     jobs: dict[str, None] = field(default_factory=dict)
     """Jobs whose seats were asked."""
-    done: dict[SeatRecord, None] = field(default_factory=dict)
+    done: dict[Seat, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Turn:
     pool: str
-    grant: TurnGrant
-    undrained: dict[SeatRecord, None]
+    grant: Turn
+    undrained: dict[Seat, None]
 
 
 @dataclass(slots=True)
@@ -105,13 +100,13 @@ class Witness:
         self._rounds: dict[Version, _Round] = {}
         self._open: dict[Version, None] = {}
         """Rounds that were committed, as far as it was told, and that seats have not all applied."""
-        self._holds: dict[SeatRecord, SeatHold] = {}
-        self._pools: dict[SeatRecord, str] = {}
+        self._holds: dict[Seat, SeatHold] = {}
+        self._pools: dict[Seat, str] = {}
         """For ever."""
-        self._gone: dict[SeatRecord, None] = {}
+        self._gone: dict[Seat, None] = {}
         self._turns: dict[tuple[str, int], _Turn] = {}
         """Not over, by pool and epoch."""
-        self._epochs: dict[tuple[str, int], TurnGrant] = {}
+        self._epochs: dict[tuple[str, int], Turn] = {}
         self._agents: dict[str, _Agent] = {}
         self._jobs: dict[int, int] = {}
         """Jobs of grants, for ever."""
@@ -142,11 +137,11 @@ class Witness:
                 self._wished(agent, life, message)
             case TreeWishes():
                 self._wished_trees(message)
-            case SharingPrepare():
+            case Prepare():
                 self._prepared(message, now)
-            case SharingCommit():
+            case Commit():
                 self._committed(message, now)
-            case SharingAbort():
+            case Abort():
                 self._aborted(message)
             case _:
                 pass
@@ -160,8 +155,8 @@ class Witness:
             self._fault(f"life {life} has term {term}, and one before it had {max(later)}")
         self.counts["welcomes"] += 1
 
-    def _prepared(self, said: SharingPrepare, now: float) -> None:
-        version = _version(said.version)
+    def _prepared(self, said: Prepare, now: float) -> None:
+        version = said.version
         if version not in self._rounds:
             self.counts["rounds"] += 1
             self._no_open_round(version, now)
@@ -182,8 +177,8 @@ class Witness:
                 )
             del self._open[version]
 
-    def _committed(self, said: SharingCommit, now: float) -> None:
-        version = _version(said.version)
+    def _committed(self, said: Commit, now: float) -> None:
+        version = said.version
         one = self._rounds.setdefault(version, _Round())
         if one.decision is None:
             one.decision = said.decision
@@ -200,7 +195,7 @@ class Witness:
             self._fault(f"round {version} has two decisions: {one.decision} and {said.decision}")
         one.told[said.seat] = None
 
-    def _granted(self, grant: TurnGrant, one: _Round, seat: SeatRecord, now: float) -> None:
+    def _granted(self, grant: Turn, one: _Round, seat: Seat, now: float) -> None:
         pool = self._pools.get(seat, "?")
         newest = max((epoch for its, epoch in self._epochs if its == pool), default=0)
         if grant.epoch <= newest:
@@ -220,15 +215,15 @@ class Witness:
     def _stands(self, turn: _Turn, now: float) -> bool:
         return any(not self._is_rid(seat, now) for seat in turn.undrained)
 
-    def _is_rid(self, seat: SeatRecord, now: float) -> bool:
+    def _is_rid(self, seat: Seat, now: float) -> bool:
         """Whether it is rid of whatever it has had: it is no more, or was given up."""
         if seat in self._gone:
             return True
         host = self._agent(seat.host)
         return host.sessions == 0 and now - host.away_since >= self._lease_s
 
-    def _aborted(self, said: SharingAbort) -> None:
-        version = _version(said.version)
+    def _aborted(self, said: Abort) -> None:
+        version = said.version
         one = self._rounds.setdefault(version, _Round())
         self.counts["aborts"] += 1
         if one.decision is None:
@@ -313,17 +308,17 @@ class Witness:
                 self._lends(agent, message)
             case SharingSeats():
                 self._seated(agent, message.seats)
-            case SharingDone():
-                self._rounds.setdefault(_version(message.version), _Round()).done[message.seat] = None
-            case SharingDrained():
+            case Done():
+                self._rounds.setdefault(message.version, _Round()).done[message.seat] = None
+            case Drained():
                 self._drained(message.seat, message.epoch)
-            case SharingAsk():
+            case Ask():
                 self.counts["doubts"] += 1
             case _:
                 pass
 
     def _seated(self, host: str, holds: Iterable[SeatHold]) -> None:
-        here = {SeatRecord(job=one.job, host=host, life=one.life): one for one in holds}
+        here = {Seat(JobId(one.job), host, one.life): one for one in holds}
         for seat in [seat for seat in self._holds if seat.host == host and seat not in here]:
             ring = _ring(self._holds[seat])
             for other in [one for one, hold in self._holds.items() if _ring(hold) == ring]:
@@ -335,7 +330,7 @@ class Witness:
                 self._pools[seat] = hold.pool
         self._forget_turns()
 
-    def _drained(self, seat: SeatRecord, epoch: int) -> None:
+    def _drained(self, seat: Seat, epoch: int) -> None:
         for turn in self._turns.values():
             if turn.grant.job == seat.job and turn.grant.epoch <= epoch:
                 turn.undrained.pop(seat, None)
@@ -368,14 +363,10 @@ class Witness:
         return [*found, *(f"seat {_names([seat])}" for seat in self._holds)]
 
 
-def _version(record: VersionRecord) -> Version:
-    return Version(record.term, record.number)
-
-
 def _ring(hold: SeatHold) -> tuple[int, int]:
     """The seat's ring and where it stands: one that moves to other switches gets seats anew."""
     return hold.ring_id, hold.stand
 
 
-def _names(seats: Iterable[SeatRecord]) -> str:
+def _names(seats: Iterable[Seat]) -> str:
     return ", ".join(f"{seat.job}@{seat.host}" for seat in seats)

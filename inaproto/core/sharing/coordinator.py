@@ -60,7 +60,13 @@ from inaproto.core.sharing.events import (
     TurnWanted,
     Woke,
 )
-from inaproto.core.sharing.messages import (
+from inaproto.core.sharing.patience import Owed, Patience
+from inaproto.core.sharing.rounds import Phase, Rounds
+from inaproto.core.sharing.standing_turns import end_for, stands
+from inaproto.core.sharing.wishes import Wishes
+from inaproto.errors import Blame
+from inaproto.units import Epoch, Instant, JobId
+from inaproto.wire.messages.sharing import (
     AT_ONCE,
     NO_VERSION,
     Drained,
@@ -70,12 +76,6 @@ from inaproto.core.sharing.messages import (
     SeatMessage,
     Vote,
 )
-from inaproto.core.sharing.patience import Owed, Patience
-from inaproto.core.sharing.rounds import Phase, Rounds
-from inaproto.core.sharing.standing_turns import end_for, stands
-from inaproto.core.sharing.wishes import Wishes
-from inaproto.errors import Blame
-from inaproto.units import Epoch, Instant, JobId
 
 NOT_ITS_SEAT: Final = "speaks for another seat"
 """Rule of the blame of a seat."""

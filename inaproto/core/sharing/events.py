@@ -1,7 +1,7 @@
 """Configurations, events, actions, durable record and views of sharing by two-phase commit.
 
 Of :mod:`inaproto.core.sharing.coordinator` and :mod:`inaproto.core.sharing.participant`; what these tell each
-other is in :mod:`inaproto.core.sharing.messages`.
+other is in :mod:`inaproto.wire.messages.sharing`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from inaproto.core.sharing.messages import (
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import MS, Epoch, Instant, JobId, OpIndex, S
+from inaproto.wire.messages.sharing import (
     NO_VERSION,
     CoordinatorMessage,
     Decision,
-    Path,
     PeerMessage,
     Rule,
     Seat,
@@ -23,10 +24,16 @@ from inaproto.core.sharing.messages import (
     Turn,
     Version,
 )
-from inaproto.errors import Blame, LocalMisuse
-from inaproto.units import MS, Epoch, Instant, JobId, OpIndex, S
 
 FIRST_OPERATION: Final = OpIndex(0)
+
+
+class Path(Enum):
+    """On which an operation runs; both give the same bytes."""
+
+    INA = "ina"
+    FALLBACK = "fallback"
+
 
 # --- the coordinator: configuration, record, events, actions, view
 

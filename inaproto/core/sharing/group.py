@@ -51,11 +51,10 @@ from inaproto.core.sharing.events import (
     TurnWanted,
     Woke,
 )
-from inaproto.core.sharing.messages import AT_ONCE, Rule, Seat
 from inaproto.core.sharing.rounds import Phase
 from inaproto.errors import LocalMisuse
 from inaproto.units import Epoch, Instant, JobId, S
-from inaproto.wire.sharing_messages import SEATS_MAX, SeatHold
+from inaproto.wire.messages.sharing import AT_ONCE, SEATS_MAX, Rule, Seat, SeatHold
 
 EQUAL_SEATS_MAX: Final = 128
 """Seats of a group whose turns begin at equal indices: each is told of all others, not only of those of its

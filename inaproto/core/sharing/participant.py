@@ -46,11 +46,15 @@ from inaproto.core.sharing.events import (
     ParticipantConfig,
     ParticipantEvent,
     ParticipantView,
+    Path,
     StartOperation,
     TellCoordinator,
     Woke,
 )
-from inaproto.core.sharing.messages import (
+from inaproto.core.sharing.peers import PeerWords
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import Epoch, Instant, OpIndex
+from inaproto.wire.messages.sharing import (
     NO_VERSION,
     Abort,
     Ask,
@@ -61,7 +65,6 @@ from inaproto.core.sharing.messages import (
     Done,
     Drained,
     EndTurn,
-    Path,
     PeerMessage,
     Prepare,
     Refusal,
@@ -72,9 +75,6 @@ from inaproto.core.sharing.messages import (
     Version,
     Vote,
 )
-from inaproto.core.sharing.peers import PeerWords
-from inaproto.errors import Blame, LocalMisuse
-from inaproto.units import Epoch, Instant, OpIndex
 
 NOT_ITS_SEAT: Final = "speaks for another seat"
 """Rule of the blame of a peer."""

@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from inaproto.core.sharing.events import PatienceConfig
-from inaproto.core.sharing.messages import Drained, Seat, SeatMessage, Version, Vote
 from inaproto.units import Epoch, Instant, JobId, OpIndex
+from inaproto.wire.messages.sharing import Drained, Seat, SeatMessage, Version, Vote
 
 _REMEMBERED: Final = 4
 """Times the length of its last bar after which a job begins with the shortest one again."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from inaproto.core.sharing.events import TellPeer
-from inaproto.core.sharing.messages import AskPeer, Decision, Prepare, Seat, TellPeerDecision, Version
 from inaproto.units import OpIndex
+from inaproto.wire.messages.sharing import AskPeer, Decision, Prepare, Seat, TellPeerDecision, Version
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from inaproto.core.sharing.events import Mark, SharingConfig
-from inaproto.core.sharing.messages import AT_ONCE, Decision, Rule, Seat, Turn, Version, Vote
 from inaproto.core.sharing.standing_turns import StandingTurns
 from inaproto.units import Epoch, JobId, OpIndex
+from inaproto.wire.messages.sharing import AT_ONCE, Decision, Rule, Seat, Turn, Version, Vote
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,11 @@ from inaproto.core.sharing.events import (
     Tell,
     Woke,
 )
-from inaproto.core.sharing.messages import (
+from inaproto.core.sharing.round import Change, Round, apply
+from inaproto.core.sharing.standing_turns import StandingTurns, end_for, stands
+from inaproto.errors import Blame
+from inaproto.units import Epoch, Instant, OpIndex
+from inaproto.wire.messages.sharing import (
     NO_VERSION,
     Abort,
     Ask,
@@ -37,10 +41,6 @@ from inaproto.core.sharing.messages import (
     Version,
     Vote,
 )
-from inaproto.core.sharing.round import Change, Round, apply
-from inaproto.core.sharing.standing_turns import StandingTurns, end_for, stands
-from inaproto.errors import Blame
-from inaproto.units import Epoch, Instant, OpIndex
 
 VOTED_TWICE: Final = "voted twice, and not the same"
 """Rule of the blame of a seat."""

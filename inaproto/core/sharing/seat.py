@@ -40,15 +40,16 @@ from inaproto.core.sharing.events import (
     ParticipantConfig,
     ParticipantEvent,
     ParticipantView,
+    Path,
     StartOperation,
     TellCoordinator,
     TellPeer,
     Woke,
 )
-from inaproto.core.sharing.messages import Path, Seat
 from inaproto.core.sharing.participant import Phase, SharingParticipant
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import MS, Epoch, Instant, JobId, OpIndex
+from inaproto.wire.messages.sharing import Seat
 
 _FREE: Final = Phase.FREE.value
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from inaproto.core.sharing.events import Tell, TurnRecord, TurnStands, TurnView
-from inaproto.core.sharing.messages import AT_ONCE, EndTurn, Seat, Turn
 from inaproto.units import Epoch, JobId, OpIndex
+from inaproto.wire.messages.sharing import AT_ONCE, EndTurn, Seat, Turn
 
 
 @dataclass(slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from inaproto.core.sharing.events import JobDrained, SharingConfig, TurnWanted
-from inaproto.core.sharing.messages import AT_ONCE, Rule, Seat
 from inaproto.core.sharing.round import Change
 from inaproto.core.sharing.standing_turns import Standing, StandingTurns
 from inaproto.errors import LocalMisuse
 from inaproto.units import JobId
+from inaproto.wire.messages.sharing import AT_ONCE, Rule, Seat
 
 
 @dataclass(slots=True)

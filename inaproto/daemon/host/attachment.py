@@ -58,7 +58,7 @@ from inaproto.wire.control_messages import (
 from inaproto.wire.messages.client import Join
 from inaproto.wire.messages.ina import InaPark, InaStands
 from inaproto.wire.messages.probe import LinkProbe, LinkProbeWord
-from inaproto.wire.sharing_messages import PeerWord, SharingAskPeer, SharingTellPeer
+from inaproto.wire.messages.sharing import AskPeer, PeerMessage, TellPeerDecision
 
 HEARTBEAT_S = 2.0
 DEAD_S = 10.0
@@ -86,7 +86,7 @@ class Fabric:
         random_bits: RandomBits,
         turns_of: TurnsOf = no_turns,
         totals: HostTotals | None = None,
-        heard_of_peer: Callable[[PeerWord], None] = lambda word: None,
+        heard_of_peer: Callable[[PeerMessage], None] = lambda word: None,
     ) -> None:
         self.settings = settings
         self._totals = totals
@@ -219,7 +219,7 @@ class Fabric:
         """A ring has a deadline that may be earlier than all others."""
         self._hurried.set()
 
-    def tell_peer(self, word: PeerWord) -> None:
+    def tell_peer(self, word: PeerMessage) -> None:
         """A seat of another host, through the control plane of the switches."""
         self._tell(word)
 
@@ -303,7 +303,7 @@ class Fabric:
                 self._heard_by(message, self._of_job(job))
             case InaPark(job=job) | InaStands(job=job):
                 self._heard_by(message, self._of_job(job))
-            case SharingAskPeer() | SharingTellPeer():
+            case AskPeer() | TellPeerDecision():
                 self._heard_of_peer(message)
             case LinkProbe() | LinkProbeWord():
                 if self._nursery is not None:

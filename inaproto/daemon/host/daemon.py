@@ -44,7 +44,7 @@ from inaproto.errors import ConfigError, JobError
 from inaproto.ports import ByteStream, RandomBits, StreamListener, StreamNetwork
 from inaproto.units import US, S
 from inaproto.wire.control_messages import error_message
-from inaproto.wire.sharing_messages import PeerWord
+from inaproto.wire.messages.sharing import PeerMessage
 
 CLIENTS_MAX = 1024
 RETRY_FIRST_S = 0.05
@@ -231,7 +231,7 @@ class HostDaemon:
         if self._settings.controller:
             await self._turn_seats.run()
 
-    def _tell_peer(self, word: PeerWord) -> None:
+    def _tell_peer(self, word: PeerMessage) -> None:
         if self.fabric is not None:
             self.fabric.tell_peer(word)
 

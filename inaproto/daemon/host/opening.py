@@ -19,7 +19,7 @@ from inaproto.daemon.settings.config import HostSettings
 from inaproto.errors import ConfigError, DecodeError, FabricError, Unsupported
 from inaproto.ports import Nic, PortClosed, RandomBits
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Welcome
-from inaproto.wire.sharing_messages import PeerWord
+from inaproto.wire.messages.sharing import PeerMessage
 
 WELCOME_S = 5.0
 NIC_OPEN_S = 5.0
@@ -46,7 +46,7 @@ async def open_fabric(
     instance: str = "",
     turns_of: TurnsOf = no_turns,
     totals: HostTotals | None = None,
-    heard_of_peer: Callable[[PeerWord], None] = lambda word: None,
+    heard_of_peer: Callable[[PeerMessage], None] = lambda word: None,
 ) -> Fabric:
     """Connect to the switch through ``door``; ``instance`` names the daemon that does.
 

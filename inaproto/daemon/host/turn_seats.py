@@ -40,11 +40,11 @@ from inaproto.core.sharing.events import (
     FromCoordinator,
     FromPeer,
     Noted,
+    Path,
     TellCoordinator,
     TellPeer,
     Woke,
 )
-from inaproto.core.sharing.messages import CoordinatorMessage, Path, PeerMessage, Seat
 from inaproto.core.sharing.seat import (
     AskAgain,
     Bind,
@@ -65,7 +65,6 @@ from inaproto.core.sharing.seat import (
     WaitUntil,
 )
 from inaproto.core.switch.ring_spec import SHARED_POOL
-from inaproto.daemon.host.sharing_records import answer_message, order_of, peer_message, peer_of, seat_record
 from inaproto.daemon.host.turn_waits import TurnWaits
 from inaproto.daemon.host.turns import NoTurns
 from inaproto.daemon.shell import Alarm
@@ -73,11 +72,12 @@ from inaproto.errors import Blame
 from inaproto.ports import RandomBits
 from inaproto.units import Instant, JobId, OpIndex, S
 from inaproto.wire.control_messages import Message
-from inaproto.wire.sharing_messages import (
+from inaproto.wire.messages.sharing import (
     PATTERN_OPERATIONS_MAX,
     SEATS_MAX,
-    FromController,
-    PeerWord,
+    CoordinatorMessage,
+    PeerMessage,
+    Seat,
     SeatHold,
     SharingPattern,
     SharingProgress,
@@ -114,7 +114,7 @@ class TurnSeats:
         *,
         clock: Callable[[], Instant],
         random_bits: RandomBits,
-        tell_peer: Callable[[PeerWord], None] = lambda word: None,
+        tell_peer: Callable[[PeerMessage], None] = lambda word: None,
         pattern: PatternConfig | None = None,
     ) -> None:
         self.host = host
@@ -153,20 +153,18 @@ class TurnSeats:
         if self._send is not None:
             self._send(message)
 
-    def heard(self, message: FromController) -> None:
+    def heard(self, message: CoordinatorMessage) -> None:
         """Takes what the controller says."""
-        said = order_of(message)
-        seat = self._seats.get(said.seat)
+        seat = self._seats.get(message.seat)
         if seat is not None:
-            seat.ordered(said)
+            seat.ordered(message)
         self._alarm.look()
 
-    def heard_of_peer(self, word: PeerWord) -> None:
+    def heard_of_peer(self, word: PeerMessage) -> None:
         """From ``word.sender``'s host, as the control plane of the switches has made sure of."""
-        said = peer_of(word)
-        seat = self._seats.get(said.seat)
+        seat = self._seats.get(word.seat)
         if seat is not None:
-            seat.told(said)
+            seat.told(word)
         self._alarm.look()
 
     def _tell_seats(self) -> None:
@@ -346,9 +344,9 @@ class JobSeat(NoTurns):
                 case Parked():
                     self._parked()
                 case TellCoordinator(message):
-                    self._seats.tell(answer_message(message))
+                    self._seats.tell(message)
                 case TellPeer(_, message):
-                    self._seats.tell_peer(peer_message(message))
+                    self._seats.tell_peer(message)
                 case Differs(index, peer):
                     self._differs(index, peer.host)
                 case Noted(mark):
@@ -398,7 +396,7 @@ class JobSeat(NoTurns):
         step = self._step
         nanoseconds = sum(ns for _, ns in self._speeds)
         return SharingPattern(
-            seat=seat_record(self._seat),
+            seat=self._seat,
             nbytes=() if step is None else step.nbytes,
             ready_ns=() if step is None else tuple(max(0, at) for at in step.ready_ns),
             duration_ns=0 if step is None else max(0, step.duration_ns),
@@ -410,7 +408,7 @@ class JobSeat(NoTurns):
         operation, is_running, uses_ina, since = self._core.place
         start = self._step_start
         return SharingProgress(
-            seat=seat_record(self._seat),
+            seat=self._seat,
             operation=operation,
             is_running=is_running,
             uses_ina=uses_ina,

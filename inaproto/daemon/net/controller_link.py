@@ -30,7 +30,7 @@ from inaproto.wire.messages.controller import (
     GrantRecord,
     HoldRecord,
 )
-from inaproto.wire.sharing_messages import FromController
+from inaproto.wire.messages.sharing import CoordinatorMessage
 
 log = logging.getLogger("inaproto.controller_link")
 
@@ -58,7 +58,7 @@ class SharingSide(Protocol):
 
     def disconnected(self) -> None: ...
 
-    def heard(self, message: FromController) -> None: ...
+    def heard(self, message: CoordinatorMessage) -> None: ...
 
 
 class SwitchSide(Protocol):
@@ -191,7 +191,7 @@ class ControllerLink:
                 self._take(message)
             elif side is not None:
                 side.heard(message)
-            elif self._sharing is not None and isinstance(message, FromController):
+            elif self._sharing is not None and isinstance(message, CoordinatorMessage):
                 self._sharing.heard(message)
             elif not isinstance(message, Ping | Pong):
                 return _said(message)

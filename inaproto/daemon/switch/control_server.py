@@ -80,6 +80,7 @@ from inaproto.wire.control_messages import (
 from inaproto.wire.messages.capture import Capture, CaptureEnd
 from inaproto.wire.messages.ina import InaParked
 from inaproto.wire.messages.probe import LinkProbed, LinkProbeWord
+from inaproto.wire.messages.sharing import AskPeer, TellPeerDecision
 from inaproto.wire.messages.switch import (
     InstallRefused,
     RingFaulted,
@@ -88,7 +89,6 @@ from inaproto.wire.messages.switch import (
     SwitchOpened,
     TrunkReport,
 )
-from inaproto.wire.sharing_messages import SharingAskPeer, SharingTellPeer
 
 log = logging.getLogger("inaproto.switch")
 
@@ -383,14 +383,14 @@ class ControlServer:
                 self._handle(MemberGone(session_id, message))
             case Regroup():
                 self._handle(MemberRegroups(session_id, message))
-            case SharingAskPeer() | SharingTellPeer():
+            case AskPeer() | TellPeerDecision():
                 self._relay(session_id, message)
             case LinkProbeWord() | LinkProbed() if self._desk is not None:
                 self._desk.probe_said(session_id, message)
             case _:
                 self._unexpected(session_id, message)
 
-    def _relay(self, session_id: SessionId, word: SharingAskPeer | SharingTellPeer) -> None:
+    def _relay(self, session_id: SessionId, word: AskPeer | TellPeerDecision) -> None:
         """From a seat of this host to one of another; lost if that is not here, as any of them may be.
 
         A host without ranks of the job could have others promise never to vote.

@@ -39,7 +39,6 @@ from inaproto.core.migration.events import (
     Woke,
 )
 from inaproto.core.sharing.group import GroupEvent, HostArrived, HostDeparted, HostReported, SeatMoved
-from inaproto.core.sharing.messages import Seat
 from inaproto.errors import Blame
 from inaproto.sim.control.config import NO_TREE, ControlJob
 from inaproto.sim.control.group import Group
@@ -57,8 +56,8 @@ from inaproto.sim.control.words import (
 from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Instant, JobId
+from inaproto.wire.messages.sharing import Seat, SeatHold
 from inaproto.wire.messages.slots import Lease, Order, SlotAnswer, SlotsChanged
-from inaproto.wire.sharing_messages import SeatHold
 
 if TYPE_CHECKING:
     from inaproto.sim.control.world import ControlWorld

@@ -39,13 +39,13 @@ from inaproto.core.sharing.group import (
     StoodStill,
     Wished,
 )
-from inaproto.core.sharing.messages import Rule, Seat, SeatMessage
 from inaproto.core.sharing.rounds import Phase
 from inaproto.errors import Blame
 from inaproto.sim.control.words import ToSeat
 from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Epoch, JobId, OpIndex
+from inaproto.wire.messages.sharing import Rule, Seat, SeatMessage
 
 if TYPE_CHECKING:
     from inaproto.sim.control.config import ControlConfig

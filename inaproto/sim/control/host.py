@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from inaproto.core.migration.ledger import Renew
-from inaproto.core.sharing.messages import PeerMessage, Seat, SeatMessage
 from inaproto.sim.control.node import Node
 from inaproto.sim.control.seat import SimSeat
 from inaproto.sim.control.words import (
@@ -17,6 +16,7 @@ from inaproto.sim.control.words import (
     SeatSays,
     ToSeat,
 )
+from inaproto.wire.messages.sharing import PeerMessage, Seat, SeatMessage
 from inaproto.wire.messages.slots import NotHeld, Renewed
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from inaproto.core.sharing.events import (
     FromPeer,
     Mark,
     Noted,
+    Path,
     TellCoordinator,
     TellPeer,
     Woke,
 )
-from inaproto.core.sharing.messages import CoordinatorMessage, Path, PeerMessage, Seat, Vote
 from inaproto.core.sharing.seat import (
     AskAgain,
     Bind,
@@ -56,6 +56,7 @@ from inaproto.sim.control.words import SeatPhase, SeatSeen
 from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Instant, JobId, OpIndex
+from inaproto.wire.messages.sharing import CoordinatorMessage, PeerMessage, Seat, Vote
 from inaproto.wire.messages.slots import Lease
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from inaproto.core.sharing.messages import CoordinatorMessage, PeerMessage, Seat, SeatMessage
+from inaproto.wire.messages.sharing import CoordinatorMessage, PeerMessage, Seat, SeatMessage
 from inaproto.wire.messages.slots import Lease
 
 

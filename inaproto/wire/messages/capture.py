@@ -9,42 +9,33 @@ closes, before CaptureEnded.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
 
 from inaproto.wire.messages.types import U32, U64, Explanation, Message, Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capture(Message):
+class Capture(Message, type="capture"):
     """``ports`` by their names; none: all, those that come up later as well. 0: no limit."""
 
-    TYPE: ClassVar[str] = "capture"
     ports: Names = ()
     frames_max: U64 = 0
     duration_ms: U32 = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureBegun(Message):
-    TYPE: ClassVar[str] = "capture_begun"
+class CaptureBegun(Message, type="capture_begun"):
     ports: Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureEnd(Message):
+class CaptureEnd(Message, type="capture_end"):
     """The client has enough: what is queued still comes."""
-
-    TYPE: ClassVar[str] = "capture_end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureEnded(Message):
+class CaptureEnded(Message, type="capture_ended"):
     """``lost``: frames that did not fit the queue."""
 
-    TYPE: ClassVar[str] = "capture_ended"
     frames: U64
     lost: U64
     reason: Explanation
-
-
-CAPTURE_MESSAGES: Final[tuple[type[Message], ...]] = (Capture, CaptureBegun, CaptureEnd, CaptureEnded)

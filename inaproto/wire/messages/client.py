@@ -9,7 +9,7 @@ What is not here is in :mod:`inaproto.wire.control_messages`: it is said to swit
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Literal
 
 from inaproto.wire.messages.fields import OneOf
 from inaproto.wire.messages.types import (
@@ -34,10 +34,9 @@ DonePath = Literal["switch", "chain", "overlay", "ring", "local"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Join(Message):
+class Join(Message, type="join"):
     """A process becomes a rank of a job."""
 
-    TYPE: ClassVar[str] = "join"
     job: Name
     rank: U16
     size: Positive16
@@ -50,10 +49,9 @@ class Join(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined(Message):
+class Joined(Message, type="joined"):
     """All ranks are there. The limits are the daemon's, for the client to keep to."""
 
-    TYPE: ClassVar[str] = "joined"
     ring_id: U32
     rank: U16
     size: Positive16
@@ -64,24 +62,22 @@ class Joined(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Buffer(Message):
+class Buffer(Message, type="buffer"):
     """A segment of shared memory; its memfd comes beside the message (SCM_RIGHTS)."""
 
-    TYPE: ClassVar[str] = "buffer"
     segment: U32
     nbytes: U64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ok(Message):
-    TYPE: ClassVar[str] = "ok"
+class Ok(Message, type="ok"):
+    """A request is done that has nothing else to answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduce(Message):
+class AllReduce(Message, type="all_reduce"):
     """Reduce ``nbytes`` at ``offset`` of a segment with all ranks, in place."""
 
-    TYPE: ClassVar[str] = "all_reduce"
     op_index: U32
     segment: U32
     offset: U64
@@ -100,20 +96,15 @@ class AllReduce(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done(Message):
+class Done(Message, type="done"):
     """The operation has its result; ``ns`` is how long it took in the host daemon."""
 
-    TYPE: ClassVar[str] = "done"
     op_index: U32
     path: Annotated[DonePath, OneOf(("switch", "chain", "overlay", "ring", "local"))]
     ns: U64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leave(Message):
-    TYPE: ClassVar[str] = "leave"
+class Leave(Message, type="leave"):
     reason: Explanation = ""
     """Not in good order: why this rank cannot go on. It is lost to its job, and the connection ends."""
-
-
-CLIENT_MESSAGES: Final[tuple[type[Message], ...]] = (Join, Joined, Buffer, Ok, AllReduce, Done, Leave)

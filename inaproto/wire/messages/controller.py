@@ -11,7 +11,7 @@ all controllers of a store; an agent takes no older wishes than those that it ha
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from inaproto.wire.messages.fields import Many, OneOf, Record
 from inaproto.wire.messages.types import U32, U64, Explanation, Flag, LongText, Message, Name, Names, Secret
@@ -62,8 +62,7 @@ class HoldRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentHello(Message):
-    TYPE: ClassVar[str] = "agent_hello"
+class AgentHello(Message, type="agent_hello"):
     role: _Role
     agent: Name
     """As the cluster file names it."""
@@ -71,8 +70,7 @@ class AgentHello(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentWelcome(Message):
-    TYPE: ClassVar[str] = "agent_welcome"
+class AgentWelcome(Message, type="agent_welcome"):
     term: U64
     report_ms: U32
     """At least so often."""
@@ -83,22 +81,17 @@ class AgentWelcome(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentWishes(Message):
+class AgentWishes(Message, type="agent_wishes"):
     """All that the agent shall hold; what else it has, it gives up."""
 
-    TYPE: ClassVar[str] = "agent_wishes"
     term: U64
     revision: U64
     grants: Annotated[tuple[GrantRecord, ...], Many(Record(GrantRecord), GRANTS_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentReport(Message):
+class AgentReport(Message, type="agent_report"):
     """All that the agent holds. ``revision``: of the wishes that it took last, 0 since it was started."""
 
-    TYPE: ClassVar[str] = "agent_report"
     revision: U64
     holds: Annotated[tuple[HoldRecord, ...], Many(Record(HoldRecord), GRANTS_MAX)]
-
-
-CONTROLLER_MESSAGES: Final[tuple[type[Message], ...]] = (AgentHello, AgentWelcome, AgentWishes, AgentReport)

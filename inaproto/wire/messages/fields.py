@@ -2,7 +2,8 @@
 
 A record is a dataclass whose fields are annotated ``Annotated[type, kind]``; the kind checks what
 came from a peer (``take``) and what goes to one (``give``). Checks are of form alone. A refusal names
-the path of the field: ``.out.mac is b'', not 6 bytes``.
+the path of the field: ``.out.mac is b'', not 6 bytes``. A field with a default may be absent, unless its
+annotation ends with ``ALWAYS``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 ARRAYS: Final = "arrays"
 NO_PAYLOAD: Final = memoryview(b"")
+ALWAYS: Final = "travels always"
+"""Marks a field that has a default for who makes the record, and for no peer."""
 
 
 class Kind(Protocol):
@@ -217,6 +220,8 @@ def field_kinds(cls: type[Any]) -> Mapping[str, tuple[Kind, bool]]:
             candidates = (annotation, *getattr(annotation, "__args__", ()))
             metadata = next(c.__metadata__ for c in candidates if hasattr(c, "__metadata__"))
             kinds[item.name] = (cast("Kind", metadata[0]), item.default is not MISSING)
+            if ALWAYS in metadata:
+                kinds[item.name] = (kinds[item.name][0], False)
         _FIELD_KINDS[cls] = kinds
     return kinds
 

@@ -11,7 +11,7 @@ job with ranks there has no ring through the switches any more once a controller
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from inaproto.wire.messages.types import U16, U32, U64, Message, Name
 
@@ -20,10 +20,9 @@ POOL_DEFAULT: Final = "shared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InaPark(Message):
+class InaPark(Message, type="ina_park"):
     """Have no turns any more on that ring, and say so when nothing of it is on its way."""
 
-    TYPE: ClassVar[str] = "ina_park"
     job: Name
     ring_id: U32
     """Id of the INA ring."""
@@ -32,10 +31,9 @@ class InaPark(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InaParked(Message):
+class InaParked(Message, type="ina_parked"):
     """Nothing of the ring is on its way here, and this host sends nothing on it before it stands again."""
 
-    TYPE: ClassVar[str] = "ina_parked"
     job: Name
     rank: U16
     """Any rank of this host."""
@@ -47,14 +45,10 @@ class InaParked(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InaStands(Message):
+class InaStands(Message, type="ina_stands"):
     """The switches have the ring again, with its next message: the host may have turns in that pool."""
 
-    TYPE: ClassVar[str] = "ina_stands"
     job: Name
     ring_id: U32
     epoch: U32
     pool: Name = POOL_DEFAULT
-
-
-INA_MESSAGES: Final[tuple[type[Message], ...]] = (InaPark, InaParked, InaStands)

@@ -12,7 +12,7 @@ OverlayQueuePair and what belongs to it may follow, then what :mod:`inaproto.wir
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Final
+from typing import Annotated
 
 from inaproto.wire.messages.clocks import CLOCK_MAX, NO_CLOCKS, NODES_MAX, ClocksField
 from inaproto.wire.messages.fields import Integer, Many
@@ -39,20 +39,18 @@ _Clock = Annotated[int, Integer(0, CLOCK_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelJoin(Message):
+class ModelJoin(Message, type="model_join"):
     """This process is the worker of its host."""
 
-    TYPE: ClassVar[str] = "model_join"
     model: Name
     key: Secret = field(default="", repr=False)
     pid: U32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelJoined(Message):
+class ModelJoined(Message, type="model_joined"):
     """All servers have said how far the worker is: it goes on after ``clock``."""
 
-    TYPE: ClassVar[str] = "model_joined"
     worker: U16
     workers: U16
     elements: U64
@@ -64,10 +62,9 @@ class ModelJoined(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelClock(Message):
+class ModelClock(Message, type="model_clock"):
     """The worker has finished its update number ``clock``; the update lies in the segment."""
 
-    TYPE: ClassVar[str] = "model_clock"
     clock: _Clock
     segment: U32 | None = None
     """None: nothing was pushed."""
@@ -75,10 +72,9 @@ class ModelClock(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPull(Message):
+class ModelPull(Message, type="model_pull"):
     """Weights are to be put there that contain all that ``staleness`` demands."""
 
-    TYPE: ClassVar[str] = "model_pull"
     staleness: U32 | None = None
     """None: as the host daemon thinks best."""
     segment: U32
@@ -86,31 +82,25 @@ class ModelPull(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelLeave(Message):
+class ModelLeave(Message, type="model_leave"):
     """For good: nobody waits for this worker any more. Done once its updates are durable."""
 
-    TYPE: ClassVar[str] = "model_leave"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSave(Message):
+class ModelSave(Message, type="model_save"):
     """Done once all updates that are finished are durable."""
 
-    TYPE: ClassVar[str] = "model_save"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelDone(Message):
+class ModelDone(Message, type="model_done"):
     """Answers ``ModelClock``, ``ModelSave`` and ``ModelLeave``; the first when the daemon has read the
     update."""
 
-    TYPE: ClassVar[str] = "model_done"
     clock: _Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPulled(Message):
-    TYPE: ClassVar[str] = "model_pulled"
+class ModelPulled(Message, type="model_pulled"):
     clock: _Clock
     """Clock of the worker when it pulled."""
     model_clock: _Clock
@@ -127,8 +117,7 @@ class ModelPulled(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverlayHello(Message):
-    TYPE: ClassVar[str] = "overlay_hello"
+class OverlayHello(Message, type="overlay_hello"):
     process: Name
     """Who dials; where TLS is used, its certificate says so, too."""
     model: Name
@@ -146,11 +135,10 @@ class OverlayHello(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverlayState(Message):
+class OverlayState(Message, type="overlay_state"):
     """State of a shard at who was asked: a parameter server says ``clocks``, ``absent`` and ``fault``, a host
     what its own worker does."""
 
-    TYPE: ClassVar[str] = "overlay_state"
     clocks: ClocksField = NO_CLOCKS
     """Durable."""
     absent: Annotated[tuple[tuple[int, ...], ...], Many(Many(Integer(0, CLOCK_MAX), 2), NODES_MAX)] = ()
@@ -163,8 +151,7 @@ class OverlayState(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverlayWelcome(Message):
-    TYPE: ClassVar[str] = "overlay_welcome"
+class OverlayWelcome(Message, type="overlay_welcome"):
     process: Name
     life: U64
     nic: Flag = False
@@ -174,11 +161,10 @@ class OverlayWelcome(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverlayQueuePair(Message):
+class OverlayQueuePair(Message, type="overlay_queue_pair"):
     """Both sides name theirs, and the memory that is written to; messages of these kinds go in step, one of
     each side, until the second ``OverlayQueuePairReady`` of both."""
 
-    TYPE: ClassVar[str] = "overlay_queue_pair"
     mac: Mac
     ip: Ip
     qpn: U24
@@ -191,34 +177,13 @@ class OverlayQueuePair(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverlayQueuePairReady(Message):
+class OverlayQueuePairReady(Message, type="overlay_queue_pair_ready"):
     """First: the sender's queue pair is connected, it may be written to. Then: what the other wrote has come,
     and what the sender wrote is acknowledged; what follows goes there."""
 
-    TYPE: ClassVar[str] = "overlay_queue_pair_ready"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverlayNoQueuePair(Message):
+class OverlayNoQueuePair(Message, type="overlay_no_queue_pair"):
     """In place of the next of these messages: there is none, and what follows goes on where this went."""
 
-    TYPE: ClassVar[str] = "overlay_no_queue_pair"
     why: Explanation
-
-
-MODEL_CONNECTION_MESSAGES: Final[tuple[type[Message], ...]] = (
-    ModelJoin,
-    ModelJoined,
-    ModelClock,
-    ModelPull,
-    ModelLeave,
-    ModelSave,
-    ModelDone,
-    ModelPulled,
-    OverlayHello,
-    OverlayState,
-    OverlayWelcome,
-    OverlayQueuePair,
-    OverlayQueuePairReady,
-    OverlayNoQueuePair,
-)

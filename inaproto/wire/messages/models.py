@@ -19,7 +19,7 @@ change its array afterwards, whoever hears one does not either: a word to severa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal, NewType
+from typing import Annotated, Any, Final, Literal, NewType
 
 from inaproto.wire.messages.arrays import Comparable, Numbers
 from inaproto.wire.messages.clocks import CLOCK_MAX, NO_CLOCKS, NODES_MAX, ClocksField, WorkerId
@@ -87,13 +87,12 @@ class EpochKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Attach(Unnumbered):
+class Attach(Unnumbered, type="push_pull_attach"):
     """Be my parent, from now on; also said again by a child whose subtree has grown, or that was detached.
 
     Neither pushes nor asks before it is answered by ``Attached`` of the same session.
     """
 
-    TYPE: ClassVar[str] = "push_pull_attach"
     session: _Number
     """Session of this child; each ``Attach`` has a higher one."""
     workers: _Workers
@@ -106,10 +105,9 @@ class Attach(Unnumbered):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Push(Comparable, Unnumbered):
+class Push(Comparable, Unnumbered, type="push_pull_push"):
     """The sum of some updates (MLNet 3.2); merged whole or not at all."""
 
-    TYPE: ClassVar[str] = "push_pull_push"
     session: _Number
     clock: _Number
     """At s = 0 the window: all of it is of this clock (what a leaver says last: of the one it would have
@@ -123,26 +121,22 @@ class Push(Comparable, Unnumbered):
 
 
 @dataclass(frozen=True, slots=True)
-class PullRequest(Unnumbered):
+class PullRequest(Unnumbered, type="push_pull_request"):
     """Send me ``Weights`` with c_model >= ``needed``, as soon as there are such."""
 
-    TYPE: ClassVar[str] = "push_pull_request"
     needed: _Number
 
 
 @dataclass(frozen=True, slots=True)
-class Flush(Unnumbered):
+class Flush(Unnumbered, type="push_pull_flush"):
     """Forward what you withhold, and say so to your parent: a worker that came back waits for its last
     updates to be merged by the root. Nothing is withheld at s = 0."""
 
-    TYPE: ClassVar[str] = "push_pull_flush"
-
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(Unnumbered):
+class Heartbeat(Unnumbered, type="push_pull_heartbeat"):
     """Every ``heartbeat_ns`` (MLNet 3.2, fault tolerance); and at once when what it says is new."""
 
-    TYPE: ClassVar[str] = "push_pull_heartbeat"
     dead: _Nodes = ()
     """Nodes that the sender, or a node below it, takes for dead."""
     lost: _Workers = ()
@@ -153,10 +147,9 @@ class Heartbeat(Unnumbered):
 
 
 @dataclass(frozen=True, slots=True)
-class Detach(Unnumbered):
+class Detach(Unnumbered, type="push_pull_detach"):
     """I go to another parent; all that I said before counts."""
 
-    TYPE: ClassVar[str] = "push_pull_detach"
     session: _Number
 
 
@@ -164,10 +157,9 @@ class Detach(Unnumbered):
 
 
 @dataclass(frozen=True, slots=True)
-class Attached(Unnumbered):
+class Attached(Unnumbered, type="push_pull_attached"):
     """You are my child."""
 
-    TYPE: ClassVar[str] = "push_pull_attached"
     session: _Number
     base: ClocksField
     """What the parent has merged of the workers of the ``Attach``. The child goes on from there."""
@@ -178,19 +170,17 @@ class Attached(Unnumbered):
 
 
 @dataclass(frozen=True, slots=True)
-class Detached(Unnumbered):
+class Detached(Unnumbered, type="push_pull_detached"):
     """What you say in this session counts no more; attach again."""
 
-    TYPE: ClassVar[str] = "push_pull_detached"
     session: _Number
     reason: Explanation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Weights(Comparable, Unnumbered):
+class Weights(Comparable, Unnumbered, type="push_pull_weights"):
     """The answer to all requests of this child that it is new enough for."""
 
-    TYPE: ClassVar[str] = "push_pull_weights"
     included: ClocksField
     """Clocks of the updates of all workers that are in these weights."""
     root: ClocksField
@@ -199,35 +189,31 @@ class Weights(Comparable, Unnumbered):
 
 
 @dataclass(frozen=True, slots=True)
-class Merged(Unnumbered):
+class Merged(Unnumbered, type="push_pull_merged"):
     """What the root has merged, durably, so that logs end though nobody pulls."""
 
-    TYPE: ClassVar[str] = "push_pull_merged"
     root: ClocksField
 
 
 @dataclass(frozen=True, slots=True)
-class Mode(Unnumbered):
+class Mode(Unnumbered, type="push_pull_mode"):
     """From the root to all: each node is a child of the root (``direct``), or the tree is built up again."""
 
-    TYPE: ClassVar[str] = "push_pull_mode"
     direct: Flag
 
 
 @dataclass(frozen=True, slots=True)
-class Reshaped(Unnumbered):
+class Reshaped(Unnumbered, type="push_pull_reshaped"):
     """From the root to all, and to each child that asks: which tree is used. Who is below another parent in
     it goes there. Said before anything that the root came to know later."""
 
-    TYPE: ClassVar[str] = "push_pull_reshaped"
     epoch: Annotated[Epoch, EpochKind()]
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatAnswer(Unnumbered):
+class HeartbeatAnswer(Unnumbered, type="push_pull_alive"):
     """Answers each ``Heartbeat``."""
 
-    TYPE: ClassVar[str] = "push_pull_alive"
     is_attached: Flag
     """Whether the one who answers has a parent, or is the root: a child that had left it may come back."""
 
@@ -240,10 +226,9 @@ Word = UpWord | DownWord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ShardState(Comparable, Message):
+class ShardState(Comparable, Message, type="shard_state"):
     """A snapshot: the weights contain the updates up to ``clocks``, each once."""
 
-    TYPE: ClassVar[str] = "shard_state"
     model: Name
     shard: U16
     first: U64
@@ -262,30 +247,10 @@ class ShardState(Comparable, Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ShardChange(Comparable, Message):
+class ShardChange(Comparable, Message, type="shard_change"):
     """What is added to the weights, if anything, and the clocks that change with it."""
 
-    TYPE: ClassVar[str] = "shard_change"
     clocks: ClocksField
     epoch: _Numbers = ()
     """Empty: the same goes on."""
     delta: Annotated[Numbers | None, Behind()]
-
-
-MODEL_MESSAGES: Final[tuple[type[Message], ...]] = (
-    Attach,
-    Push,
-    PullRequest,
-    Flush,
-    Heartbeat,
-    Detach,
-    Attached,
-    Detached,
-    Weights,
-    Merged,
-    Mode,
-    Reshaped,
-    HeartbeatAnswer,
-    ShardState,
-    ShardChange,
-)

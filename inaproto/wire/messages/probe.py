@@ -8,7 +8,7 @@ LinkProbeWord. host daemon -> switch: LinkProbed. All of them may be lost: a lin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from inaproto.wire.messages.fields import Integer, OneOf
 from inaproto.wire.messages.types import U24, U32, U64, Explanation, Ip, Mac, Message, Name
@@ -18,20 +18,18 @@ _Kind = Annotated[Literal["offer", "answer", "end"], OneOf(("offer", "answer", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkProbe(Message):
+class LinkProbe(Message, type="link_probe"):
     """Measure the link to ``peer``: how long a small write takes there, and how long ``nbytes``."""
 
-    TYPE: ClassVar[str] = "link_probe"
     peer: Name
     nbytes: Annotated[int, Integer(1, PROBE_BYTES_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkProbeWord(Message):
+class LinkProbeWord(Message, type="link_probe_word"):
     """Tells, of the probe ``id``, the queue pair and, in an answer, the memory to write to; or why there is
     none."""
 
-    TYPE: ClassVar[str] = "link_probe_word"
     kind: _Kind
     why: Explanation = ""
     mac: Mac = bytes(6)
@@ -44,13 +42,9 @@ class LinkProbeWord(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkProbed(Message):
+class LinkProbed(Message, type="link_probed"):
     """Result of the probe ``id``; rate 0: it could not be measured, ``why`` says the reason."""
 
-    TYPE: ClassVar[str] = "link_probed"
     latency_ns: U64
     rate_bps: U64
     why: Explanation = ""
-
-
-LINK_MESSAGES: Final = (LinkProbe, LinkProbeWord, LinkProbed)

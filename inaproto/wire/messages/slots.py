@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from inaproto.wire.messages.fields import Choice, Integer, Many, Record
-from inaproto.wire.messages.types import U32, U64, Message, Name, Secret, Unnumbered
+from inaproto.wire.messages.types import U32, U64, Name, Secret, Unnumbered
 
 LEASES_MAX: Final = 1 << 12
 """Most leases that a switch lends at once."""
@@ -58,10 +58,9 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotRequest(Unnumbered):
+class SlotRequest(Unnumbered, type="slot_order"):
     """Request of the coordinator to a switch."""
 
-    TYPE: ClassVar[str] = "slot_order"
     term: Positive64
     """Term of the coordinator, from 1."""
     number: Positive64
@@ -74,10 +73,9 @@ class SlotRequest(Unnumbered):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotAnswer(Unnumbered):
+class SlotAnswer(Unnumbered, type="slot_report"):
     """Answer to a ``SlotRequest``."""
 
-    TYPE: ClassVar[str] = "slot_report"
     switch: Name
     boot: Name
     term: Positive64
@@ -91,46 +89,32 @@ class SlotAnswer(Unnumbered):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotsChanged(Unnumbered):
+class SlotsChanged(Unnumbered, type="slot_hint"):
     """Unasked, a hint: ask anew. Said when leases ran out, and to a coordinator that has just connected."""
 
-    TYPE: ClassVar[str] = "slot_hint"
     switch: Name
     boot: Name
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRenew(Unnumbered):
+class LeaseRenew(Unnumbered, type="lease_renew"):
     """The job uses its tree on the host of this session."""
 
-    TYPE: ClassVar[str] = "lease_renew"
     lease: LeaseField
 
 
 @dataclass(frozen=True, slots=True)
-class Renewed(Unnumbered):
+class Renewed(Unnumbered, type="lease_renewed"):
     """The lease is renewed for ``lease_ns``."""
 
-    TYPE: ClassVar[str] = "lease_renewed"
     lease: LeaseField
     lease_ns: U64
     """From when the switch got the renewal: a host counts from when it sent it."""
 
 
 @dataclass(frozen=True, slots=True)
-class NotHeld(Unnumbered):
+class NotHeld(Unnumbered, type="lease_gone"):
     """The lease that a host would renew is not here (any more)."""
 
-    TYPE: ClassVar[str] = "lease_gone"
     lease: LeaseField
     boot: Name
-
-
-SLOT_MESSAGES: Final[tuple[type[Message], ...]] = (
-    SlotRequest,
-    SlotAnswer,
-    SlotsChanged,
-    LeaseRenew,
-    Renewed,
-    NotHeld,
-)

@@ -12,7 +12,7 @@ ports open. Checks are of form alone; whether a ring's parts fit each other is f
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from inaproto.wire.messages.fields import Integer, Many, Record, Text
 from inaproto.wire.messages.types import (
@@ -110,8 +110,7 @@ class PoolRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchHello(Message):
-    TYPE: ClassVar[str] = "switch_hello"
+class SwitchHello(Message, type="switch_hello"):
     switch: Name
     """As the fabric file names it."""
     boot_id: Name
@@ -120,31 +119,25 @@ class SwitchHello(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchWelcome(Message):
-    TYPE: ClassVar[str] = "switch_welcome"
+class SwitchWelcome(Message, type="switch_welcome"):
     boot_id: Name
     """Boot of the control plane: trunks join switches that the same one has admitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchAdmit(Message):
+class SwitchAdmit(Message, type="switch_admit"):
     """The switch has heard of all rings that it may have had, and opens its ports."""
 
-    TYPE: ClassVar[str] = "switch_admit"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchOpened(Message):
+class SwitchOpened(Message, type="switch_opened"):
     """Answer to ``SwitchAdmit``: hosts may attach."""
 
-    TYPE: ClassVar[str] = "switch_opened"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrunkReport(Message):
+class TrunkReport(Message, type="trunk_report"):
     """Says of the trunk to a switch above whether rings may need it."""
 
-    TYPE: ClassVar[str] = "trunk_report"
     error: Explanation = ""
     """Why it is down; empty: it is up."""
     above: Annotated[str, Text(128)] = ""
@@ -152,10 +145,9 @@ class TrunkReport(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RingInstall(Message):
+class RingInstall(Message, type="ring_install"):
     """The switch gets a ring; ``flows`` are those of its ranks, in order."""
 
-    TYPE: ClassVar[str] = "ring_install"
     ring_id: U32
     epoch: U32
     ring_key: U64 = field(repr=False)
@@ -176,46 +168,28 @@ class RingInstall(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RingRemove(Message):
-    TYPE: ClassVar[str] = "ring_remove"
+class RingRemove(Message, type="ring_remove"):
     ring_id: U32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RingInstalled(Message):
-    TYPE: ClassVar[str] = "ring_installed"
+class RingInstalled(Message, type="ring_installed"):
     ring_id: U32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstallRefused(Message):
+class InstallRefused(Message, type="install_refused"):
     """The accelerator did not take the ring."""
 
-    TYPE: ClassVar[str] = "install_refused"
     ring_id: U32
     reason: Explanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RingFaulted(Message):
+class RingFaulted(Message, type="ring_faulted"):
     """The accelerator stopped the ring."""
 
-    TYPE: ClassVar[str] = "ring_faulted"
     ring_id: U32
     rank: U16
     rule: Name
     evidence: Explanation
-
-
-SWITCH_MESSAGES: Final[tuple[type[Message], ...]] = (
-    SwitchHello,
-    SwitchWelcome,
-    SwitchAdmit,
-    SwitchOpened,
-    TrunkReport,
-    RingInstall,
-    RingRemove,
-    RingInstalled,
-    InstallRefused,
-    RingFaulted,
-)

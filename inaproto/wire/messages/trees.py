@@ -13,7 +13,7 @@ Checks are of form alone. That only a fabric's root reports trees is for the con
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from inaproto.wire.messages.fields import Integer, Many, OneOf, Record, Text
 from inaproto.wire.messages.types import U32, U64, Explanation, Flag, Message, Name, Names, Secret
@@ -56,10 +56,9 @@ class TreeWish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TreeWishes(Message):
+class TreeWishes(Message, type="tree_wishes"):
     """All wishes for trees."""
 
-    TYPE: ClassVar[str] = "tree_wishes"
     term: U64
     revision: U64
     """Grows within a term."""
@@ -84,18 +83,14 @@ class TreeRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TreeReport(Message):
+class TreeReport(Message, type="tree_report"):
     """All jobs on the path ``shared``. ``term``, ``revision``: of the wishes taken last; 0: none were.
 
     What does not fit in one message is told in several, in order, on one connection.
     """
 
-    TYPE: ClassVar[str] = "tree_report"
     term: U64
     revision: U64
     trees: Annotated[tuple[TreeRecord, ...], Many(Record(TreeRecord), TREES_MAX)]
     more: Flag = False
     """The next one goes on with this."""
-
-
-TREE_MESSAGES: Final[tuple[type[Message], ...]] = (TreeWishes, TreeReport)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -38,10 +39,14 @@ AskedField = Annotated[PathAsked, OneOf(("auto", "chain", "overlay", "ring", "sh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """Root of all control messages."""
+    """Root of all control messages. ``type`` is how one is named where it travels."""
 
     TYPE: ClassVar[str] = ""
     id: U64 = 0
+
+    def __init_subclass__(cls, *, type: str = "") -> None:
+        if type:  # a dataclass with slots is made twice, the second time without
+            cls.TYPE = type
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +54,9 @@ class Unnumbered(Message):
     """Root of those whose ``id`` says nothing: no answer refers to it. They are equal whatever it is."""
 
     id: U64 = field(default=0, repr=False, compare=False, kw_only=True)
+
+
+def messages_of(*rooms: Mapping[str, object]) -> list[type[Message]]:
+    """All kinds of messages that these modules have, in order."""
+    found = [one for room in rooms for one in room.values() if isinstance(one, type)]
+    return [one for one in found if issubclass(one, Message) and one.TYPE]

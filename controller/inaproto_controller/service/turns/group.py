@@ -46,11 +46,10 @@ from inaproto.core.sharing.group import (
     StoodStill,
     Wished,
 )
-from inaproto.core.sharing.messages import Seat
 from inaproto.core.steps import Steps
 from inaproto.errors import Blame
 from inaproto.units import Instant, JobId, S
-from inaproto.wire.sharing_messages import SeatHold
+from inaproto.wire.messages.sharing import Seat, SeatHold
 from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.service.store.records import PutRecord
 from inaproto_controller.service.turns.planner import Place, PlannerConfig, SeatNews, TurnPlanner

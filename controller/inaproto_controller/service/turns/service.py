@@ -21,14 +21,13 @@ import trio
 
 from inaproto.core.sharing.events import FromSeat, PatienceConfig, SharingAction, SharingConfig, Tell
 from inaproto.core.sharing.group import GroupConfig, HostArrived, HostDeparted, JobsHeld
-from inaproto.core.sharing.messages import Seat
 from inaproto.core.switch.ring_spec import SHARED_POOL
-from inaproto.daemon.host.sharing_records import answer_of, order_message, seat_of
 from inaproto.errors import DecodeError
 from inaproto.units import Instant, JobId, S
 from inaproto.wire.control_messages import Message
-from inaproto.wire.sharing_messages import (
+from inaproto.wire.messages.sharing import (
     FromHost,
+    Seat,
     SeatHold,
     SharingPattern,
     SharingProgress,
@@ -169,7 +168,7 @@ class SharingService:
         self._forgotten.pop(owner).set()
 
     def _order(self, action: Tell) -> None:
-        self._send(action.seat.host, order_message(action.message))
+        self._send(action.seat.host, action.message)
 
     def _acted(self, pool: str, action: SharingAction) -> None:
         self.acted(pool, action)
@@ -211,7 +210,7 @@ class SharingService:
         if isinstance(message, SharingSeats):
             self._reported(host, message)
             return
-        seat = seat_of(message.seat)
+        seat = message.seat
         if seat.host != host:
             raise DecodeError("control", f"{message.TYPE}: host {host!r} speaks for {seat.host!r}")
         for group in self._groups.values():  # one knows the seat; the rounds of another are not known here
@@ -222,7 +221,7 @@ class SharingService:
                 case SharingProgress():
                     group.moved(seat, _place_of(message))
                 case _:
-                    group.tell(FromSeat(seat, answer_of(message)))
+                    group.tell(FromSeat(seat, message))
 
     def _reported(self, host: str, report: SharingSeats) -> None:
         pools: dict[str, dict[Seat, SeatHold]] = {}

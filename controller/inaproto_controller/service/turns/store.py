@@ -6,9 +6,9 @@ import json
 from typing import Any, NamedTuple
 
 from inaproto.core.sharing.events import SharingRecord, TurnRecord
-from inaproto.core.sharing.messages import Decision, Seat, Turn, Version
 from inaproto.errors import ConfigError
 from inaproto.units import Epoch, JobId, OpIndex
+from inaproto.wire.messages.sharing import Decision, Seat, Turn, Version
 
 FORMAT = 1
 

@@ -25,7 +25,7 @@ from inaproto.core.sharing.events import SharingAction, SharingConfig, TurnStand
 from inaproto.daemon.host.turn_seats import JobSeat, TurnSeats
 from inaproto.units import Instant, OpIndex, S
 from inaproto.wire.control_messages import Message
-from inaproto.wire.sharing_messages import SharingPattern
+from inaproto.wire.messages.sharing import SharingPattern
 from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.service.turns.planner import PlannerConfig
 from inaproto_controller.service.turns.service import SharingService

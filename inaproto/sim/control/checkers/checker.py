@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from inaproto.core.sharing.messages import Path, Seat, Version
+from inaproto.core.sharing.events import Path
+from inaproto.wire.messages.sharing import Seat, Version
 from inaproto.wire.messages.slots import Lease
 
 if TYPE_CHECKING:

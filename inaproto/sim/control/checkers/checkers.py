@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from inaproto.core.sharing.messages import AT_ONCE, Path, Seat, Version
+from inaproto.core.sharing.events import Path
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.group_checkers import WaitsEnd
 from inaproto.sim.control.checkers.wish_checker import WishesServed
 from inaproto.sim.control.checkers.word_checkers import DecisionsKept, TurnsObeyed
 from inaproto.sim.frames.recorder import say_time
 from inaproto.sim.kernel.violated import Violated
+from inaproto.wire.messages.sharing import AT_ONCE, Seat, Version
 from inaproto.wire.messages.slots import Lease, Order, SlotRequest
 
 if TYPE_CHECKING:

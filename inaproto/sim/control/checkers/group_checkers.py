@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from inaproto.core.sharing.messages import AT_ONCE
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.words import Heartbeat
 from inaproto.sim.frames.recorder import say_time
 from inaproto.sim.kernel.violated import Violated
+from inaproto.wire.messages.sharing import AT_ONCE
 
 if TYPE_CHECKING:
     from inaproto.core.sharing.events import TurnView

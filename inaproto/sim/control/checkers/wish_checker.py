@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inaproto.core.sharing.messages import Seat, Version
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.frames.recorder import say_time
 from inaproto.sim.kernel.violated import Violated
+from inaproto.wire.messages.sharing import Seat, Version
 
 if TYPE_CHECKING:
     from inaproto.core.sharing.events import SharingView

@@ -10,7 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from inaproto.core.sharing.messages import (
+from inaproto.core.sharing.events import Path
+from inaproto.sim.control.checkers.checker import ControlChecker
+from inaproto.sim.control.words import PeerSays, SeatSays, ToSeat
+from inaproto.sim.kernel.violated import Violated
+from inaproto.wire.messages.sharing import (
     NO_VERSION,
     Abort,
     AskPeer,
@@ -19,7 +23,6 @@ from inaproto.core.sharing.messages import (
     Done,
     Drained,
     EndTurn,
-    Path,
     Prepare,
     Refusal,
     Rule,
@@ -28,9 +31,6 @@ from inaproto.core.sharing.messages import (
     Version,
     Vote,
 )
-from inaproto.sim.control.checkers.checker import ControlChecker
-from inaproto.sim.control.words import PeerSays, SeatSays, ToSeat
-from inaproto.sim.kernel.violated import Violated
 from inaproto.wire.messages.slots import Lease
 
 if TYPE_CHECKING:

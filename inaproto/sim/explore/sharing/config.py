@@ -9,10 +9,10 @@ from typing import Final
 
 from inaproto.core.sharing.coordinator import SharingCoordinator
 from inaproto.core.sharing.events import ParticipantConfig, SharingConfig, SharingRecord, TurnWanted
-from inaproto.core.sharing.messages import Rule, Seat
 from inaproto.core.sharing.participant import SharingParticipant
 from inaproto.errors import ConfigError
 from inaproto.units import JobId, OpIndex
+from inaproto.wire.messages.sharing import Rule, Seat
 
 RANGES: Final = {
     "jobs": (1, 4),

@@ -37,7 +37,12 @@ from inaproto.core.sharing.events import (
     TellPeer,
     TurnStands,
 )
-from inaproto.core.sharing.messages import (
+from inaproto.core.sharing.participant import SharingParticipant
+from inaproto.core.sharing.rounds import Rounds
+from inaproto.core.sharing.standing_turns import StandingTurns
+from inaproto.errors import Blame
+from inaproto.units import Instant
+from inaproto.wire.messages.sharing import (
     Abort,
     Commit,
     Done,
@@ -48,11 +53,6 @@ from inaproto.core.sharing.messages import (
     Seat,
     TellPeerDecision,
 )
-from inaproto.core.sharing.participant import SharingParticipant
-from inaproto.core.sharing.rounds import Rounds
-from inaproto.core.sharing.standing_turns import StandingTurns
-from inaproto.errors import Blame
-from inaproto.units import Instant
 
 COORDINATOR: Final = -1
 """As the receiver of a letter; seats are numbered from 0."""

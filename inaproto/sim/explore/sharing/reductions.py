@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inaproto.core.sharing.messages import Done, Vote
 from inaproto.sim.explore.sharing.machines import COORDINATOR, is_void_for_coordinator, is_void_for_seat
 from inaproto.sim.explore.sharing.states import DOWN, State
+from inaproto.wire.messages.sharing import Done, Vote
 
 if TYPE_CHECKING:
     from inaproto.sim.explore.sharing.world import SharingWorld

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from inaproto.core.sharing.events import FromPeer
-from inaproto.core.sharing.messages import Decision, EndTurn, Prepare, TellPeerDecision, Turn, Vote
+from inaproto.wire.messages.sharing import Decision, EndTurn, Prepare, TellPeerDecision, Turn, Vote
 
 if TYPE_CHECKING:
     from inaproto.sim.explore.sharing.states import State, Step

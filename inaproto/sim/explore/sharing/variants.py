@@ -17,12 +17,12 @@ from inaproto.core.sharing.events import (
     ParticipantEvent,
     Woke,
 )
-from inaproto.core.sharing.messages import Decision, Prepare, Rule, Version
 from inaproto.core.sharing.participant import Phase, SharingParticipant
 from inaproto.errors import ConfigError
 from inaproto.sim.explore.sharing.config import RANGES, SharingWorldConfig
 from inaproto.sim.explore.sharing.world import SharingWorld
 from inaproto.units import Epoch, Instant, JobId, OpIndex
+from inaproto.wire.messages.sharing import Decision, Prepare, Rule, Version
 
 
 class PaperParticipant(SharingParticipant):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inaproto.core.sharing.events import SharingView
-from inaproto.core.sharing.messages import (
+from inaproto.sim.explore.sharing.states import DOWN, Local, State
+from inaproto.wire.messages.sharing import (
     Abort,
     Ask,
     AskPeer,
@@ -19,7 +20,6 @@ from inaproto.core.sharing.messages import (
     Rule,
     TellPeerDecision,
 )
-from inaproto.sim.explore.sharing.states import DOWN, Local, State
 
 if TYPE_CHECKING:
     from inaproto.sim.explore.sharing.world import SharingWorld

@@ -43,7 +43,6 @@ from inaproto.core.sharing.events import (
     SharingView,
     Woke,
 )
-from inaproto.core.sharing.messages import Abort, Prepare, Refusal, Seat, Vote
 from inaproto.core.sharing.participant import SharingParticipant
 from inaproto.sim.explore.sharing.config import SharingWorldConfig
 from inaproto.sim.explore.sharing.laws import broken_law
@@ -89,6 +88,7 @@ from inaproto.sim.explore.sharing.states import (
 )
 from inaproto.sim.explore.sharing.waits import helps_to_repeat, is_answer_due, may_be_decided, may_succeed
 from inaproto.units import Instant
+from inaproto.wire.messages.sharing import Abort, Prepare, Refusal, Seat, Vote
 
 
 class SharingWorld:
