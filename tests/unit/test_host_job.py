@@ -19,6 +19,7 @@ from inaproto.wire.control_messages import (
     Failed,
     Gone,
     Halt,
+    Halted,
     IntoAddress,
     JobStatus,
     Member,
@@ -134,6 +135,35 @@ def test_ranks_that_gather_do_not_fail_with_the_ring_before_them() -> None:
     host.hears(Failed(job="j", ring_id=5, code=RankLost.code, message="rank 0 is lost"))
     assert host.phase() is Phase.JOINING
     assert host.failed == []
+
+
+def test_who_was_halted_is_asked_for_other_links_and_fails_with_that_ring() -> None:
+    """The path of the next ring may change once more, when all have said how far they are."""
+    host = running()
+    host.hears(Halt(job="j", ring_id=5, path="chain", reason="it broke"))
+    host.hears(Halt(job="j", ring_id=6, path="switch", reason="it broke"))
+    assert [word.ring_id for word in host.told if isinstance(word, Halted)] == [5, 6]
+    other = HostJob(CONFIG, always(BASE))
+    other.step(LINKS, Instant(0))
+    failed = Failed(job="j", ring_id=6, code=RankLost.code, message="rank 1 is lost")
+    routed = host.hearing.heard(failed, [host.job, other])
+    assert [type(event) for _, event in routed] == [events.JobFailed, events.JoiningFailed]
+
+
+def test_a_process_that_joins_beside_a_halted_ring_that_never_started_does_not_fail_with_it() -> None:
+    before, now = Host(), HostJob(CONFIG, always(BASE))
+    before.join()
+    before.hears(Halt(job="j", ring_id=6, path="chain", reason="links are to be larger"))
+    now.step(LINKS, Instant(0))
+    now.step(events.RankJoined(JOIN, 2), Instant(0))
+    again = Halt(job="j", ring_id=7, path="overlay", reason="links are to be those of a tree")
+    assert [number for number, _ in before.hearing.heard(again, [now, before.job])] == [1]
+    failed = Failed(job="j", ring_id=6, code=RankLost.code, message="rank 1 is lost")
+    routed = before.hearing.heard(failed, [before.job, now])
+    assert events.JobUnknown not in [type(event) for _, event in routed]
+    for number, event in routed:
+        (before.job, now)[number].step(event, Instant(0))
+    assert (before.phase(), now.phase) == (Phase.ENDED, Phase.JOINING)
 
 
 def test_a_failure_of_another_ring_is_not_that_of_this_one() -> None:

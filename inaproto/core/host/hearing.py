@@ -83,9 +83,10 @@ class Hearing:
                 return [(number, Said(message)) for number, job in numbered if job.ring_id == ring_id]
             case Halt(ring_id=ring_id):
                 in_it = [number for number, job in numbered if job.ring_id == ring_id]
-                everyone = in_it or [number for number, _ in numbered]
-                halted = in_it if self.has_heard_of(message.job, ring_id) else everyone
-                return [(number, Said(message)) for number in halted]
+                if not in_it and not self.has_heard_of(message.job, ring_id):
+                    older = [it for it in numbered if it[1].phase is Phase.HALTED or it[1].has_come_back]
+                    in_it = [number for number, _ in older or numbered]
+                return [(number, Said(message)) for number in in_it]
             case InaPark() | InaStands() | JobStatus():
                 return [(number, Said(message)) for number, _ in numbered]
             case Closed(ring_id=ring_id):
@@ -121,7 +122,7 @@ class Hearing:
         """
         error, ring_id = job_error(failed), failed.ring_id
         ends = isinstance(error, SwitchUnreachable)  # in good order
-        is_known = self._is_over(failed.job, ring_id)
+        is_known = self._is_over(failed.job, ring_id) or any(job.ring_id == ring_id for _, job in jobs)
         routed: Routed = []
         for number, job in jobs:
             in_ring = job.phase is not Phase.JOINING or job.has_come_back

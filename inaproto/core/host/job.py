@@ -89,7 +89,7 @@ class HostJob:
         self._boot_id = ""
         """Boot of the switch of its last ring."""
         self._prepared_for: int | None = None
-        """Ring that it was told to make links for, before its first one."""
+        """Ring of which it has heard only that it is to make other links than it has."""
         self._halting: Halt | None = None
         """What is answered as soon as there are links for the next ring."""
         self._returning: tuple[int, ...] | None = None
@@ -120,7 +120,8 @@ class HostJob:
 
     @property
     def ring_id(self) -> int | None:
-        return self._prepared_for if self.ring is None else self.ring.ring_id
+        known = None if self.ring is None else self.ring.ring_id
+        return known if self._prepared_for is None else self._prepared_for
 
     @property
     def has_ended(self) -> bool:
@@ -358,7 +359,7 @@ class HostJob:
         """All ranks are there: post receives, connect the queue pairs."""
         if self._came_back:
             self._out.append(events.Noted("a rank came back from away"))
-        self.ring, self._boot_id = ring, boot_id
+        self.ring, self._boot_id, self._prepared_for = ring, boot_id, None
         self._is_broken = self._came_back = False
         try:
             self._out += self._carrier.connect(ring)
@@ -495,11 +496,13 @@ class HostJob:
 
     def _halt(self, message: Halt) -> None:
         """The ring has ended: say how far this host is, with queue pairs for the next."""
-        if self.phase is Phase.JOINING:
+        is_halted = self.phase is Phase.HALTED and message.ring_id != self.ring_id
+        if is_halted or self.phase is Phase.JOINING:
             # Its path was chosen meanwhile, or asked for: slots may be larger.
             self._out.append(events.CloseLinks())
             self._prepared_for = message.ring_id
-            self._carrier.watch.ended()  # all ranks have joined
+            if not is_halted:
+                self._carrier.watch.ended()  # all ranks have joined
         elif message.ring_id == self.ring_id and self.phase in IN_RING:
             self._stop_ring(message.reason)
         else:
