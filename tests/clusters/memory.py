@@ -302,17 +302,18 @@ class MemoryCluster:
         self._communicators.append(comm)
         return comm
 
-    async def job(self, job: str, size: int, **options: Any) -> list[inaproto.Communicator]:
-        """All ranks of a job, rank i on host i, connected."""
+    async def job(self, job: str, places: int | Sequence[int], **options: Any) -> list[inaproto.Communicator]:
+        """All ranks of a job, connected; ``places``: the host of each, or how many hosts have one each."""
+        hosts = range(places) if isinstance(places, int) else places
         found: dict[int, inaproto.Communicator] = {}
 
         async def one(rank: int) -> None:
-            found[rank] = await self.connect(job, rank, size=size, **options)
+            found[rank] = await self.connect(job, rank, size=len(hosts), host=hosts[rank], **options)
 
         async with trio.open_nursery() as nursery:
-            for rank in range(size):
+            for rank in range(len(hosts)):
                 nursery.start_soon(one, rank)
-        return [found[rank] for rank in range(size)]
+        return [found[rank] for rank in range(len(hosts))]
 
     # --- the end
 

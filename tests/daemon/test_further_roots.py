@@ -20,10 +20,10 @@ from inaproto.daemon.switch.daemon import Switch
 from inaproto.errors import ConfigError
 from inaproto.ports import FramePort, PortClosed
 from inaproto_adapters.memory import MemoryFramePort
-from tests.clusters.fabrics import SEATS, tree_of_root, two_spines
+from tests.clusters.fabrics import NESTED, SEATS, tree_of_root, two_spines
+from tests.clusters.jobs import WEATHER, Job
 from tests.clusters.memory import DIRECTORY, MemoryCluster, in_memory, run_world
-from tests.daemon.test_memory_recovery import WEATHER
-from tests.daemon.test_two_paths import Given, RackJob, alternate, past
+from tests.daemon.test_two_paths import Given, alternate
 
 FABRIC = two_spines(DIRECTORY)
 PACE_S = 0.2
@@ -61,10 +61,10 @@ def summed(cluster: MemoryCluster, name: str) -> int:
 def test_a_job_is_summed_along_the_tree_of_a_further_root(weather: str) -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         wish(cluster, train="spine1")
-        job = RackJob(cluster, 4, 8, "further")
+        job = Job(cluster, 4, 8, "further", "shared", NESTED)
 
         async def look() -> None:
-            await past(job, 7)
+            await job.past(7)
             assert state(cluster, "train").phase == "standing"
             assert state(cluster, "train").pool == "shared@spine1"
             assert summed(cluster, "spine1") > 0
@@ -80,16 +80,16 @@ def test_a_job_is_summed_along_the_tree_of_a_further_root(weather: str) -> None:
 # --- what is lost
 
 
-class Paced(RackJob):
+class Paced(Job):
     """Small all-reduces, one after the other, so that much may happen between few."""
 
     def __init__(self, cluster: MemoryCluster, name: str) -> None:
-        super().__init__(cluster, 4, 1000, name)
+        super().__init__(cluster, 4, 1000, name, "shared", NESTED)
         self.name = name
         self.called = [(dtype, op, 1 + length % 200) for dtype, op, length in self.called]
 
     async def rank(self, rank: int) -> None:
-        comm = await self.cluster.connect(self.name, rank, size=4, **self.wishes)
+        comm = await self.cluster.connect(self.name, rank, size=4, path=self.path)
         for index, (_, op, _) in enumerate(self.called):
             result = await comm.all_reduce(self.inputs(index)[rank], op)
             assert result.tobytes() == self.expected(index).tobytes(), (self.name, rank, index)
@@ -146,20 +146,20 @@ def test_what_a_job_alone_needs_is_lost_and_it_alone_goes_on_without(
         scope = trio.CancelScope()
 
         async def strike() -> None:
-            await past(hurt, 4)
-            await past(other, 4)
+            await hurt.past(4)
+            await other.past(4)
             assert state(cluster, "hurt").pool == "shared@spine1"
             assert state(cluster, "other").pool == "shared"
             ring = told(cluster, "other")["ring_id"]
             await lose(cluster)
             await until(lambda: words in told(cluster, "hurt")["fallback"])
-            await past(hurt, min(hurt.done) + 4)
+            await hurt.past(min(hurt.done) + 4)
             assert state(cluster, "hurt").phase == "refused"
-            await past(other, min(other.done) + 4)
+            await other.past(min(other.done) + 4)
             await bring_back(cluster)
             await until(lambda: state(cluster, "hurt").phase == "standing")
             before = summed(cluster, "spine1")
-            await past(hurt, min(hurt.done) + 4)
+            await hurt.past(min(hurt.done) + 4)
             assert summed(cluster, "spine1") > before
             assert (told(cluster, "other")["ring_id"], told(cluster, "other")["recoveries"]) == (ring, 0)
             assert told(cluster, "hurt")["recoveries"] >= 1

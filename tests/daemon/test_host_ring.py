@@ -33,8 +33,8 @@ from inaproto.wire.control_messages import (
 )
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto.wire.messages.client import DonePath, Join
+from tests.clusters.jobs import fabric_of
 from tests.clusters.memory import MemoryCluster, run_world
-from tests.daemon.test_memory_recovery_orders import fabric_of
 
 
 class Process:

@@ -15,8 +15,8 @@ from inaproto.daemon.switch.link_probes import LinkProbes
 from inaproto.units import Instant
 from inaproto.wire.control_messages import Message
 from inaproto.wire.messages.probe import LinkProbe, LinkProbed, LinkProbeWord
+from tests.clusters.jobs import close_all
 from tests.clusters.memory import MemoryCluster, in_memory, run_world
-from tests.daemon.test_memory_recovery_orders import close_all
 
 KIB = 1024
 

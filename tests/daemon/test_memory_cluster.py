@@ -19,12 +19,11 @@ import trio
 from inaproto.errors import (
     DaemonUnreachable,
     JobError,
-    OperationTimeout,
     RankLost,
     SwitchUnreachable,
 )
 from tests.clusters.memory import MemoryCluster, WorldResult, in_memory, run_world
-from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype, reduce_all, reference
+from tests.daemon.test_allreduce_end_to_end import draw, reduce_all, reference
 
 WEATHER = "drop=0.01,duplicate=0.005,reorder=0.01,corrupt=0.002,truncate=0.001"
 SOON_S = 0.1
@@ -49,26 +48,6 @@ async def reduce_some(cluster: MemoryCluster, job: str, size: int, operations: i
     async with trio.open_nursery() as nursery:
         for comm in comms:
             nursery.start_soon(comm.aclose)
-
-
-# --- results
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
-@pytest.mark.parametrize("op", ["sum", "max"])
-@in_memory("results/{dtype}/{op}", hosts=3, weather=WEATHER)
-async def test_results_are_exact_in_bad_weather(cluster: MemoryCluster, dtype: str, op: str) -> None:
-    comms = await cluster.job("train", 3)
-    for length in (1, 700, 3001):
-        arrays = [draw(numpy_dtype(dtype), (length,), (dtype, op, length, rank)) for rank in range(3)]
-        await reduce_all(comms, arrays, op)
-
-
-@in_memory("two jobs", hosts=3, weather=WEATHER)
-async def test_two_jobs_on_the_same_hosts(cluster: MemoryCluster) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reduce_some, cluster, "one", 3)
-        nursery.start_soon(reduce_some, cluster, "two", 2)
 
 
 # --- faults in the middle of an operation
@@ -221,34 +200,6 @@ async def test_a_long_partition_is_found_from_both_ends(cluster: MemoryCluster) 
     cluster.network.partition("h1", "switch", is_cut=False)
     with trio.fail_after(AGAIN_S):
         await reduce_some(cluster, "train", 3)
-
-
-# --- who does not come
-
-
-@in_memory("a rank never joins", hosts=3, weather=WEATHER)
-async def test_a_rank_that_never_joins_is_named_in_time(cluster: MemoryCluster) -> None:
-    async def join(rank: int) -> None:
-        began = trio.current_time()
-        with pytest.raises(OperationTimeout, match="rank 2 of 3 did not within 5 s"):
-            await cluster.connect("train", rank, size=3, timeout=5)
-        assert trio.current_time() - began <= 5 + SOON_S
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(join, 0)
-        nursery.start_soon(join, 1)
-
-
-@in_memory("a rank never reduces", hosts=3, weather=WEATHER, operation_timeout_ms=5000)
-async def test_a_rank_that_never_reduces_is_named_in_time(cluster: MemoryCluster) -> None:
-    comms = await cluster.job("train", 3)
-    began = trio.current_time()
-    works = [comm.all_reduce(np.ones(2000, np.float32)) for comm in comms[:2]]
-    for work in works:
-        with pytest.raises(JobError, match="rank 2") as caught:
-            await work
-        assert isinstance(caught.value, OperationTimeout | RankLost)
-    assert trio.current_time() - began <= 5 + SOON_S
 
 
 # --- what is left

@@ -7,7 +7,6 @@ bytes, and no failure may change them.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,18 @@ from inaproto.daemon.settings.fabric_file import fabric_of
 from inaproto.errors import ConfigError, JobError, RankLost
 from inaproto.wire.control_messages import Status, StatusReply
 from inaproto_adapters.memory import MemoryFramePort
-from tests.clusters.fabrics import NESTED, SEATS, Nested, nested_reference, spine_and_leaves
+from tests.clusters.fabrics import NESTED, SEATS, Nested, spine_and_leaves
+from tests.clusters.jobs import WEATHER, Job
 from tests.clusters.memory import DIRECTORY, MemoryCluster, in_memory, run_world
-from tests.daemon import test_memory_recovery as recovery
 from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
-from tests.daemon.test_memory_recovery import WEATHER, break_a_queue_pair, lose_a_fabric
 from tests.seeds import seeds
 
 FABRIC = spine_and_leaves(DIRECTORY)
 
 
-class Job(recovery.Job):
+def rack_job(cluster: MemoryCluster, operations: int, seed: object, plan: Nested = NESTED) -> Job:
     """Four ranks, whose sums are those of a nested plan."""
-
-    def __init__(self, cluster: MemoryCluster, operations: int, seed: object, plan: Nested = NESTED) -> None:
-        super().__init__(cluster, 4, operations, seed)
-        self.plan = plan
-
-    def expected(self, index: int) -> Any:
-        return nested_reference(self.plan, self.inputs(index), self.called[index][1])
+    return Job(cluster, 4, operations, seed, plan=plan)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +46,7 @@ class Job(recovery.Job):
 @pytest.mark.parametrize("weather", ["", WEATHER], ids=["clear", "weather"])
 def test_sums_are_those_of_the_nested_plan(seats: tuple[str, ...], plan: Nested, weather: str) -> None:
     async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, 8, (seats, weather), plan)
+        job = rack_job(cluster, 8, (seats, weather), plan)
         await job.run()
         assert job.paths == {"switch"}
 
@@ -63,7 +55,7 @@ def test_sums_are_those_of_the_nested_plan(seats: tuple[str, ...], plan: Nested,
 
 def test_a_leaf_that_steers_leaves_the_sum_to_the_root() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
-        await Job(cluster, 8, "steers", (0, 1, (2, 3))).run()
+        await rack_job(cluster, 8, "steers", (0, 1, (2, 3))).run()
 
     fabric = spine_and_leaves(DIRECTORY, steers=["leaf0"])
     run_world("fabric/steers", scenario, hosts=4, fabric=fabric, seats=SEATS)
@@ -77,7 +69,7 @@ def test_three_levels(restarted: str) -> None:
     fabric = fabric_of({"switches": tables}, DIRECTORY)
 
     async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, 10, ("deep", restarted), (((0,), (1,), 2), 3))
+        job = rack_job(cluster, 10, ("deep", restarted), (((0,), (1,), 2), 3))
 
         async def strike() -> None:
             if restarted:
@@ -94,7 +86,7 @@ def test_three_levels(restarted: str) -> None:
 
 def test_two_runs_of_one_seed_are_the_same() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
-        await Job(cluster, 4, "same").run()
+        await rack_job(cluster, 4, "same").run()
 
     options: dict[str, Any] = {"hosts": 4, "weather": WEATHER, "fabric": FABRIC, "seats": SEATS}
     assert run_world("fabric/same", scenario, **options) == run_world("fabric/same", scenario, **options)
@@ -107,7 +99,7 @@ def test_a_job_goes_on_when_a_switch_restarts(name: str, how: str, seed: int) ->
     draws = random.Random(f"fabric/{name}/{how}/{seed}")
 
     async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, 10, (name, how, seed))
+        job = rack_job(cluster, 10, (name, how, seed))
 
         async def strike() -> None:
             for _ in range(2):
@@ -136,7 +128,7 @@ async def test_any_start_order_will_do(cluster: MemoryCluster, seed: int) -> Non
         else:
             await cluster.start_switch(what)
         await trio.sleep(draws.choice((0.0, 0.3, 7.0)))
-    await Job(cluster, 4, ("order", seed)).run()
+    await rack_job(cluster, 4, ("order", seed)).run()
 
 
 def test_a_leaf_that_does_not_come_back_is_named_in_time() -> None:
@@ -191,7 +183,7 @@ async def test_a_trunk_that_is_stuck_is_dialled_again(cluster: MemoryCluster) ->
         assert isinstance(answer, StatusReply)
         return list(answer.body["trunks"])
 
-    await Job(cluster, 4, "before").run()
+    await rack_job(cluster, 4, "before").run()
     cluster.network.partition("leaf1", "spine", kinds=(MemoryFramePort,))
     await trio.sleep(20)
     (trunk,) = await trunks(cluster)
@@ -200,47 +192,3 @@ async def test_a_trunk_that_is_stuck_is_dialled_again(cluster: MemoryCluster) ->
     await trio.sleep(5)
     (trunk,) = await trunks(cluster)
     assert (trunk["is_up"], trunk["times_up"]) == (True, 2)
-
-
-@pytest.mark.parametrize("seed", seeds(3))
-@in_memory("fabric/all/{seed}", hosts=4, weather=WEATHER, fabric=FABRIC, seats=SEATS)
-async def test_every_fault_at_once(cluster: MemoryCluster, seed: int) -> None:
-    draws = random.Random(f"fabric/all/{seed}")
-
-    async def restart(cluster: MemoryCluster, name: str) -> None:
-        life = cluster.switches[name]
-        await (life.crash() if draws.random() < 0.5 else life.stop())
-        await trio.sleep(draws.choice((0.0, 0.1, 1.0)))
-        await cluster.start_switch(name)
-
-    async def cut_a_trunk(cluster: MemoryCluster, name: str) -> None:
-        cluster.network.partition(name, "spine", kinds=(MemoryFramePort,))
-        await trio.sleep(draws.choice((0.01, 0.3, 1.0)))
-        cluster.network.partition(name, "spine", kinds=(MemoryFramePort,), is_cut=False)
-
-    async def lose_fabric(cluster: MemoryCluster, name: str) -> None:
-        await lose_a_fabric(cluster, draws)
-
-    async def break_qp(cluster: MemoryCluster, name: str) -> None:
-        await break_a_queue_pair(cluster, draws)
-
-    job = Job(cluster, 12, ("all", seed))
-
-    def strikes(
-        fault: Callable[[MemoryCluster, str], Awaitable[None]], name: str
-    ) -> Callable[[], Awaitable[None]]:
-        async def struck() -> None:
-            for _ in range(2):
-                await trio.sleep(draws.uniform(0.005, 0.5))
-                await fault(cluster, name)
-
-        return struck
-
-    await job.run(
-        strikes(restart, "leaf0"),
-        strikes(restart, "leaf1"),
-        strikes(restart, "spine"),
-        strikes(cut_a_trunk, "leaf1"),
-        strikes(lose_fabric, ""),
-        strikes(break_qp, ""),
-    )

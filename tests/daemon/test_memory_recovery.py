@@ -8,158 +8,62 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 import trio
 
-import inaproto
-from inaproto.core.host.events import NicRefused
 from inaproto.core.rendezvous.events import RendezvousConfig
-from inaproto.daemon.host.daemon import HostDaemon
 from inaproto.daemon.switch import control_plane
 from inaproto.errors import JobError, RankLost, SwitchUnreachable
+from tests.clusters.jobs import ALONE, FAULTS, PAIRS, TRIPLE, TURNS, WEATHER, Fault, Job, daemon
 from tests.clusters.memory import MemoryCluster, in_memory, run_world
-from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, numpy_dtype
 from tests.seeds import seeds
-
-WEATHER = "drop=0.01,duplicate=0.005,reorder=0.01,corrupt=0.002,truncate=0.001"
-DTYPES = ("float32", "float16", "bfloat16", "int64", "float64")
-
-Fault = Callable[[MemoryCluster, random.Random], Awaitable[None]]
-
-
-class Job:
-    """Ranks that call all-reduces of random types and sizes, two at a time, and check them.
-
-    ``places``: the host of each rank; left out, rank i is on host i.
-    """
-
-    def __init__(
-        self,
-        cluster: MemoryCluster,
-        size: int,
-        operations: int,
-        seed: object,
-        places: Sequence[int] | None = None,
-    ) -> None:
-        self.cluster = cluster
-        self.size = size
-        self.places = range(size) if places is None else places
-        self.draws = random.Random(f"{seed}/job")
-        self.called = [
-            (self.draws.choice(DTYPES), self.draws.choice(("sum", "sum", "max")), self.draws.randint(1, 4000))
-            for _ in range(operations)
-        ]
-        self.done = [0] * size
-        self.paths: set[str] = set()
-        """By which they were summed."""
-        self.name = "train"
-        self.wishes: dict[str, Any] = {}
-        """Of all ranks: how they connect."""
-        self.seed = seed
-
-    def inputs(self, index: int) -> list[Any]:
-        dtype, _, length = self.called[index]
-        return [draw(numpy_dtype(dtype), (length,), (self.seed, index, rank)) for rank in range(self.size)]
-
-    def expected(self, index: int) -> Any:
-        return nested_reference(self.inputs(index), self.places, self.called[index][1])
-
-    async def rank(self, rank: int) -> None:
-        async with await self.cluster.connect(
-            self.name, rank, size=self.size, host=self.places[rank], **self.wishes
-        ) as comm:
-            for first in range(0, len(self.called), 2):
-                works: list[tuple[int, inaproto.Work]] = [
-                    (index, comm.all_reduce(self.inputs(index)[rank], self.called[index][1]))
-                    for index in range(first, min(first + 2, len(self.called)))
-                ]
-                for index, work in works:
-                    result = await work
-                    assert result.tobytes() == self.expected(index).tobytes(), (
-                        rank,
-                        index,
-                        self.called[index],
-                    )
-                    self.done[rank] += 1
-            self.paths.update(record.path for record in comm.statistics().recent)
-
-    async def run(self, *faults: Callable[[], Awaitable[None]]) -> None:
-        async with trio.open_nursery() as nursery:
-            for rank in range(self.size):
-                nursery.start_soon(self.rank, rank)
-            for fault in faults:
-                nursery.start_soon(fault)
-        assert self.done == [len(self.called)] * self.size
-
-
-async def restart_switch(cluster: MemoryCluster, draws: random.Random) -> None:
-    assert cluster.switch is not None
-    await cluster.switch.crash()
-    await trio.sleep(draws.choice((0.0, 0.1, 2.0)))
-    await cluster.start_switch()
-
-
-async def stop_and_start_switch(cluster: MemoryCluster, draws: random.Random) -> None:
-    assert cluster.switch is not None
-    await cluster.switch.stop()
-    await trio.sleep(draws.choice((0.0, 0.5)))
-    await cluster.start_switch()
-
-
-async def lose_a_fabric(cluster: MemoryCluster, draws: random.Random) -> None:
-    """A host's control connection ends, as if the switch had closed it; NIC and port go with it."""
-    fabric = daemon(cluster, draws.randrange(len(cluster.hosts))).fabric
-    if fabric is not None:
-        fabric._lose("the control connection broke")
-
-
-async def break_a_queue_pair(cluster: MemoryCluster, draws: random.Random) -> None:
-    fabric = daemon(cluster, draws.randrange(len(cluster.hosts))).fabric
-    for ring in fabric.rings() if fabric is not None else ():
-        ring.feed(NicRefused("the queue pair failed"))
-
-
-def daemon(cluster: MemoryCluster, host: int) -> HostDaemon:
-    found = cluster.hosts[host].daemon
-    assert found is not None
-    return found
-
-
-FAULTS = {
-    "switch crash": restart_switch,
-    "switch stop": stop_and_start_switch,
-    "fabric": lose_a_fabric,
-    "queue pair": break_a_queue_pair,
-}
 
 
 @pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize(
+    ("path", "places"),
+    [
+        ("auto", (0, 1, 2)),
+        ("auto", PAIRS),
+        ("auto", TURNS),
+        ("auto", ALONE),
+        ("ring", (0, 1, 2)),
+        ("ring", TRIPLE),
+        ("overlay", TRIPLE),
+    ],
+)
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_job_goes_on_whatever_ends_its_ring(name: str, seed: int) -> None:
-    draws = random.Random(f"{name}/{seed}")
+def test_a_job_goes_on_whatever_ends_its_ring(name: str, path: str, places: Sequence[int], seed: int) -> None:
+    draws = random.Random(f"{name}/{path}/{places}/{seed}")
+    once = name == "queue pair" and path != "auto"  # a second break in one place ends a job on its own path
 
     async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, 3, 8, (name, seed))
+        job = Job(cluster, places, 8, (name, seed), path)
 
         async def strike() -> None:
-            for _ in range(draws.randint(1, 3)):
+            for _ in range(1 if once else draws.randint(1, 3)):
                 await trio.sleep(draws.uniform(0.005, 0.05))
                 await FAULTS[name](cluster, draws)
 
         await job.run(strike)
+        assert path in ("auto", *job.paths)
 
-    run_world(f"goes on/{name}/{seed}", scenario, hosts=3, weather=draws.choice(("", WEATHER)))
+    run_world(
+        f"goes on/{name}/{path}/{places}/{seed}",
+        scenario,
+        hosts=len(set(places)),
+        weather=draws.choice(("", WEATHER)),
+        switch={"memory_kib": 1 << 20 if path != "auto" else draws.choice((0, 1 << 20, 1 << 20))},
+    )
 
 
-@pytest.mark.parametrize("seed", seeds(2))
-@in_memory("all faults/{seed}", hosts=4, weather=WEATHER)
-async def test_every_fault_at_once(cluster: MemoryCluster, seed: int) -> None:
-    draws = random.Random(f"all/{seed}")
-
-    job = Job(cluster, 4, 12, ("all", seed))
+@pytest.mark.parametrize("path", ["auto", "chain", "overlay", "ring"])
+@in_memory("all faults/{path}", hosts=4, weather=WEATHER)
+async def test_every_fault_at_once(cluster: MemoryCluster, path: str) -> None:
+    draws = random.Random(f"all on {path}")
+    job = Job(cluster, 4, 10, "all", path)
 
     def strike(fault: Fault) -> Callable[[], Awaitable[None]]:
         async def struck() -> None:
@@ -169,7 +73,8 @@ async def test_every_fault_at_once(cluster: MemoryCluster, seed: int) -> None:
 
         return struck
 
-    await job.run(*(strike(fault) for fault in (restart_switch, lose_a_fabric, break_a_queue_pair)))
+    await job.run(*(strike(FAULTS[name]) for name in ("switch crash", "fabric", "queue pair")))
+    assert path in ("auto", *job.paths)
 
 
 @pytest.mark.parametrize("after_ms", [12, 23, 33])

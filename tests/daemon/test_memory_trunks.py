@@ -21,7 +21,7 @@ from inaproto_adapters.memory import MemoryFramePort
 from tests.clusters.fabrics import SEATS, spine_and_leaves
 from tests.clusters.memory import DIRECTORY, MemoryCluster, run_world
 from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
-from tests.daemon.test_memory_fabric import Job
+from tests.daemon.test_memory_fabric import rack_job
 
 FABRIC = spine_and_leaves(DIRECTORY)
 STEERS = spine_and_leaves(DIRECTORY, steers=["leaf1"])
@@ -103,7 +103,7 @@ def test_a_job_over_a_trunk_that_is_never_up_ends_in_time_by_its_name(recover_ms
 def test_a_job_waits_for_a_trunk_and_is_summed_by_the_switches_when_it_is_up() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         await start_with_a_cut_trunk(cluster)
-        job = Job(cluster, 6, "late")
+        job = rack_job(cluster, 6, "late")
 
         async def strike() -> None:
             await trio.sleep(2)
@@ -188,7 +188,7 @@ def test_hosts_that_reach_each_other_sum_while_the_trunk_to_their_sum_is_down(
 def test_a_job_below_the_trunk_does_not_need_it() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         await start_with_a_cut_trunk(cluster)
-        job = Job(cluster, 4, "below", FLAT)
+        job = rack_job(cluster, 4, "below", FLAT)
         await job.run()
         assert job.paths == {"switch"}
 
@@ -227,7 +227,7 @@ def test_a_trunk_that_is_cut_under_a_job_costs_frames_only(down_s: float) -> Non
             await cluster.start_switch(name)
         for number in range(4):
             await cluster.start_host(number)
-        job = Job(cluster, 10, ("cut", down_s))
+        job = rack_job(cluster, 10, ("cut", down_s))
 
         async def strike() -> None:
             await trio.sleep(0.02)

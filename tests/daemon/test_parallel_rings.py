@@ -25,13 +25,11 @@ from inaproto.errors import (
     RankLost,
     TensorMismatch,
 )
+from tests.clusters.jobs import FAULTS, WEATHER, as_new, close_all, daemon, reduce_once
 from tests.clusters.memory import DIRECTORY, MemoryCluster, in_memory, run_world
 from tests.clusters.parallel import MACHINES, connect_at, connect_machines, connect_rank, host_of
 from tests.daemon.test_allreduce_end_to_end import draw, nested_reference
 from tests.daemon.test_memory_cluster import open_things
-from tests.daemon.test_memory_recovery import FAULTS, WEATHER, daemon
-from tests.daemon.test_memory_recovery_orders import close_all, reduce_once
-from tests.daemon.test_ranks_per_host import as_new
 from tests.seeds import seeds
 
 TOLD_S = 2.0

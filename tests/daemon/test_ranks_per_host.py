@@ -6,8 +6,7 @@ Every test is one seeded run of real daemons in virtual time (:mod:`tests.cluste
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -15,83 +14,63 @@ import trio
 
 import inaproto
 from inaproto.errors import JobError, JoinRefused, OperationTimeout, RankLost, TensorMismatch
+from tests.clusters.jobs import (
+    ALONE,
+    PAIRS,
+    PLACES,
+    TRIPLE,
+    TURNS,
+    WEATHER,
+    as_new,
+    close_all,
+    daemon,
+    fabric_of,
+    messages_of,
+    reduce_nested,
+    reduce_once,
+    reduce_to,
+    rotated_reference,
+)
 from tests.clusters.memory import MemoryCluster, in_memory, run_world
-from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, numpy_dtype
+from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
 from tests.daemon.test_memory_cluster import open_things
-from tests.daemon.test_memory_recovery import FAULTS, WEATHER, Job, daemon
-from tests.daemon.test_memory_recovery_orders import close_all, fabric_of, nothing_left
 from tests.seeds import seeds
-
-PAIRS = (0, 0, 1, 1)
-TURNS = (0, 1, 0, 1, 0, 1)
-ALONE = (0, 0, 0)
-PLACES = {
-    "2 hosts of 2": PAIRS,
-    "2 hosts of 3, in turns": TURNS,
-    "1 host of 3": ALONE,
-    "uneven": (0, 1, 1, 2),
-}
-
-
-async def connect_all(
-    cluster: MemoryCluster, places: Sequence[int], job: str = "train"
-) -> list[inaproto.Communicator]:
-    found: dict[int, inaproto.Communicator] = {}
-
-    async def one(rank: int) -> None:
-        found[rank] = await cluster.connect(job, rank, size=len(places), host=places[rank])
-
-    async with trio.open_nursery() as nursery:
-        for rank in range(len(places)):
-            nursery.start_soon(one, rank)
-    return [found[rank] for rank in range(len(places))]
-
-
-async def reduce_nested(
-    comms: Sequence[inaproto.Communicator], arrays: Sequence[Any], places: Sequence[int], op: str = "sum"
-) -> None:
-    expected = nested_reference(arrays, places, op).tobytes()
-    for work in [comm.all_reduce(array, op) for comm, array in zip(comms, arrays, strict=True)]:
-        assert (await work).tobytes() == expected
-
-
-def as_new(cluster: MemoryCluster) -> None:
-    """No rank, queue pair or memory region is left on any host."""
-    nothing_left(cluster)
-    for host in cluster.hosts:
-        fabric = fabric_of(cluster, host)
-        engine = fabric.nic._engine  # type: ignore[attr-defined]
-        assert not engine._qps
-        assert not engine._memory._regions
-        assert not fabric._by_qpn
-
 
 # --- results
 
 
-@pytest.mark.parametrize("kib", [0, 1 << 20], ids=["chain", "switch"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32"])
+@pytest.mark.parametrize("path", ["switch", "no room", "chain", "overlay", "ring"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64"])
 @pytest.mark.parametrize("placing", PLACES)
-def test_sums_are_those_of_the_nested_plan(placing: str, dtype: str, kib: int) -> None:
+def test_results_have_the_bytes_of_the_path(placing: str, dtype: str, path: str) -> None:
     places = PLACES[placing]
+    is_asked = path not in ("switch", "no room")
 
     async def scenario(cluster: MemoryCluster) -> None:
-        comms = await connect_all(cluster, places)
+        comms = await cluster.job("train", places, path=path if is_asked else "auto")
+        serial = 0
         for op, length in (("sum", 3000), ("max", 700), ("sum", 1), ("sum", 0), ("min", 365)):
             arrays = [
                 draw(numpy_dtype(dtype), (length,), (dtype, length, rank)) for rank in range(len(places))
             ]
-            await reduce_nested(comms, arrays, places, op)
+            if path == "ring":
+                await reduce_to(rotated_reference(arrays, places, op, serial), comms, arrays, op)
+            else:
+                await reduce_nested(comms, arrays, places, op)
+            serial += messages_of(arrays[0])
+        if is_asked:
+            done = {record.path for comm in comms for record in comm.statistics().recent}
+            assert done == {"local" if places == ALONE else path}
         await close_all(comms)
         await trio.sleep(0.1)
         as_new(cluster)
 
     run_world(
-        f"nested/{placing}/{dtype}/{kib}",
+        f"bytes/{placing}/{dtype}/{path}",
         scenario,
         hosts=len(set(places)),
         weather=WEATHER,
-        switch={"memory_kib": kib},
+        switch={"memory_kib": 0 if path == "no room" else 1 << 20},
     )
 
 
@@ -99,7 +78,7 @@ def test_sums_are_those_of_the_nested_plan(placing: str, dtype: str, kib: int) -
 async def test_one_copy_leaves_a_host_whatever_the_number_of_its_ranks(cluster: MemoryCluster) -> None:
     sent: list[int] = []
     for places in ((0, 1), PAIRS, (0, 0, 0, 0, 1, 1, 1, 1)):
-        comms = await connect_all(cluster, places)
+        comms = await cluster.job("train", places)
         before = fabric_of(cluster, 0).nic.statistics()["packets_sent"]
         await reduce_nested(comms, [np.full(5000, rank, np.int32) for rank in range(len(places))], places)
         await close_all(comms)
@@ -110,7 +89,7 @@ async def test_one_copy_leaves_a_host_whatever_the_number_of_its_ranks(cluster: 
 
 @in_memory("status", hosts=2)
 async def test_status_shows_one_ring_with_its_ranks(cluster: MemoryCluster) -> None:
-    await connect_all(cluster, TURNS)
+    await cluster.job("train", TURNS)
     for host, ranks in ((0, [0, 2, 4]), (1, [1, 3, 5])):
         (ring,) = daemon(cluster, host).status()["rings"]
         assert [rank["rank"] for rank in ring["ranks"]] == ranks
@@ -120,7 +99,7 @@ async def test_status_shows_one_ring_with_its_ranks(cluster: MemoryCluster) -> N
 
 @in_memory("local", hosts=1, switch={"memory_kib": 0})
 async def test_a_job_on_one_host_needs_no_accelerator_and_its_path_is_local(cluster: MemoryCluster) -> None:
-    comms = await connect_all(cluster, ALONE)
+    comms = await cluster.job("train", ALONE)
     arrays = [draw(np.dtype(np.float32), (3_000_000,), rank) for rank in range(3)]  # many turns
     await reduce_nested(comms, arrays, ALONE)
     (ring,) = daemon(cluster, 0).status()["rings"]
@@ -133,7 +112,7 @@ async def test_many_operations_in_flight_on_ranks_that_call_at_different_times(
     cluster: MemoryCluster,
 ) -> None:
     for places in (PAIRS, ALONE):
-        comms = await connect_all(cluster, places, f"j{len(places)}")
+        comms = await cluster.job(f"j{len(places)}", places)
 
         async def rank(comm: inaproto.Communicator, size: int) -> None:
             draws = random.Random(comm.rank)
@@ -155,7 +134,7 @@ async def test_many_operations_in_flight_on_ranks_that_call_at_different_times(
 
 @in_memory("straggler", hosts=2)
 async def test_a_straggler_is_named_to_ranks_of_its_own_host_and_of_others(cluster: MemoryCluster) -> None:
-    comms = await connect_all(cluster, PAIRS)
+    comms = await cluster.job("train", PAIRS)
     works = [comm.all_reduce(np.ones(2000, np.float32)) for comm in comms[:3]]
     await trio.sleep(2.5)
     for host in (0, 1):
@@ -175,7 +154,7 @@ async def test_a_straggler_is_named_to_ranks_of_its_own_host_and_of_others(clust
 async def test_an_operation_that_waits_for_a_rank_beside_it_has_a_limit(
     cluster: MemoryCluster, places: Sequence[int]
 ) -> None:
-    comms = await connect_all(cluster, places)
+    comms = await cluster.job("train", places)
     began = trio.current_time()
     works = [comm.all_reduce(np.ones(2000, np.float32)) for comm in comms[:-1]]
     for work in works:
@@ -188,7 +167,7 @@ async def test_an_operation_that_waits_for_a_rank_beside_it_has_a_limit(
 @pytest.mark.parametrize("places", [PAIRS, ALONE])
 @in_memory("left/{places}", hosts=2)
 async def test_a_rank_that_left_is_not_waited_for(cluster: MemoryCluster, places: Sequence[int]) -> None:
-    comms = await connect_all(cluster, places)
+    comms = await cluster.job("train", places)
     await reduce_nested(comms, [np.ones(10, np.float32)] * len(places), places)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(comms[1].aclose)
@@ -200,7 +179,7 @@ async def test_a_rank_that_left_is_not_waited_for(cluster: MemoryCluster, places
 
 @in_memory("one by one", hosts=2)
 async def test_ranks_of_a_host_leave_one_by_one(cluster: MemoryCluster) -> None:
-    comms = await connect_all(cluster, PAIRS)
+    comms = await cluster.job("train", PAIRS)
     await reduce_nested(comms, [np.ones(10, np.float32)] * 4, PAIRS)
     await comms[0].aclose()
     await trio.sleep(3)
@@ -223,7 +202,7 @@ async def test_ranks_of_a_host_leave_one_by_one(cluster: MemoryCluster) -> None:
 async def test_ranks_of_one_host_that_disagree_are_named(
     cluster: MemoryCluster, what: str, places: Sequence[int]
 ) -> None:
-    comms = await connect_all(cluster, places)
+    comms = await cluster.job("train", places)
     await reduce_nested(comms, [np.ones(10, np.float32)] * len(places), places)
     mine = np.ones(300, np.float32)
     theirs = {"shape": np.ones((30, 10), np.float32), "dtype": np.ones(300, np.int32)}.get(what, mine)
@@ -238,7 +217,7 @@ async def test_ranks_of_one_host_that_disagree_are_named(
 
 @in_memory("before", hosts=2)
 async def test_what_was_called_before_a_disagreement_is_still_summed(cluster: MemoryCluster) -> None:
-    comms = await connect_all(cluster, PAIRS)
+    comms = await cluster.job("train", PAIRS)
     good = [comm.all_reduce(np.ones(20_000, np.float32)) for comm in comms]
     bad = [comm.all_reduce(np.ones(10 + comm.rank % 2, np.float32)) for comm in comms]
     for work in good:
@@ -271,9 +250,10 @@ async def test_a_process_that_dies_before_the_ring_leaves_the_others_waiting(clu
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-@in_memory("while made/{seed}", hosts=2)
+@pytest.mark.parametrize("path", ["auto", "ring"])
+@in_memory("while made/{path}/{seed}", hosts=2)
 async def test_a_process_that_dies_while_the_ring_is_made_is_replaced(
-    cluster: MemoryCluster, seed: int
+    cluster: MemoryCluster, path: str, seed: int
 ) -> None:
     """Its successor is told apart from it, whatever of both the switch has heard when it makes the ring."""
     draws = random.Random(f"while made/{seed}")
@@ -281,18 +261,17 @@ async def test_a_process_that_dies_while_the_ring_is_made_is_replaced(
     async def stubborn(rank: int) -> None:
         while True:
             try:
-                async with await cluster.connect("train", rank, size=4, host=PAIRS[rank], timeout=20) as comm:
-                    await reduce_until_done(comm)
+                async with await cluster.connect(
+                    "train", rank, size=4, host=PAIRS[rank], timeout=20, path=path
+                ) as comm:
+                    assert (await comm.all_reduce(np.ones(1000, np.float32)) == 4).all()
                     return
             except JobError:
                 await trio.sleep(0.001)
 
-    async def reduce_until_done(comm: inaproto.Communicator) -> None:
-        assert (await comm.all_reduce(np.ones(1000, np.float32)) == 4).all()
-
     async def dies() -> None:
         with trio.move_on_after(draws.uniform(0, 0.012)):
-            comm = await cluster.connect("train", 1, size=4, host=0)
+            comm = await cluster.connect("train", 1, size=4, host=0, path=path)
             comm.channel.close()
         await stubborn(1)
 
@@ -304,30 +283,31 @@ async def test_a_process_that_dies_while_the_ring_is_made_is_replaced(
     as_new(cluster)
 
 
-@pytest.mark.parametrize("places", [PAIRS, ALONE])
-@in_memory("dies/{places}", hosts=2)
+@pytest.mark.parametrize(("path", "places"), [("auto", PAIRS), ("auto", ALONE), ("ring", TRIPLE)])
+@in_memory("dies/{path}/{places}", hosts=3)
 async def test_a_process_that_dies_later_is_named_to_all_and_leaves_nothing(
-    cluster: MemoryCluster, places: Sequence[int]
+    cluster: MemoryCluster, path: str, places: Sequence[int]
 ) -> None:
-    comms = await connect_all(cluster, places)
-    await reduce_nested(comms, [np.ones(10, np.float32)] * len(places), places)
+    comms = await cluster.job("train", places, path=path)
+    await reduce_once(comms, 10)
     others = comms[:1] + comms[2:]
     works = [comm.all_reduce(np.ones(9000, np.float32)) for comm in others]
     comms[1].channel.close()
     for work in works:
-        with pytest.raises(RankLost, match=r"rank 1 \(h0, pid \d+\) of job 'train'.*ended without leaving"):
+        lost = rf"rank 1 \(h{places[1]}, pid \d+\) of job 'train'.*ended without leaving"
+        with pytest.raises(RankLost, match=lost):
             await work
     await trio.sleep(0.5)
     as_new(cluster)
-    again = await connect_all(cluster, places)
-    await reduce_nested(again, [np.ones(10, np.float32)] * len(places), places)
+    again = await cluster.job("train", places, path=path)
+    await reduce_once(again, 10)
     await close_all(again)
 
 
 def test_no_descriptor_and_no_shared_memory_is_left_of_a_job_that_a_death_has_ended() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         for places in (PAIRS, ALONE):
-            comms = await connect_all(cluster, places)
+            comms = await cluster.job("train", places)
             await reduce_nested(comms, [np.ones(10, np.float32)] * len(places), places)
             for comm in comms[1:]:
                 comm.all_reduce(np.ones(9000, np.float32))
@@ -338,31 +318,6 @@ def test_no_descriptor_and_no_shared_memory_is_left_of_a_job_that_a_death_has_en
     before = open_things()
     run_world("left of a death", scenario, hosts=2)
     assert open_things() == before
-
-
-@pytest.mark.parametrize("what", ["connection", "switch"])
-@in_memory("dies while away/{what}", hosts=2)
-async def test_a_process_that_dies_while_its_host_is_away_is_named(cluster: MemoryCluster, what: str) -> None:
-    comms = await connect_all(cluster, PAIRS)
-    await reduce_nested(comms, [np.ones(10, np.float32)] * 4, PAIRS)
-    assert cluster.switch is not None
-    if what == "switch":
-        await cluster.switch.crash()
-        await trio.sleep(0.02)
-    else:
-        fabric_of(cluster, 1)._lose("the control connection broke")
-        await trio.lowlevel.checkpoint()
-    comms[2].channel.close()
-    await trio.sleep(0.02)
-    if what == "switch":
-        await cluster.start_switch()
-    began = trio.current_time()
-    for comm in (comms[0], comms[1], comms[3]):
-        with pytest.raises(JobError, match=r"rank 2 .*ended without leaving"):
-            await comm.all_reduce(np.ones(10, np.float32))
-    assert trio.current_time() - began < 1.5
-    await trio.sleep(20)
-    as_new(cluster)
 
 
 @in_memory("refused", hosts=1)
@@ -383,63 +338,3 @@ async def test_a_rank_that_is_refused_does_not_disturb_those_beside_it(cluster: 
         await one(1)
     arrays = [np.full(10, rank, np.float32) for rank in range(3)]
     await reduce_nested([found[rank] for rank in range(3)], arrays, ALONE)
-
-
-# --- rings that end
-
-
-@pytest.mark.parametrize("seed", seeds(3))
-@pytest.mark.parametrize("placing", ["2 hosts of 2", "2 hosts of 3, in turns", "1 host of 3"])
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_job_goes_on_whatever_ends_its_ring(name: str, placing: str, seed: int) -> None:
-    places = PLACES[placing]
-    draws = random.Random(f"{name}/{placing}/{seed}")
-
-    async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, len(places), 8, (name, placing, seed), places)
-
-        async def strike() -> None:
-            for _ in range(draws.randint(1, 3)):
-                await trio.sleep(draws.uniform(0.005, 0.05))
-                await FAULTS[name](cluster, draws)
-
-        await job.run(strike)
-
-    run_world(
-        f"goes on/{name}/{placing}/{seed}",
-        scenario,
-        hosts=len(set(places)),
-        weather=draws.choice(("", WEATHER)),
-        switch={"memory_kib": draws.choice((0, 1 << 20))},
-    )
-
-
-@pytest.mark.parametrize("seed", seeds(6))
-def test_chaos(seed: int) -> None:
-    """Rings end three to eight times, some with nothing in between; afterwards the NICs are as new."""
-    draws = random.Random(f"chaos/{seed}")
-    hosts = draws.choice((1, 2, 3))
-    places = [*range(hosts), *(draws.randrange(hosts) for _ in range(draws.randint(1, 4)))]
-
-    async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, len(places), 12, ("chaos", seed), places)
-
-        async def strike() -> None:
-            await trio.sleep(0.05)
-            for _ in range(draws.randint(3, 8)):
-                await trio.sleep(draws.choice((0.0, 0.0005, draws.uniform(0, 0.005), draws.uniform(0, 0.08))))
-                fault: Callable[..., Any] = draws.choice(list(FAULTS.values()))
-                await fault(cluster, draws)
-
-        await job.run(strike)
-        await trio.sleep(10)
-        as_new(cluster)
-
-    run_world(
-        f"chaos/{seed}",
-        scenario,
-        hosts=hosts,
-        weather=draws.choice(("", WEATHER)),
-        switch={"memory_kib": draws.choice((0, 40, 1 << 20))},
-        window_messages=draws.choice((1, 2, 4)),
-    )

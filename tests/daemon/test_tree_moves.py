@@ -20,11 +20,11 @@ from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.daemon.switch.daemon import Switch
 from inaproto.units import Instant, OpIndex
 from tests.clusters.fabrics import SEATS, tree_of_root, two_spines
+from tests.clusters.jobs import WEATHER, Job, daemon
 from tests.clusters.memory import DIRECTORY, MemoryCluster, run_world
 from tests.clusters.moving_job import Agreed, Daemons, Mover, Parking, engine_of, generations
 from tests.daemon.test_further_roots import Paced
-from tests.daemon.test_memory_recovery import WEATHER, daemon
-from tests.daemon.test_two_paths import Job, RackJob, past
+from tests.daemon.test_two_paths import shared_job
 
 HOME = FabricTree("spine0")
 AWAY = FabricTree("spine1")
@@ -58,16 +58,16 @@ def test_a_job_moves_back_and_forth_under_traffic_and_no_generation_ends(seed: i
     agreed = Agreed()
 
     async def scenario(cluster: MemoryCluster) -> None:
-        job = short(Job(cluster, 3, 60, seed))
+        job = short(shared_job(cluster, 3, 60, seed))
 
         async def moves() -> None:
             mover = Mover(daemons(cluster), agreed)
-            await past(job, 2)
+            await job.past(2)
             before = generations(daemons(cluster))
             for number in range(3):
                 done = min(job.done)
                 await mover.move(HOME if number % 2 else AWAY, JOB)
-                await past(job, done + 2)
+                await job.past(done + 2)
             assert generations(daemons(cluster)) == before
             assert len(before) == 1
             assert set(mover.phases) == {"parking", "parked", "standing"}
@@ -85,17 +85,17 @@ def test_a_parked_ring_sends_nothing_and_all_goes_by_the_base_ring() -> None:
     agreed = Agreed()
 
     async def scenario(cluster: MemoryCluster) -> None:
-        job = short(Job(cluster, 3, 40, "parked"))
+        job = short(shared_job(cluster, 3, 40, "parked"))
 
         async def moves() -> None:
             mover = Mover(daemons(cluster), agreed)
-            await past(job, 4)
+            await job.past(4)
             await mover.park(JOB)
             engines = [engine_of(daemon(cluster, host)) for host in range(3)]
             assert all(engine.is_parked for engine in engines)
             sent = {engine.ina_messages for engine in engines}
             between, agreed.between = agreed.between, []  # whatever is agreed on: no ring is there
-            await past(job, max(job.done) + 3)
+            await job.past(max(job.done) + 3)
             assert {engine.ina_messages for engine in engines} == sent
             agreed.between = between
             mover.wish(HOME, JOB)
@@ -110,23 +110,23 @@ def test_a_generation_that_ends_while_its_ring_is_parked_is_followed_by_one_that
     agreed = Agreed()
 
     async def scenario(cluster: MemoryCluster) -> None:
-        job = short(Job(cluster, 3, 100, "halted"))
+        job = short(shared_job(cluster, 3, 100, "halted"))
 
         async def moves() -> None:
             mover = Mover(daemons(cluster), agreed)
-            await past(job, 4)
+            await job.past(4)
             await mover.park(JOB)
             host = daemon(cluster, 1)
             assert host.fabric is not None
             host.fabric._lose("its cable was pulled")
-            await past(job, max(job.done) + 4)
+            await job.past(max(job.done) + 4)
             assert mover.state() == TreeState(JOB, ("h0", "h1", "h2"), 1, "parked")
             assert [status for _, status in generations(daemons(cluster))] == [1]
             mover.wish(AWAY, JOB)
             done = max(job.done)
             await mover.stands()
             assert [status for _, status in generations(daemons(cluster))] == [1]
-            await past(job, done + 4)
+            await job.past(done + 4)
 
         await job.run(moves)
         assert job.paths == {"switch", "chain"}
@@ -143,13 +143,13 @@ def test_a_ring_whose_hosts_do_not_park_it_is_parked_by_the_end_of_its_generatio
 
         async def moves() -> None:
             mover = Mover(daemons(cluster), agreed)
-            await past(job, 2)
+            await job.past(2)
             mover.wish(None, JOB)
             begun = trio.current_time()
             await mover.until("parked")
             assert 10 <= trio.current_time() - begun < 11
             assert plane_of(cluster).status()["rendezvous"]["parkings_given_up"] == 1
-            await past(job, max(job.done) + 2)
+            await job.past(max(job.done) + 2)
             assert {recoveries for _, recoveries in generations(daemons(cluster))} == {1}
 
         await beside(job, moves)
@@ -158,7 +158,7 @@ def test_a_ring_whose_hosts_do_not_park_it_is_parked_by_the_end_of_its_generatio
     run_world("tree moves/mute", scenario, hosts=4, **options)
 
 
-async def beside(job: RackJob, moves: Callable[[], Awaitable[None]]) -> None:
+async def beside(job: Job, moves: Callable[[], Awaitable[None]]) -> None:
     """A job without end, until that is done."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(job.run)
@@ -180,12 +180,12 @@ def test_a_ring_of_two_racks_moves_between_two_spines() -> None:
 
         async def moves() -> None:
             mover = Mover(daemons(cluster), agreed)
-            await past(job, 2)
+            await job.past(2)
             before = generations(daemons(cluster))
             look()
             for root in ("spine1", "spine", "spine1"):
                 await mover.move(tree_of_root(root), JOB)
-                await past(job, max(job.done) + 2)
+                await job.past(max(job.done) + 2)
                 look()
             assert generations(daemons(cluster)) == before
             mover.wish(tree_of_root("spine1"), JOB)
@@ -208,7 +208,7 @@ def test_a_spine_that_is_lost_while_a_ring_moves_there_leaves_the_job_on_its_bas
 
         async def moves() -> None:
             mover = Mover(daemons(cluster), agreed)
-            await past(job, 2)
+            await job.past(2)
             before = generations(daemons(cluster))
             await mover.park(JOB)
             await cluster.switches["spine1"].crash()
@@ -216,12 +216,12 @@ def test_a_spine_that_is_lost_while_a_ring_moves_there_leaves_the_job_on_its_bas
             state = await mover.until("refused")
             assert "spine1" in state.reason
             engines = [engine_of(daemon(cluster, host)) for host in range(4)]
-            await past(job, max(job.done) + 2)
+            await job.past(max(job.done) + 2)
             assert all(engine.is_parked for engine in engines), "no host heard that it stands"
             assert generations(daemons(cluster)) == before, "and none was halted"
             mover.wish(tree_of_root("spine"), JOB)
             await mover.stands()
-            await past(job, max(job.done) + 2)
+            await job.past(max(job.done) + 2)
             assert mover.state().pool == "shared"
             assert generations(daemons(cluster)) == before
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 import trio
@@ -17,10 +16,9 @@ from inaproto.daemon.host.daemon import HostDaemon
 from inaproto.daemon.host.ring import HostRing
 from inaproto.daemon.host.turns import NoTurns, Turns, TurnsOf
 from inaproto.units import MS, Instant, OpIndex
-from tests.clusters.fabrics import NESTED, SEATS, nested_reference, spine_and_leaves
+from tests.clusters.fabrics import NESTED, SEATS, spine_and_leaves
+from tests.clusters.jobs import FAULTS, WEATHER, Job, daemon
 from tests.clusters.memory import DIRECTORY, MemoryCluster, in_memory, run_world
-from tests.daemon import test_memory_recovery as recovery
-from tests.daemon.test_memory_recovery import FAULTS, WEATHER, daemon
 from tests.seeds import seeds
 
 Plan = Callable[[int], BoundPath]
@@ -65,27 +63,8 @@ class Given:
         return of
 
 
-class Job(recovery.Job):
-    """On the path shared."""
-
-    def __init__(
-        self,
-        cluster: MemoryCluster,
-        size: int,
-        operations: int,
-        seed: object,
-        places: Sequence[int] | None = None,
-    ) -> None:
-        super().__init__(cluster, size, operations, seed, places)
-        self.wishes = {"path": "shared"}
-
-
-async def past(job: Job, operations: int) -> None:
-    """All ranks have the results of so many."""
-    while True:
-        if min(job.done) >= operations:
-            return
-        await trio.sleep(0.0005)
+def shared_job(cluster: MemoryCluster, places: int | Sequence[int], operations: int, seed: object) -> Job:
+    return Job(cluster, places, operations, seed, path="shared")
 
 
 def alternate(op_index: int) -> BoundPath:
@@ -112,11 +91,11 @@ def test_all_reduces_go_by_both_rings_in_turn_and_have_numpy_s_bytes(
     given = Given(alternate, wait_ns=wait_ns)
 
     async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, len(places), 12, "alternate", places)
+        job = shared_job(cluster, places, 12, "alternate")
         counts: list[dict[str, int]] = []
 
         async def look() -> None:
-            await past(job, 11)
+            await job.past(11)
             counts.extend(by_path(cluster, host) for host in range(3))
             status = ring_of(daemon(cluster, 0)).status()
             assert status["path"] == "shared"
@@ -136,7 +115,7 @@ def test_all_reduces_go_by_both_rings_in_turn_and_have_numpy_s_bytes(
 
 @in_memory("two paths/no turns", hosts=3, weather=WEATHER)
 async def test_who_has_no_turns_goes_by_its_base_ring(cluster: MemoryCluster) -> None:
-    job = Job(cluster, 3, 6, "none")
+    job = shared_job(cluster, 3, 6, "none")
     await job.run()
     assert job.paths == {"chain"}
 
@@ -148,11 +127,11 @@ def test_whatever_ends_the_rings_the_job_goes_on(name: str, seed: int) -> None:
     paths = [draws.choice((BASE, INA)) for _ in range(16)]
 
     async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, 3, 16, seed)
+        job = shared_job(cluster, 3, 16, seed)
 
         async def strike() -> None:
             for after in sorted(draws.sample(range(1, 13), 2)):
-                await past(job, after)
+                await job.past(after)
                 await trio.sleep(draws.random() / 1000)
                 await FAULTS[name](cluster, draws)
 
@@ -166,34 +145,27 @@ def test_whatever_ends_the_rings_the_job_goes_on(name: str, seed: int) -> None:
 async def test_a_switch_that_comes_back_without_room_leaves_the_job_on_its_base_ring(
     cluster: MemoryCluster,
 ) -> None:
-    job = Job(cluster, 3, 20, "no room")
+    job = shared_job(cluster, 3, 20, "no room")
 
     async def strike() -> None:
-        await past(job, 10)
+        await job.past(10)
         assert by_path(cluster, 0)["switch"] > 2
         assert cluster.switch is not None
         await cluster.switch.crash()
         await cluster.start_switch(memory_kib=0)
-        await past(job, 15)
+        await job.past(15)
         assert ring_of(daemon(cluster, 0)).status()["path"] == "chain"
 
     await job.run(strike)
     assert job.paths == {"switch", "chain"}
 
 
-class RackJob(Job):
-    """Of four hosts in two racks."""
-
-    def expected(self, index: int) -> Any:
-        return nested_reference(NESTED, self.inputs(index), self.called[index][1])
-
-
 def test_a_leaf_that_is_lost_ends_both_rings_and_both_come_back() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
-        job = RackJob(cluster, 4, 14, "leaf")
+        job = Job(cluster, 4, 14, "leaf", "shared", NESTED)
 
         async def strike() -> None:
-            await past(job, 6)
+            await job.past(6)
             assert by_path(cluster, 0)["switch"] > 1
             await cluster.switches["leaf1"].crash()
             await cluster.start_switch("leaf1")
@@ -216,14 +188,14 @@ def test_hosts_that_bind_an_all_reduce_differently_are_rescued_in_bounded_time(s
     given = Given(plan, strays=strays)
 
     async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, 3, 12, "stray")
+        job = shared_job(cluster, 3, 12, "stray")
         seen: list[float] = []
         halts: list[str] = []
 
         async def look() -> None:
-            await past(job, 7)
+            await job.past(7)
             seen.append(trio.current_time())
-            await past(job, 8)
+            await job.past(8)
             seen.append(trio.current_time())
             halts.extend(ring_of(daemon(cluster, 0)).status()["halted_because"])
 

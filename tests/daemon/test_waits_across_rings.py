@@ -20,10 +20,17 @@ from inaproto.daemon.net.control_address import UnixDoor
 from inaproto.errors import JobError, OperationTimeout, RankLost
 from inaproto.ports import Nic
 from inaproto.wire.control_messages import Start
+from tests.clusters.jobs import (
+    ALONE,
+    PAIRS,
+    as_new,
+    close_all,
+    daemon,
+    fabric_of,
+    lose_fabric_at,
+    reduce_nested,
+)
 from tests.clusters.memory import MemoryCluster, in_memory, run_world
-from tests.daemon.test_memory_recovery import daemon
-from tests.daemon.test_memory_recovery_orders import close_all, fabric_of, lose_fabric_at
-from tests.daemon.test_ranks_per_host import ALONE, PAIRS, as_new, connect_all, reduce_nested
 from tests.seeds import seeds
 
 
@@ -60,7 +67,7 @@ async def test_a_wait_that_begins_when_a_sum_on_the_host_ends_has_a_clock(
     """The sum takes several turns, and nothing else has a deadline meanwhile."""
     away_from_until(monkeypatch, 3, 4.5)
 
-    comms = await connect_all(cluster, ALONE)
+    comms = await cluster.job("train", ALONE)
     await trio.sleep_until(3)
     fabric_of(cluster, 0)._lose("the control connection broke")
     await trio.sleep(0.1)
@@ -82,7 +89,7 @@ async def test_an_operation_that_was_overdue_when_its_ring_ended_is_given_up(
     """The switch was asked for whom it waits, and had no ring then."""
     away_from_until(monkeypatch, 1, 2.7)
 
-    comms = await connect_all(cluster, places)
+    comms = await cluster.job("train", places)
     await trio.sleep_until(2)
     works = [comm.all_reduce(np.ones(2000, np.float32)) for comm in comms[:-1]]
     await trio.sleep_until(2.4)
@@ -139,7 +146,7 @@ async def test_words_of_an_old_ring_strike_none_that_gathers(cluster: MemoryClus
     """A process dies while the ring is halted, and another takes its rank before its host hears of that."""
     draws = random.Random(f"old words/{seed}")
 
-    comms = await connect_all(cluster, PAIRS)
+    comms = await cluster.job("train", PAIRS)
     await reduce_nested(comms, [np.ones(10, np.float32)] * 4, PAIRS)
     refusals: list[str] = []
 

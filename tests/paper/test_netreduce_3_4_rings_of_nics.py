@@ -18,11 +18,10 @@ import trio
 import inaproto
 from inaproto.core.host.events import NicRefused
 from inaproto.wire.ina_header import Dtype
+from tests.clusters.jobs import WEATHER, close_all, daemon, fabric_of
 from tests.clusters.memory import MemoryCluster, run_world
 from tests.clusters.parallel import MACHINES, connect_machines, host_of
 from tests.daemon.test_allreduce_end_to_end import numpy_dtype
-from tests.daemon.test_memory_recovery import WEATHER, daemon
-from tests.daemon.test_memory_recovery_orders import close_all, fabric_of
 from tests.property.test_shm_plans import random_tensors
 
 NAMES = {Dtype.F32: "float32", Dtype.F16: "float16", Dtype.BF16: "bfloat16"}
