@@ -15,17 +15,14 @@ from click.testing import CliRunner
 
 from inaproto.errors import ConfigError
 from inaproto.faults.weather import Weather
+from inaproto.sim.campaign.failure import say_failure
 from inaproto.sim.campaign.kinds import WorldKind
+from inaproto.sim.campaign.log import DamagedLog, Program, read_log
 from inaproto.sim.campaign.marks import declared_of, meaning_of, seeds_min_of
+from inaproto.sim.campaign.replay import Parts
+from inaproto.sim.campaign.replay import replay as run_again
 from inaproto.sim.campaign.rules import rules_of
-from inaproto.sim.campaign.word_log import (
-    ControlLog,
-    is_control_log,
-    read_control_log,
-    replay_control,
-    say_failure,
-)
-from inaproto.sim.campaign.word_shrink import shrink_control
+from inaproto.sim.campaign.shrink import shrink
 from inaproto.sim.control.config import (
     NO_TREE,
     RULES,
@@ -37,15 +34,15 @@ from inaproto.sim.control.config import (
     Rule,
 )
 from inaproto.sim.control.drawing import draw_control
-from inaproto.sim.control.rules import RULES as RULES_KEPT
 from inaproto.sim.control.world import ControlWorld
-from inaproto.sim.frames.runs.log import DamagedLog, Program
 from inaproto.units import MS, US
 from inaproto_hil.soak import replay, soak
 from tests.planted.sharing_faults import FAULTS
 from tests.seeds import seeds
 
 PROGRAM = Program("0.1.0")
+PARTS = Parts()
+RULES_KEPT = rules_of(WorldKind.CONTROL)
 BOTH = pytest.mark.parametrize("rule", RULES)
 
 
@@ -244,37 +241,35 @@ def test_a_record_that_is_no_configuration_is_refused_by_name() -> None:
 
 def test_a_log_replays_without_a_draw_of_weather(tmp_path: Path) -> None:
     config = world(weather=Weather(drop=0.1, duplicate=0.1, reorder=0.2), weather_until_ns=40 * MS)
-    log = ControlLog.of_run(config, PROGRAM)
+    log = PARTS.record(config, PROGRAM)
     assert log.fates
     path = tmp_path / "log"
     log.write(path)
-    assert is_control_log(path)
-    again = read_control_log(path)
+    again = read_log(path)
     assert again == log
     calm = replace(again, config=replace(config, weather=Weather()))
-    done = replay_control(calm, PROGRAM)
+    done = run_again(calm, PARTS, PROGRAM)
     assert done.differs is None
-    assert "passes as in the log" in replay_control(again, PROGRAM).verdict()
+    assert "passes as in the log" in run_again(again, PARTS, PROGRAM).verdict()
 
 
 def test_an_edited_log_is_found_out(tmp_path: Path) -> None:
-    log = ControlLog.of_run(world(), PROGRAM)
+    log = PARTS.record(world(), PROGRAM)
     log.records[40]["detail"] = "something else"
-    verdict = replay_control(log, PROGRAM).verdict()
+    verdict = run_again(log, PARTS, PROGRAM).verdict()
     assert "The first event that differs is 41" in verdict
     path = tmp_path / "log"
     log.write(path)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
     with pytest.raises(DamagedLog, match="its header says"):
-        read_control_log(path)
+        read_log(path)
     path.write_text('{"world":"control"}\n')
-    with pytest.raises(DamagedLog, match="make it again"):
-        read_control_log(path)
+    with pytest.raises(DamagedLog, match="not the header"):
+        read_log(path)
     path.write_text('{"world":"control","format":99,"events":0}\n')
     with pytest.raises(ConfigError, match="format 99"):
-        read_control_log(path)
-    assert not is_control_log(tmp_path / "nothing")
+        read_log(path)
 
 
 # --- failures
@@ -283,22 +278,22 @@ def test_an_edited_log_is_found_out(tmp_path: Path) -> None:
 def test_a_failure_is_told_made_smaller_and_replayed(tmp_path: Path) -> None:
     with FAULTS["granted_without_room"]():
         seed = next(seed for seed in range(40) if ControlWorld(draw_control(seed)).run().violation)
-        log = ControlLog.of_run(draw_control(seed), PROGRAM)
+        log = PARTS.record(draw_control(seed), PROGRAM)
         assert log.violation is not None
         said = say_failure(log, path="x.jsonl")
         assert f"rerun     inaproto soak --world control --seed {seed}" in said
         assert "replay    inaproto replay x.jsonl" in said
-        shrunk = shrink_control(log.config, runs_max=60)
+        shrunk = shrink(log.config, PARTS.run, runs_max=60)
         assert shrunk.after.violation is not None
         assert shrunk.after.violation.rule == log.violation.rule
         assert shrunk.after.events < shrunk.before.events
         assert "shrunk in" in str(shrunk)
-        small = ControlLog.of_run(shrunk.config, PROGRAM, shrunk.fates)
+        small = PARTS.record(shrunk.config, PROGRAM, shrunk.fates)
         assert small.violation == shrunk.after.violation
-        assert replay_control(small, PROGRAM).same
-    assert "this run: no rule was broken" in replay_control(small, PROGRAM).verdict()
+        assert run_again(small, PARTS, PROGRAM).same
+    assert "this run breaks no rule" in run_again(small, PARTS, PROGRAM).verdict()
     with pytest.raises(ConfigError, match="breaks no rule"):
-        shrink_control(world())
+        shrink(world(), PARTS.run)
 
 
 # --- the command
@@ -355,5 +350,4 @@ def test_marks_and_rules_of_control_worlds_are_their_own() -> None:
         assert meaning_of(name) is not None
         assert meaning
     assert not set(declared) & {"weather: lost", "a job finished after it had started anew"}
-    assert rules_of(WorldKind.CONTROL) == RULES_KEPT
     assert rules_of(WorldKind.SINGLE) != RULES_KEPT

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from inaproto.errors import ConfigError, JoinRefused
+from inaproto.sim.campaign.log import read_log
+from inaproto.sim.campaign.replay import replay
 from inaproto.sim.frames.draw.machines import draw_machines
 from inaproto.sim.frames.draw.swarm import Fault, FaultKind, JobConfig, WorldConfig
 from inaproto.sim.frames.draw.topology import LinkConfig, leaf_spine
 from inaproto.sim.frames.host.elastic_process import State
 from inaproto.sim.frames.oracle import oracle_of
-from inaproto.sim.frames.runs.log import read_log
-from inaproto.sim.frames.runs.reductions import Candidate, structural
-from inaproto.sim.frames.runs.replay import replay
+from inaproto.sim.frames.shrink import Candidate, structural
 from inaproto.sim.frames.world import World, WorldResult
 from inaproto.units import MS, S
 from tests.sim.third_nak import PRODUCT, PROGRAM

@@ -9,9 +9,9 @@ import pytest
 
 from inaproto.errors import ConfigError, DecodeError
 from inaproto.sim.campaign.failure import is_hit, last_turn, say_failure
+from inaproto.sim.campaign.log import Log, read_log
 from inaproto.sim.campaign.sequence_diagram import draw
 from inaproto.sim.frames.draw.swarm import draw_world
-from inaproto.sim.frames.runs.log import Log, read_log
 from inaproto_hil.soak.parts import installed
 from tests.sim.third_nak import PARTS, PRODUCT, PROGRAM, SEED
 

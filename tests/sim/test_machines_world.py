@@ -10,13 +10,13 @@ from click.testing import CliRunner
 
 from inaproto.errors import ConfigError
 from inaproto.sim.campaign.kinds import WorldKind, draw_kind, kind_of
+from inaproto.sim.campaign.log import read_log
 from inaproto.sim.campaign.marks import declared_of, meaning_of, seeds_min_of
+from inaproto.sim.campaign.replay import replay
 from inaproto.sim.frames.draw.machines import draw_machines
 from inaproto.sim.frames.draw.swarm import Fault, FaultKind, JobConfig, Swarm, WorldConfig
 from inaproto.sim.frames.draw.topology import LinkConfig, leaf_spine
 from inaproto.sim.frames.oracle import oracle_of
-from inaproto.sim.frames.runs.log import read_log
-from inaproto.sim.frames.runs.replay import replay
 from inaproto.sim.frames.world import World
 from inaproto.units import MS, US, S
 from inaproto.wire.ina_header import Dtype, Op

@@ -16,18 +16,15 @@ from click.testing import CliRunner
 from inaproto.core.models.events import Mark
 from inaproto.errors import ConfigError
 from inaproto.faults.weather import Weather
+from inaproto.sim.campaign.failure import say_failure
 from inaproto.sim.campaign.kinds import WorldKind
+from inaproto.sim.campaign.log import Program, read_log
 from inaproto.sim.campaign.marks import declared_of, meaning_of, seeds_min_of
+from inaproto.sim.campaign.replay import Parts
+from inaproto.sim.campaign.replay import replay as run_again
 from inaproto.sim.campaign.rules import rules_of
-from inaproto.sim.campaign.word_log import (
-    ControlLog,
-    is_control_log,
-    read_control_log,
-    replay_control,
-    say_failure,
-)
-from inaproto.sim.campaign.word_shrink import shrink_control
-from inaproto.sim.frames.runs.log import Program
+from inaproto.sim.campaign.shrink import shrink
+from inaproto.sim.models.checkers import all_checkers
 from inaproto.sim.models.config import (
     FIRST_SERVER,
     FaultKind,
@@ -37,7 +34,6 @@ from inaproto.sim.models.config import (
     WorkerSetup,
 )
 from inaproto.sim.models.drawing import draw_overlay
-from inaproto.sim.models.rules import RULES
 from inaproto.sim.models.world import OverlayResult, OverlayWorld
 from inaproto.units import MS
 from inaproto_hil.soak import replay, soak
@@ -45,6 +41,7 @@ from tests.planted.overlay_faults import FAULTS
 from tests.seeds import seeds
 
 PROGRAM = Program("0.1.0")
+PARTS = Parts()
 CHAIN = ((0, (1,)), (1, (2,)), (FIRST_SERVER, (0,)))
 """Three hosts, one below the other, the last three edges from the server."""
 
@@ -208,34 +205,33 @@ def test_a_record_that_is_no_configuration_is_refused_by_name() -> None:
 
 def test_a_log_replays_without_a_draw_of_weather(tmp_path: Path) -> None:
     config = world(weather=Weather(drop=0.01, reorder=0.2), weather_until_ns=40 * MS)
-    log = ControlLog.of_run(config, PROGRAM)
+    log = PARTS.record(config, PROGRAM)
     assert log.fates
     path = tmp_path / "log"
     log.write(path)
-    assert is_control_log(path)
-    again = read_control_log(path)
+    again = read_log(path)
     assert again == log
     calm = replace(again, config=replace(config, weather=Weather()))
-    assert replay_control(calm, PROGRAM).differs is None
+    assert run_again(calm, PARTS, PROGRAM).differs is None
 
 
 def test_a_failure_is_told_made_smaller_and_replayed() -> None:
     with FAULTS["acknowledges_before_durable"]():
         seed = next(seed for seed in range(40) if OverlayWorld(draw_overlay(seed)).run().violation)
-        log = ControlLog.of_run(draw_overlay(seed), PROGRAM)
+        log = PARTS.record(draw_overlay(seed), PROGRAM)
         assert log.violation is not None
         said = say_failure(log, path="x.jsonl")
         assert f"rerun     inaproto soak --world overlay --seed {seed}" in said
-        shrunk = shrink_control(log.config, runs_max=60)
+        shrunk = shrink(log.config, PARTS.run, runs_max=60)
         assert shrunk.after.violation is not None
         assert shrunk.after.violation.rule == log.violation.rule
         assert shrunk.after.events <= shrunk.before.events
         assert " shards, " in str(shrunk)
-        small = ControlLog.of_run(shrunk.config, PROGRAM, shrunk.fates)
+        small = PARTS.record(shrunk.config, PROGRAM, shrunk.fates)
         assert small.violation == shrunk.after.violation
-        assert replay_control(small, PROGRAM).same
+        assert run_again(small, PARTS, PROGRAM).same
     with pytest.raises(ConfigError, match="the overlay world of seed calm breaks no rule"):
-        shrink_control(world())
+        shrink(world(), PARTS.run)
 
 
 # --- the command
@@ -276,4 +272,4 @@ def test_marks_and_rules_of_overlay_worlds_are_their_own() -> None:
     for name, meaning in declared.items():
         assert meaning_of(name) is not None
         assert meaning
-    assert rules_of(WorldKind.OVERLAY) == RULES
+    assert {one.name for one in all_checkers()} < set(rules_of(WorldKind.OVERLAY))

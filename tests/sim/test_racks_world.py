@@ -13,14 +13,14 @@ from inaproto.errors import ConfigError
 from inaproto.faults.weather import Weather
 from inaproto.sim.campaign.failure import say_failure
 from inaproto.sim.campaign.kinds import WorldKind
+from inaproto.sim.campaign.log import read_log
 from inaproto.sim.campaign.marks import declared_of, meaning_of, seeds_min_of
+from inaproto.sim.campaign.replay import replay
 from inaproto.sim.campaign.sequence_diagram import draw
 from inaproto.sim.frames.draw.racks import draw_racks
 from inaproto.sim.frames.draw.swarm import Fault, FaultKind, JobConfig, Swarm, WorldConfig
 from inaproto.sim.frames.draw.topology import LinkConfig, SwitchConfig, Topology, fat_tree, leaf_spine
-from inaproto.sim.frames.runs.log import read_log
-from inaproto.sim.frames.runs.reductions import Candidate, fates_of, structural
-from inaproto.sim.frames.runs.replay import replay
+from inaproto.sim.frames.shrink import Candidate, fates_of, structural
 from inaproto.sim.frames.world import World
 from inaproto.units import MS
 from inaproto.wire.ina_header import Dtype, Op

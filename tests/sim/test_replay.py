@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from inaproto.errors import ConfigError
+from inaproto.sim.campaign.log import Log, read_log
+from inaproto.sim.campaign.replay import replay
 from inaproto.sim.frames.draw.swarm import draw_world
-from inaproto.sim.frames.runs.log import Log, read_log
-from inaproto.sim.frames.runs.replay import replay
 from tests.sim.third_nak import PARTS, PRODUCT, PROGRAM, SEED
 
 

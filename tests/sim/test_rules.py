@@ -3,10 +3,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from inaproto.sim.campaign.rules import rules
-from inaproto.sim.control.rules import RULES as CONTROL_RULES
-from inaproto.sim.models.rules import RULES as OVERLAY_RULES
-from inaproto.sim.trees.rules import RULES as TREES_RULES
+from inaproto.sim.campaign.kinds import WORD_KINDS, WorldKind
+from inaproto.sim.campaign.rules import rules, rules_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +16,7 @@ def test_every_rule_that_is_raised_has_a_meaning() -> None:
         raised |= set(re.findall(r'Violated\(\s*"([^"]+)"', source))
         raised |= set(re.findall(r'_violation\("([^"]+)"', source))
     assert len(raised) >= 5
-    assert raised <= set(rules()) | set(CONTROL_RULES) | set(OVERLAY_RULES) | set(TREES_RULES)
+    assert raised <= set(rules()).union(*(rules_of(kind) for kind in WORD_KINDS))
     assert all(rules().values())
 
 
@@ -26,9 +24,10 @@ def test_the_documentation_names_every_rule() -> None:
     text = (ROOT / "docs/simulation.md").read_text()
     table = text.partition("| Rule | |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)) == set(rules())
-    table = text.partition("| Rule of control worlds | |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)) == set(CONTROL_RULES)
-    table = text.partition("| Rule of worlds of trees | |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)) == set(TREES_RULES)
-    table = text.partition("| Rule of overlay worlds | |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)) == set(OVERLAY_RULES)
+    for kind, name in (
+        (WorldKind.CONTROL, "control worlds"),
+        (WorldKind.TREES, "worlds of trees"),
+        (WorldKind.OVERLAY, "overlay worlds"),
+    ):
+        table = text.partition(f"| Rule of {name} | |")[2].partition("\n\n")[0]
+        assert set(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)) == set(rules_of(kind))

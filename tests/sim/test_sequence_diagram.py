@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from inaproto.sim.campaign.log import Log
 from inaproto.sim.campaign.sequence_diagram import draw
 from inaproto.sim.campaign.sequence_scene import scene_of
 from inaproto.sim.frames.draw.swarm import draw_world
-from inaproto.sim.frames.runs.log import Log
 from tests.sim.third_nak import PARTS, PROGRAM, SEED
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from inaproto.errors import ConfigError
+from inaproto.sim.campaign.shrink import ddmin, shrink
 from inaproto.sim.frames.draw.swarm import Swarm, WorldConfig, draw_world
-from inaproto.sim.frames.runs.shrink import ddmin, shrink
 from tests.sim.third_nak import PARTS, PRODUCT
 
 SMALL = Swarm(ranks_max=4, jobs_max=2, packets_max=100)
@@ -34,13 +34,16 @@ def test_ddmin_result_cannot_lose_any_item() -> None:
 def test_a_failing_world_becomes_small_and_fails_alike(world: WorldConfig) -> None:
     small = shrink(world, PARTS.run)
     assert small.complete
-    assert (small.after.hosts, small.after.ranks, small.after.operations) == (2, 2, 1)
-    assert (small.after.faults, small.after.fates) == (0, 3)  # one loss for each NAK
-    assert small.before.ranks > 2
+    [one] = small.config.jobs
+    assert (len(small.config.links), len(one.hosts), len(one.elements)) == (2, 2, 1)
+    assert not small.config.faults
+    assert sum(map(len, small.fates.values())) == 3  # one loss for each NAK
+    assert _ranks(world) > 2
     assert all(link.weather.clear for link in small.config.links)
     again = PARTS.run(small.config, small.fates)
-    assert again.violation == small.violation
-    assert small.violation.rule == "no third NAK"
+    assert again.violation is not None
+    assert again.violation == small.after.violation
+    assert again.violation.rule == "no third NAK"
 
 
 def test_shrinking_keeps_to_its_runs_and_is_the_same_each_time(world: WorldConfig) -> None:
@@ -50,8 +53,12 @@ def test_shrinking_keeps_to_its_runs_and_is_the_same_each_time(world: WorldConfi
     assert first.runs == 12
     assert not first.complete
     assert seen == sorted(seen)
-    assert first.after.ranks < first.before.ranks
+    assert _ranks(first.config) < _ranks(world)
     assert "runs used up" in str(first)
+
+
+def _ranks(config: WorldConfig) -> int:
+    return sum(len(job.hosts) for job in config.jobs)
 
 
 def test_a_world_that_keeps_the_rules_cannot_shrink() -> None:

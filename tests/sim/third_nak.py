@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from inaproto.sim.campaign.log import Program
+from inaproto.sim.campaign.replay import Parts
 from inaproto.sim.frames import world
 from inaproto.sim.frames.checkers.checker import Checker
 from inaproto.sim.frames.recorder import describe
-from inaproto.sim.frames.runs.log import Program
-from inaproto.sim.frames.runs.replay import Parts
 from inaproto.sim.frames.switch import SimSwitch
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Frames, PortId

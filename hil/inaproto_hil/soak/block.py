@@ -11,18 +11,13 @@ from pathlib import Path
 
 from inaproto.sim.campaign.failure import say_failure
 from inaproto.sim.campaign.kinds import WORD_KINDS, WorldKind, draw_kind
+from inaproto.sim.campaign.log import Log, Program
 from inaproto.sim.campaign.sequence_diagram import draw
-from inaproto.sim.campaign.word_log import ControlLog
-from inaproto.sim.campaign.word_log import say_failure as say_control_failure
-from inaproto.sim.campaign.word_shrink import shrink_control
-from inaproto.sim.campaign.word_worlds import draw_words, world_of
-from inaproto.sim.control.world import ControlWorld
-from inaproto.sim.frames.runs.log import Log, Program
-from inaproto.sim.frames.runs.shrink import Shrunk, shrink
+from inaproto.sim.campaign.shrink import Shrunk, shrink
+from inaproto.sim.campaign.worlds import draw_any, draw_words, world_of
 from inaproto.sim.frames.world import World
 from inaproto.sim.kernel.violated import Violation
-from inaproto.sim.models.world import OverlayWorld
-from inaproto.sim.trees.world import TreesWorld
+from inaproto.sim.kernel.world import SimulatedWorld
 from inaproto_hil.soak.parts import PRODUCT, installed
 from inaproto_hil.soak.tally import Tally
 
@@ -61,7 +56,7 @@ def _collecting_between_worlds() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _world_of(seed: int, kind: WorldKind) -> World | ControlWorld | TreesWorld | OverlayWorld:
+def _world_of(seed: int, kind: WorldKind) -> SimulatedWorld:
     if kind in WORD_KINDS:
         return world_of(draw_words(seed, kind))
     return World(draw_kind(seed, kind))
@@ -112,44 +107,25 @@ def tell(telling: Telling) -> Told:
     folder = Path(telling.folder)
     folder.mkdir(parents=True, exist_ok=True)
     name = f"seed-{telling.seed}"
-    if telling.world in WORD_KINDS:
-        return _tell_control(telling, folder, name)
     with installed(telling.program.variant):
-        log = PRODUCT.record(draw_kind(telling.seed, WorldKind(telling.world)), telling.program)
-        path = folder / f"{name}.jsonl"
-        log.write(path)
-        drawing = folder / f"{name}.svg"
-        drawing.write_text(draw(log), encoding="utf-8")
-        text = say_failure(log, path=str(path))
-        told = Told(telling.seed, text, str(path), str(drawing), violation=log.violation)
+        log = PRODUCT.record(draw_any(telling.seed, WorldKind(telling.world)), telling.program)
+        path, drawing, text = _write(log, folder, name)
+        told = Told(telling.seed, text, path, drawing, violation=log.violation)
         if not telling.shrink or log.violation is None:
             return told
         shrunk = shrink_log(log)
         small = PRODUCT.record(shrunk.config, telling.program, shrunk.fates)
-    small_path = folder / f"{name}-shrunk.jsonl"
-    small.write(small_path)
-    drawing = folder / f"{name}-shrunk.svg"
-    drawing.write_text(draw(small), encoding="utf-8")
-    text = f"{shrunk}\n{say_failure(small, path=str(small_path))}"
-    return replace(told, drawing=str(drawing), shrunk_log=str(small_path), shrunk_text=text)
+    path, drawing, text = _write(small, folder, f"{name}-shrunk")
+    return replace(told, drawing=drawing, shrunk_log=path, shrunk_text=f"{shrunk}\n{text}")
 
 
-def _tell_control(telling: Telling, folder: Path, name: str) -> Told:
-    with installed(telling.program.variant):
-        log = ControlLog.of_run(draw_words(telling.seed, WorldKind(telling.world)), telling.program)
-        path = folder / f"{name}.jsonl"
-        log.write(path)
-        told = Told(
-            telling.seed, say_control_failure(log, path=str(path)), str(path), None, violation=log.violation
-        )
-        if not telling.shrink or log.violation is None:
-            return told
-        shrunk = shrink_control(log.config, runs_max=SHRINK_RUNS_MAX)
-        small = ControlLog.of_run(shrunk.config, telling.program, shrunk.fates)
-    small_path = folder / f"{name}-shrunk.jsonl"
-    small.write(small_path)
-    text = f"{shrunk}\n{say_control_failure(small, path=str(small_path), rerun=False)}"
-    return replace(told, shrunk_log=str(small_path), shrunk_text=text)
+def _write(log: Log, folder: Path, name: str) -> tuple[str, str | None, str]:
+    """Write the log and its drawing; returns their paths, and the failure in words."""
+    path, drawing = folder / f"{name}.jsonl", folder / f"{name}.svg"
+    log.write(path)
+    if log.of_frames:
+        drawing.write_text(draw(log), encoding="utf-8")
+    return str(path), str(drawing) if log.of_frames else None, say_failure(log, path=str(path))
 
 
 def shrink_log(log: Log) -> Shrunk:

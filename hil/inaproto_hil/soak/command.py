@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -19,21 +19,15 @@ from rich.table import Table
 
 from inaproto.errors import ConfigError, InaprotoError
 from inaproto.sim.campaign.failure import of_kind
-from inaproto.sim.campaign.kinds import WORD_KINDS, WorldKind, draw_kind
+from inaproto.sim.campaign.kinds import WORD_KINDS, WorldKind
+from inaproto.sim.campaign.log import read_log
 from inaproto.sim.campaign.marks import declared_of
+from inaproto.sim.campaign.replay import replay as run_again
 from inaproto.sim.campaign.sequence_diagram import draw
-from inaproto.sim.campaign.word_log import ControlLog, is_control_log, read_control_log, replay_control
-from inaproto.sim.campaign.word_worlds import WordsResult, draw_words, kind_of_words, world_of
-from inaproto.sim.control.summary import control_rows
-from inaproto.sim.control.world import ControlResult
+from inaproto.sim.campaign.worlds import WORDS, any_kind_of, draw_any
 from inaproto.sim.frames.draw.swarm import summary
 from inaproto.sim.frames.recorder import say_time
-from inaproto.sim.frames.runs.log import read_log
-from inaproto.sim.frames.runs.replay import replay as run_again
-from inaproto.sim.frames.world import WorldResult
-from inaproto.sim.models.summary import overlay_rows
-from inaproto.sim.trees.summary import trees_rows
-from inaproto.sim.trees.world import TreesResult
+from inaproto.sim.kernel.world import RunResult
 from inaproto.task_engines import Local, open_engine
 from inaproto_hil.soak.block import Block, Telling, Told, run_block, tell
 from inaproto_hil.soak.campaign import Asked, Campaign, Plan, parse_seeds, resume_campaign
@@ -94,11 +88,7 @@ def one_seed(
     kind = WorldKind(world or WorldKind.SINGLE)
     with installed(variant):
         began = time.process_time()
-        result: WorldResult | WordsResult
-        if kind in WORD_KINDS:
-            result = world_of(draw_words(seed, kind)).run()
-        else:
-            result = PRODUCT.run(draw_kind(seed, kind))
+        result = PRODUCT.run(draw_any(seed, kind))
         cpu_s = time.process_time() - began
     if digest:
         click.echo(result.digest)
@@ -106,10 +96,7 @@ def one_seed(
         Console(highlight=False, soft_wrap=True).print(_world_table(result, cpu_s))
     if log_at is not None:
         with installed(variant):
-            if not isinstance(result, WorldResult):
-                ControlLog.of_run(result.config, program(variant)).write(log_at)
-            else:
-                PRODUCT.record(result.config, program(variant)).write(log_at)
+            PRODUCT.record(result.config, program(variant)).write(log_at)
         click.echo(f"log: {log_at}", err=True)
     if result.violation is None:
         return 0
@@ -123,16 +110,17 @@ def one_seed(
     return 1
 
 
-def _world_table(result: WorldResult | WordsResult, cpu_s: float) -> Table:
+def _world_table(result: RunResult[Any], cpu_s: float) -> Table:
     steps = ", ".join(f"{name} {count}" for name, count in asdict(result.steps).items() if count)
     table = Table(show_header=False, box=None, pad_edge=False)
-    of_frames = isinstance(result, WorldResult)
+    words = WORDS.get(any_kind_of(result.config))
     rows = {
         "seed": result.config.seed,
-        **_rows(result),
+        **(_rows_of(result) if words is None else words.rows(result)),
+        "faults": ", ".join(str(fault.kind) for fault in result.config.faults) or "none",
         "weather": f"{sum(map(len, result.fates.values()))} of {result.frames} "
-        f"{'frames' if of_frames else 'messages'} hit",
-        **_operations(result),
+        f"{'frames' if words is None else 'messages'} hit",
+        **_operations(result, "all-reduces" if words is None else words.done),
         "virtual time": say_time(result.virtual_ns),
         "events": str(result.events),
         "core steps": f"{result.steps.total} ({steps})",
@@ -145,21 +133,12 @@ def _world_table(result: WorldResult | WordsResult, cpu_s: float) -> Table:
     return table
 
 
-def _rows(result: WorldResult | WordsResult) -> dict[str, str]:
-    if isinstance(result, WorldResult):
-        return _rows_of(result)
-    if isinstance(result, TreesResult):
-        return trees_rows(result)
-    return control_rows(result) if isinstance(result, ControlResult) else overlay_rows(result)
+def _operations(result: RunResult[Any], what: str) -> dict[str, str]:
+    each = ", on all ranks together" if what == "all-reduces" else ", each looked at"
+    return {what: f"{result.operations_done} results{each}"}
 
 
-def _operations(result: WorldResult | WordsResult) -> dict[str, str]:
-    if isinstance(result, WorldResult | ControlResult):
-        return {"all-reduces": f"{result.operations_done} results, on all ranks together"}
-    return {"pulls": f"{result.operations_done} answered, each looked at"}
-
-
-def _rows_of(result: WorldResult) -> dict[str, str]:
+def _rows_of(result: RunResult[Any]) -> dict[str, str]:
     said = summary(result.config)
     switches = {"switches": f"{said['switches']} ({said['steering']} only steer)"}
     return ({} if result.config.topology is None else switches) | {
@@ -168,7 +147,6 @@ def _rows_of(result: WorldResult) -> dict[str, str]:
             f"{job['ranks']} ranks, {job['operations']} all-reduces, window {job['window']}"
             for job in said["jobs"]
         ),
-        "faults": ", ".join(said["faults"]) or "none",
     }
 
 
@@ -347,9 +325,6 @@ def _print(ours: Campaign, verdict: Verdict, wall_s: float, seeds_now: int, told
     console.print(str(verdict), markup=False, style=_STYLES[verdict.state])
 
 
-_RESULTS: Final = {WorldKind.OVERLAY.value: "pulls", WorldKind.TREES.value: "rings"}
-
-
 def _summary_table(tally: Tally, world: str, wall_s: float, seeds_now: int) -> Table:
     def rate(value: float | None) -> str:
         return "-" if value is None else f"{value:,.0f}"
@@ -357,7 +332,9 @@ def _summary_table(tally: Tally, world: str, wall_s: float, seeds_now: int) -> T
     table = Table(show_header=False, box=None, pad_edge=False)
     rows = {
         "seeds": f"{tally.seeds} ({tally.faulted} with faults, {tally.weathered} in bad weather)",
-        _RESULTS.get(world, "all-reduces"): f"{tally.operations:,} results",
+        words.done
+        if (words := WORDS.get(WorldKind(world)))
+        else "all-reduces": f"{tally.operations:,} results",
         "messages" if world in WORD_KINDS else "frames": f"{tally.frames:,}",
         "virtual time": say_time(tally.virtual_ns),
         "core steps": f"{tally.steps_total:,} ("
@@ -377,9 +354,10 @@ def _summary_table(tally: Tally, world: str, wall_s: float, seeds_now: int) -> T
 
 
 def replay_log(path: Path, svg: Path | None, last: int, first: int | None, variant: str | None) -> int:
-    if is_control_log(path):
-        return _replay_control(path, svg, variant)
     log = read_log(path)
+    if svg is not None and not log.of_frames:
+        kind = any_kind_of(log.config)
+        raise ConfigError(f"--svg: {path} is the log of a {kind} world, which has no frames to draw")
     if svg is not None:
         check_file("--svg", svg)
     if first is not None and first > len(log.records):
@@ -392,15 +370,4 @@ def replay_log(path: Path, svg: Path | None, last: int, first: int | None, varia
     click.echo(done.verdict())
     if not done.same and log.program.variant and variant is None:
         click.echo(f"The log was made with a variant: add --with {log.program.variant} to run that.")
-    return 0 if done.same else 1
-
-
-def _replay_control(path: Path, svg: Path | None, variant: str | None) -> int:
-    log = read_control_log(path)
-    if svg is not None:
-        kind = kind_of_words(log.config)
-        raise ConfigError(f"--svg: {path} is the log of a {kind} world, which has no frames to draw")
-    with installed(variant):
-        done = replay_control(log, program(variant))
-    click.echo(done.verdict())
     return 0 if done.same else 1

@@ -14,8 +14,8 @@ from typing import Final
 import inaproto
 import inaproto_adapters
 from inaproto.errors import ConfigError
-from inaproto.sim.frames.runs.log import Program
-from inaproto.sim.frames.runs.replay import Parts
+from inaproto.sim.campaign.log import Program
+from inaproto.sim.campaign.replay import Parts
 from inaproto_hil.rigs.environment import describe
 
 PRODUCT: Final = Parts()

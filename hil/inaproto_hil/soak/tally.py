@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from inaproto.sim.campaign.marks import seen_in
-from inaproto.sim.campaign.word_worlds import WordsResult
-from inaproto.sim.frames.world import WorldResult
+from inaproto.sim.kernel.world import RunResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Tally:
     """First seed, steps and CPU seconds of each block."""
     failures: list[Failure] = field(default_factory=list)
 
-    def add_world(self, seed: int, result: WorldResult | WordsResult) -> None:
+    def add_world(self, seed: int, result: RunResult[Any]) -> None:
         self.seeds += 1
         self.faulted += bool(result.config.faults)
         self.weathered += bool(result.fates)
@@ -57,7 +56,7 @@ class Tally:
         self.operations += result.operations_done
         self.virtual_ns += result.virtual_ns
         _add(self.steps, asdict(result.steps))
-        for name, times in (seen_in(result) if isinstance(result, WorldResult) else result.marks).items():
+        for name, times in seen_in(result).items():
             self._mark(name, 1, times)
         _add(self.steps_bins, {_bin(result.steps.total): 1})
         _add(self.virtual_bins, {_bin(result.virtual_ns // 1_000_000): 1})

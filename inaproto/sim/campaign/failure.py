@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from inaproto.sim.campaign.kinds import WorldKind, draw_kind, kind_of
+from inaproto.sim.campaign.kinds import WorldKind
+from inaproto.sim.campaign.log import Log, say_node, say_record
+from inaproto.sim.campaign.worlds import any_kind_of, draw_any
 from inaproto.sim.frames.draw.swarm import Fault, FaultKind, WorldConfig
 from inaproto.sim.frames.faults import hit_by
 from inaproto.sim.frames.recorder import Record, say_frame, say_time
-from inaproto.sim.frames.runs.log import Log, say_node, say_record
 
 HITS_MAX: Final = 12
 LAST: Final = 12
@@ -24,6 +25,7 @@ _WAITS: Final = (": its timer is due",)
 _PROGRESS: Final = (": result of message", ": message", ": calls all-reduce")
 """What is said of a rank that gets a result, an ACK for its message, or work."""
 _QUIET_KINDS: Final = ("OperationStalled", "timer", "heal")
+_WORD_FAULTS: Final = ("crashes", "clock jumps", "stands still", "is cut off")
 
 
 def is_quiet(record: Record) -> bool:
@@ -72,32 +74,45 @@ def say_failure(log: Log, *, path: str | None = None, last: int = LAST) -> str:
         *_say_befell(log),
         *_say_last(log, last),
     ]
-    if log.config == draw_kind(log.config.seed, kind_of(log.config)):  # else it was made smaller
-        lines.append(
-            f"  rerun     inaproto soak{of_kind(kind_of(log.config))} --seed {log.config.seed}{variant}"
-        )
+    kind = any_kind_of(log.config)
+    if log.config == draw_any(log.config.seed, kind):  # else it was made smaller
+        lines.append(f"  rerun     inaproto soak{of_kind(kind)} --seed {log.config.seed}{variant}")
     if path is not None:
-        lines.append(f"  replay    inaproto replay {path} --svg out.svg{variant}")
+        drawing = " --svg out.svg" if log.of_frames else ""
+        lines.append(f"  replay    inaproto replay {path}{drawing}{variant}")
     return "\n".join(lines)
 
 
 def _say_befell(log: Log) -> list[str]:
-    """Faults and frames that were hit, in order of time."""
+    """Faults and what was hit, in order of time."""
+    hit = "frame" if log.of_frames else "message"
+    befell = sorted(_befell_frames(log) if log.of_frames else _befell_words(log), key=lambda one: one[0])
+    if not befell:
+        return [f"  befell    no fault, and no {hit} was hit"]
+    more = len(befell) > HITS_MAX
+    said = f"the last {HITS_MAX} of {len(befell)}" if more else "all"
+    lines = [f"  befell    {said} faults and {hit}s that were hit:"]
+    return lines + [f"    {say_time(at)}: {text}" for at, text in befell[-HITS_MAX:]]
+
+
+def _befell_frames(log: Log) -> Iterator[tuple[int, str]]:
     end = max((record["at"] for record in log.records), default=0)
     if log.violation is not None:
         end = max(end, log.violation.at_ns)
-    befell = [(fault.at_ns, say_fault(fault, log.config)) for fault in log.config.faults]
-    befell = [(at, said) for at, said in befell if at <= end]
+    for fault in log.config.faults:
+        if fault.at_ns <= end:
+            yield fault.at_ns, say_fault(fault, log.config)
     for record in log.records:
         for send in filter(is_hit, record.get("sends", [])):
-            befell.append((send["at"], f"event {record['n']}, {say_hit(send)}"))
-    if not befell:
-        return ["  befell    no fault, and no frame was hit"]
-    befell.sort(key=lambda entry: entry[0])
-    more = len(befell) - HITS_MAX
-    said = f"the last {HITS_MAX} of {len(befell)} faults and frames that were hit" if more > 0 else ""
-    lines = [f"  befell    {said or 'all faults and frames that were hit'}:"]
-    return lines + [f"    {say_time(at)}: {text}" for at, text in befell[-HITS_MAX:]]
+            yield send["at"], f"event {record['n']}, {say_hit(send)}"
+
+
+def _befell_words(log: Log) -> Iterator[tuple[int, str]]:
+    for record in log.records:
+        if record["kind"] in _WORD_FAULTS or "partition" in record["kind"]:
+            yield record["at"], f"{record['node']} {record['kind']} {record['detail']}"
+        for send in filter(is_hit, record.get("sends", [])):
+            yield record["at"], f"{send['path']}: {send['what']}  [{send['fate']}]"
 
 
 def say_hit(send: Record) -> str:
@@ -119,7 +134,7 @@ def say_fault(fault: Fault, config: WorldConfig) -> str:
 
 def _say_last(log: Log, last: int) -> list[str]:
     told = list(folded(log.records))[-last:]
-    turn = last_turn(log)
+    turn = last_turn(log) if log.of_frames else None
     lines = [f"  last {sum(map(len, told))} events:"]
     if turn is not None and told and turn < told[0][0]["n"]:
         lines.insert(0, "  the last event with a frame that was hit, or with progress of a rank:")

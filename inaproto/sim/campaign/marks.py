@@ -7,14 +7,13 @@ that are met and not declared are reported too.
 
 from __future__ import annotations
 
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from inaproto.faults.weather import UNCOVERED
 from inaproto.sim.campaign.kinds import WorldKind
-from inaproto.sim.control.marks import DECLARED as CONTROL_MARKS
+from inaproto.sim.campaign.worlds import WORDS
 from inaproto.sim.frames.world import WorldResult
-from inaproto.sim.models.marks import DECLARED as OVERLAY_MARKS
-from inaproto.sim.trees.marks import DECLARED as TREES_MARKS
+from inaproto.sim.kernel.world import RunResult
 from inaproto.sim.trees.marks import FURTHER as RARE_TREES
 
 _SEEDS_MIN: Final = dict.fromkeys(WorldKind, 1000) | {WorldKind.SINGLE: 2000}
@@ -225,12 +224,8 @@ def declared_of(kind: WorldKind) -> dict[str, str]:
             return _OF_SHARED | {
                 name: _OF_RECOVERY[name] for name in _OF_RECOVERY if name not in _NOT_OF_SHARED
             }
-        case WorldKind.CONTROL:
-            return dict(CONTROL_MARKS)
-        case WorldKind.TREES:
-            return dict(TREES_MARKS)
-        case WorldKind.OVERLAY:
-            return dict(OVERLAY_MARKS)
+        case WorldKind.CONTROL | WorldKind.TREES | WorldKind.OVERLAY:
+            return dict(WORDS[kind].marks)
         case _:
             assert_never(kind)
 
@@ -241,24 +236,18 @@ def seeds_min_of(kind: WorldKind) -> int:
 
 
 def meaning_of(name: str) -> str | None:
-    for declared in (
-        DECLARED,
-        _OF_RACKS,
-        _OF_RECOVERY,
-        _OF_MACHINES,
-        _OF_SHARED,
-        CONTROL_MARKS,
-        TREES_MARKS,
-        OVERLAY_MARKS,
-    ):
+    of_words = (words.marks for words in WORDS.values())
+    for declared in (DECLARED, _OF_RACKS, _OF_RECOVERY, _OF_MACHINES, _OF_SHARED, *of_words):
         if name in declared:
             return declared[name]
     return next((said for begin, said in _FURTHER.items() if name.startswith(begin)), None)
 
 
-def seen_in(result: WorldResult) -> dict[str, int]:
-    """The marks of one world, those that the parts set and those that its fates show, with how often."""
+def seen_in(result: RunResult[Any]) -> dict[str, int]:
+    """The marks of a run, those that the parts set and those that fates of frames show, with how often."""
     marks = dict(result.marks)
+    if not isinstance(result, WorldResult):
+        return marks
     for fates in result.fates.values():
         for fate in fates.values():
             named = {

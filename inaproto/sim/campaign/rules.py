@@ -12,10 +12,8 @@ import sys
 from typing import Final
 
 from inaproto.sim.campaign.kinds import WorldKind
-from inaproto.sim.control.rules import RULES as CONTROL_RULES
+from inaproto.sim.campaign.worlds import WORDS
 from inaproto.sim.frames.checkers import all_checkers
-from inaproto.sim.models.rules import RULES as OVERLAY_RULES
-from inaproto.sim.trees.rules import RULES as TREES_RULES
 
 _FURTHER: Final = {
     "no part raises": "no core, NIC or checker raises an exception, whatever befalls it",
@@ -26,6 +24,29 @@ _FURTHER: Final = {
     "a parked ring sends nothing": "while no switch has a ring that moves its hosts begin no message on it",
     "a ring is of all ranks": "the ring that a host is told of names all its ranks of the job, and each once",
     "a ring can be used": "a ring that a host is told of goes on where its operations are, by links that fit",
+}
+_OF_WORDS: Final = {
+    "no part raises": "no core or checker raises an exception, whatever befalls it",
+    "nobody is to blame": "cores of one make never find one another breaking the protocol",
+    "no wait without deadline": "who waits has a timer",
+    "no deadline without work": "a core that is woken does something, or has a later deadline",
+}
+_FURTHER_OF: Final = {
+    WorldKind.CONTROL: {
+        "every job ends": "once all is well again, every job is over in time",
+        "every slot comes back": "and then no switch lends a slot to anybody, and no turn stands",
+    },
+    WorldKind.TREES: {
+        "every ring comes to stand": "once all is well again, each is where it is planned, by its own slots"
+    },
+    WorldKind.OVERLAY: {
+        "a clock counts updates": "each clock of a worker is one more than that before it",
+        "a request is answered once": "no request of a worker is answered that was not made, nor twice",
+        "a worker resumes once": "a worker whose host has started is told once where it is",
+        "nothing is refused without a reason": "no worker is refused a request but one that was removed",
+        "every worker ends": "once all is well again, every worker that was not lost makes all its updates",
+        "the tree is whole again": "and then every node is below its next living ancestor, with empty logs",
+    },
 }
 
 
@@ -40,8 +61,7 @@ def rules() -> dict[str, str]:
 
 def rules_of(kind: WorldKind) -> dict[str, str]:
     """Those that a campaign of such worlds checks."""
-    if kind is WorldKind.OVERLAY:
-        return dict(OVERLAY_RULES)
-    if kind is WorldKind.TREES:
-        return dict(TREES_RULES)
-    return dict(CONTROL_RULES) if kind is WorldKind.CONTROL else rules()
+    if kind not in WORDS:
+        return rules()
+    own = {one.name: (inspect.getdoc(type(one)) or "").rstrip(".") for one in WORDS[kind].checkers()}
+    return own | _OF_WORDS | _FURTHER_OF[kind]

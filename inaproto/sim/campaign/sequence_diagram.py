@@ -11,6 +11,7 @@ import textwrap
 from typing import Final
 from xml.etree import ElementTree
 
+from inaproto.sim.campaign.log import Log
 from inaproto.sim.campaign.sequence_scene import (
     COLOURS,
     INK,
@@ -28,7 +29,6 @@ from inaproto.sim.campaign.sequence_scene import (
 )
 from inaproto.sim.frames.draw.topology import SWITCH_NODE
 from inaproto.sim.frames.recorder import say_time
-from inaproto.sim.frames.runs.log import Log
 
 _ROW: Final = 19.0
 _STEP: Final = 4.0

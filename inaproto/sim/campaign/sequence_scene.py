@@ -12,10 +12,10 @@ from enum import Enum
 from typing import Final
 
 from inaproto.sim.campaign.failure import folded, last_turn
+from inaproto.sim.campaign.log import Log
 from inaproto.sim.frames.draw.swarm import Fault, FaultKind, WorldConfig
 from inaproto.sim.frames.draw.topology import SWITCH_NODE, node_names
 from inaproto.sim.frames.recorder import Record, end_of, say_time
-from inaproto.sim.frames.runs.log import Log
 from inaproto.sim.kernel.violated import Violation
 
 RED: Final = "#c62828"

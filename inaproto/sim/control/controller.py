@@ -85,7 +85,7 @@ def _has_tree(heard: _Heard, job: str) -> bool:
     return job in heard.seats and heard.seats[job].lease is not None
 
 
-class Controller(Node):
+class SimController(Node):
     def __init__(self, world: ControlWorld, number: int) -> None:
         super().__init__(world, number, "controller")
         self.is_ready = False

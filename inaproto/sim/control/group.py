@@ -49,7 +49,7 @@ from inaproto.wire.messages.sharing import Rule, Seat, SeatMessage
 
 if TYPE_CHECKING:
     from inaproto.sim.control.config import ControlConfig
-    from inaproto.sim.control.controller import Controller
+    from inaproto.sim.control.controller import SimController
 
 _JITTERS: Final = 8
 ABORTS: Final = (
@@ -61,7 +61,7 @@ ABORTS: Final = (
 class Group:
     """The group of one tree."""
 
-    def __init__(self, controller: Controller, tree: int) -> None:
+    def __init__(self, controller: SimController, tree: int) -> None:
         self.controller = controller
         self.world = controller.world
         self.tree = tree

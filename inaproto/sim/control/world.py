@@ -16,7 +16,7 @@ from inaproto.core.sharing.events import Mark
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.checkers import all_checkers
 from inaproto.sim.control.config import ControlConfig, ControlJob
-from inaproto.sim.control.controller import Controller
+from inaproto.sim.control.controller import SimController
 from inaproto.sim.control.faults import ControlFaults
 from inaproto.sim.control.group import ABORTS
 from inaproto.sim.control.host import ControlHost
@@ -92,7 +92,7 @@ class ControlWorld(WorldOfWords[ControlConfig, ControlChecker, Network]):
         self.store = Store(self)
         self.trunk = Trunk(self)
         self.faults = ControlFaults(self)
-        self.controller = Controller(self, 0)
+        self.controller = SimController(self, 0)
         self.hosts = [ControlHost(self, 1 + index, index) for index in range(config.hosts)]
         self.switches = [
             ControlSwitch(self, 1 + config.hosts + index, index) for index in range(len(config.switches))

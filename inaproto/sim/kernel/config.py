@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -83,3 +84,14 @@ class WordsConfig(Recorded):
         for fault in self.faults:
             if min(fault.at_ns, fault.duration_ns, fault.occurrence - 1) < 0:
                 raise ConfigError(f"{self.called}: {fault}: a time below 0, or no occurrence")
+
+
+Config = TypeVar("Config", bound=WordsConfig)
+
+
+def one_less(config: Config, many: str) -> Iterator[Config]:
+    """Configurations without one of ``many``, which names a tuple of a configuration."""
+    items = getattr(config, many)
+    for number in range(len(items)):
+        changes: dict[str, Any] = {many: items[:number] + items[number + 1 :]}
+        yield replace(config, **changes)

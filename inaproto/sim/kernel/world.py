@@ -68,6 +68,10 @@ class SimulatedWorld(ABC):
         self._hash = hashlib.blake2b(digest_size=16)
 
     @abstractmethod
+    def run(self) -> RunResult[Any]:
+        """Run to the end, or to the first violation. Never raises for a fault of the parts."""
+
+    @abstractmethod
     def _run(self) -> None:
         """Run to the end. Raises whatever a checker or a part raises."""
 

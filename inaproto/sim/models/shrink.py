@@ -1,11 +1,28 @@
-"""Overlay worlds with one thing less; what tries them is :mod:`inaproto.sim.campaign.word_shrink`."""
+"""Overlay worlds with one thing less, and how large they are; what tries them is
+:mod:`inaproto.sim.campaign.shrink`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from inaproto.sim.kernel.config import one_less
+from inaproto.sim.kernel.world import RunResult
 from inaproto.sim.models.config import Below, OverlayConfig, ShardSetup
+
+
+def overlay_rows(result: RunResult[OverlayConfig]) -> dict[str, str]:
+    """A run in a few rows, for people."""
+    config = result.config
+    return {
+        "hosts": f"{len(config.hosts)}, {len(config.workers)} of them with a worker",
+        "shards": "; ".join(
+            f"{setup.dtype}{f' / 2**{setup.fraction_bits}' if setup.fraction_bits >= 0 else ''}, "
+            f"s = {setup.staleness}, tree {config.tree(number).height()} high"
+            for number, setup in enumerate(config.shards)
+        ),
+        "updates": ", ".join(str(worker.clocks) for worker in config.workers),
+    }
 
 
 def size_of(config: OverlayConfig) -> str:
@@ -25,11 +42,8 @@ def smaller_overlay(config: OverlayConfig) -> Iterator[OverlayConfig]:
         without = _without(config, host)
         if without is not None:
             yield without
-    for number in range(len(config.faults)):
-        yield replace(config, faults=config.faults[:number] + config.faults[number + 1 :])
-    for number in range(len(config.reshapings)):
-        fewer = config.reshapings[:number] + config.reshapings[number + 1 :]
-        yield replace(config, reshapings=fewer)
+    yield from one_less(config, "faults")
+    yield from one_less(config, "reshapings")
     most = max(worker.clocks for worker in config.workers)
     for clocks in (most // 2, most - 1):
         if 0 < clocks < most:

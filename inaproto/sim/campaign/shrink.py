@@ -10,77 +10,76 @@ takes part, so the same world shrinks to the same world.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from inaproto.errors import ConfigError
-from inaproto.faults.weather import Weather
+from inaproto.sim.campaign.worlds import WORDS, any_kind_of
 from inaproto.sim.frames.draw.swarm import WorldConfig
-from inaproto.sim.frames.draw.topology import Topology, map_trunks, node_names
-from inaproto.sim.frames.runs.reductions import Candidate, Fates, fates_of, simpler_fates, structural
-from inaproto.sim.frames.world import WorldResult
+from inaproto.sim.frames.draw.topology import map_trunks, node_names
+from inaproto.sim.frames.shrink import Candidate, Fates, fates_of, simpler_fates, structural
+from inaproto.sim.kernel.config import CLEAR, WordsConfig
 from inaproto.sim.kernel.fates import Fate, LinkFates
 from inaproto.sim.kernel.violated import Violation
+from inaproto.sim.kernel.world import RunResult
 
 T = TypeVar("T")
-Run = Callable[[WorldConfig, LinkFates | None], WorldResult]
+AnyConfig = WorldConfig | WordsConfig
+Result = RunResult[Any]
+Run = Callable[[AnyConfig, LinkFates | None], Result]
 ROUNDS_MAX: Final = 8
-_CLEAR: Final = Weather()
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How large a world is, for people."""
-
-    switches: int
-    hosts: int
-    ranks: int
-    operations: int
-    elements: int
-    faults: int
-    fates: int
-    events: int
-
-    @classmethod
-    def of(cls, result: WorldResult) -> Size:
-        config = result.config
-        return cls(
-            switches=len(node_names(config.topology)),
-            hosts=len(config.links),
-            ranks=sum(len(job.hosts) for job in config.jobs),
-            operations=sum(len(job.elements) for job in config.jobs),
-            elements=sum(sum(job.elements) for job in config.jobs),
-            faults=len(config.faults),
-            fates=sum(map(len, result.fates.values())),
-            events=result.events,
-        )
-
-    def __str__(self) -> str:
-        switches = f"{self.switches} switches, " if self.switches > 1 else ""
-        return (
-            f"{switches}{self.hosts} hosts, {self.ranks} ranks, {self.operations} operations "
-            f"of {self.elements} elements, {self.faults} faults, {self.fates} frames that weather hit, "
-            f"{self.events} events"
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
     """The smallest world that was found, and the fates with which it fails."""
 
-    config: WorldConfig
-    fates: LinkFates
-    violation: Violation
-    before: Size
-    after: Size
+    before: Result
+    after: Result
     runs: int
     complete: bool
     """False: the runs were used up while there was more to try."""
 
+    @property
+    def config(self) -> Any:
+        return self.after.config
+
+    @property
+    def fates(self) -> LinkFates:
+        return self.after.fates
+
     def __str__(self) -> str:
         end = "nothing smaller fails" if self.complete else "runs used up"
-        return f"shrunk in {self.runs} runs ({end})\n  from {self.before}\n  to   {self.after}"
+        return f"shrunk in {self.runs} runs ({end})\n  from {_size(self.before)}\n  to   {_size(self.after)}"
+
+
+def _size(result: Result) -> str:
+    config, hit = result.config, sum(map(len, result.fates.values()))
+    if not isinstance(config, WorldConfig):
+        said, what = WORDS[any_kind_of(config)].size(config), "messages"
+    else:
+        said, what = _size_of_frames(config), "frames"
+    return f"{said}, {len(config.faults)} faults, {hit} {what} that weather hit, {result.events} events"
+
+
+def _size_of_frames(config: WorldConfig) -> str:
+    switches, jobs = len(node_names(config.topology)), config.jobs
+    return (f"{switches} switches, " if switches > 1 else "") + (
+        f"{len(config.links)} hosts, {sum(len(job.hosts) for job in jobs)} ranks, "
+        f"{sum(len(job.elements) for job in jobs)} operations "
+        f"of {sum(sum(job.elements) for job in jobs)} elements"
+    )
+
+
+def _smaller(config: Any, fates: Fates | None) -> Iterator[tuple[AnyConfig, Fates | None]]:
+    """Worlds with one thing less, and the fates that belong to them."""
+    if isinstance(config, WorldConfig):
+        for candidate in structural(Candidate(config, fates)):
+            yield candidate.config, candidate.fates
+    else:
+        for smaller in WORDS[any_kind_of(config)].smaller(config):
+            yield smaller, fates
 
 
 class _RunsUsedUp(Exception):
@@ -91,13 +90,13 @@ class _RunsUsedUp(Exception):
 class _Search:
     run: Run
     rule: str
-    best: WorldResult
+    best: Result
     runs_max: int
-    progress: Callable[[int, WorldResult], None]
+    progress: Callable[[int, Result], None]
     runs: int = 0
     tried: set[str] = field(default_factory=set)
 
-    def fails(self, config: WorldConfig, fates: LinkFates | None) -> bool:
+    def fails(self, config: AnyConfig, fates: LinkFates | None) -> bool:
         """Run it; if it breaks the rule, it is the best so far."""
         key = repr((config, fates))
         if key in self.tried:
@@ -123,11 +122,8 @@ class _Search:
         return found
 
     def _one_reduction(self, fates: Fates | None) -> bool:
-        for candidate in structural(Candidate(self.best.config, fates)):
-            if candidate.fates is None:
-                if self.fails(candidate.config, None):
-                    return True
-            elif self.fails(candidate.config, as_link_fates(candidate.fates)):
+        for config, left in _smaller(self.best.config, fates):
+            if self.fails(config, None if left is None else as_link_fates(left)):
                 return True
         return False
 
@@ -147,27 +143,23 @@ class _Search:
 
 
 def shrink(
-    config: WorldConfig,
+    config: AnyConfig,
     run: Run,
     *,
     fates: LinkFates | None = None,
     runs_max: int = 2000,
-    progress: Callable[[int, WorldResult], None] = lambda runs, best: None,
+    progress: Callable[[int, Result], None] = lambda runs, best: None,
 ) -> Shrunk:
     """Raises ``ConfigError`` if ``config`` breaks no rule. ``progress`` is told of each smaller world."""
     first = run(config, fates)
     if first.violation is None:
-        raise ConfigError(f"shrink: the world of seed {config.seed} breaks no rule")
+        raise ConfigError(f"shrink: the {any_kind_of(config)} world of seed {config.seed} breaks no rule")
     search = _Search(run, failure_kind(first.violation), first, runs_max, progress)
     complete = True
     try:
         if fates is None:
             search.reduce_structure(None)
-        still = replace(
-            search.best.config,
-            links=tuple(replace(link, weather=_CLEAR) for link in search.best.config.links),
-            topology=_still(search.best.config.topology),
-        )
+        still = _still(search.best.config)
         # The fates are given, so that no weather is drawn; the weather in the configuration says nothing now.
         search.fails(still, search.best.fates)
         for _ in range(ROUNDS_MAX):
@@ -177,23 +169,17 @@ def shrink(
                 break
     except _RunsUsedUp:
         complete = False
-    best = search.best
-    assert best.violation is not None
-    return Shrunk(
-        config=best.config,
-        fates=best.fates,
-        violation=best.violation,
-        before=Size.of(first),
-        after=Size.of(best),
-        runs=search.runs,
-        complete=complete,
-    )
+    return Shrunk(first, search.best, search.runs, complete)
 
 
-def _still(topology: Topology | None) -> Topology | None:
-    if topology is None:
-        return None
-    return map_trunks(topology, lambda trunk: replace(trunk, weather=_CLEAR))
+def _still(config: Any) -> AnyConfig:
+    """Without weather."""
+    if not isinstance(config, WorldConfig):
+        still: WordsConfig = replace(config, weather=CLEAR)
+        return still
+    links = tuple(replace(link, weather=CLEAR) for link in config.links)
+    topology = config.topology and map_trunks(config.topology, lambda trunk: replace(trunk, weather=CLEAR))
+    return replace(config, links=links, topology=topology)
 
 
 def failure_kind(violation: Violation | None) -> str:

@@ -9,40 +9,56 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
 from inaproto.core.switch.accelerator import Accelerator, AcceleratorConfig
 from inaproto.errors import ConfigError
+from inaproto.sim.campaign.log import Log, Program, WordRecorder, say_record
+from inaproto.sim.campaign.worlds import world_of
 from inaproto.sim.frames.checkers.checker import Checker
 from inaproto.sim.frames.draw.swarm import WorldConfig
 from inaproto.sim.frames.recorder import Record, Recorder, say_time
-from inaproto.sim.frames.runs.log import Log, Program, say_record
-from inaproto.sim.frames.world import World, WorldResult
+from inaproto.sim.frames.world import World
+from inaproto.sim.kernel.config import WordsConfig
 from inaproto.sim.kernel.fates import LinkFates
 from inaproto.sim.kernel.violated import Violation
+from inaproto.sim.kernel.world import RunResult, SimulatedWorld
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a world is built of beside its configuration; ``checkers`` makes fresh ones for each run."""
+    """What worlds are built of beside their configuration; ``checkers`` makes fresh ones for each run.
+
+    Both fields are of worlds of frames.
+    """
 
     make_accelerator: Callable[[AcceleratorConfig], Accelerator] = Accelerator
     checkers: Callable[[], Sequence[Checker]] | None = None
 
-    def run(
-        self, config: WorldConfig, fates: LinkFates | None = None, recorder: Recorder | None = None
-    ) -> WorldResult:
+    def run(self, config: WorldConfig | WordsConfig, fates: LinkFates | None = None) -> RunResult[Any]:
+        """Run a world of any kind; ``fates``: those of a log, to be replayed."""
+        return self._world(config, fates, None).run()
+
+    def record(
+        self, config: WorldConfig | WordsConfig, program: Program, fates: LinkFates | None = None
+    ) -> Log:
+        """Run it and keep the log."""
+        recorder = Recorder() if isinstance(config, WorldConfig) else WordRecorder()
+        return Log.of(self._world(config, fates, recorder).run(), recorder.records, program)
+
+    def _world(
+        self, config: WorldConfig | WordsConfig, fates: LinkFates | None, recorder: Any
+    ) -> SimulatedWorld:
+        if isinstance(config, WordsConfig):
+            return world_of(config, fates=fates, recorder=recorder)
+        checkers = None if self.checkers is None else self.checkers()
         return World(
             config,
             fates=fates,
-            checkers=None if self.checkers is None else self.checkers(),
+            checkers=checkers,
             recorder=recorder,
             make_accelerator=self.make_accelerator,
-        ).run()
-
-    def record(self, config: WorldConfig, program: Program, fates: LinkFates | None = None) -> Log:
-        """Run it and keep the log."""
-        recorder = Recorder()
-        return Log.of(self.run(config, fates, recorder), recorder.records, program)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from inaproto.errors import ConfigError
 from inaproto.faults.weather import Weather
 from inaproto.sim.frames.draw.swarm import Fault, FaultKind, JobConfig, WorldConfig
 from inaproto.sim.frames.draw.topology import LinkConfig, Topology, map_trunks, node_names
-from inaproto.sim.frames.world import WorldResult
 from inaproto.sim.kernel.fates import Fate
+from inaproto.sim.kernel.world import RunResult
 from inaproto.units import US
 from inaproto.wire.ina_header import Dtype, Op
 
@@ -36,7 +36,7 @@ class Candidate:
     """None: drawn from the configuration's weather."""
 
 
-def fates_of(result: WorldResult) -> Fates:
+def fates_of(result: RunResult[Any]) -> Fates:
     return tuple(
         (link, number, fate)
         for link, fates in sorted(result.fates.items())

@@ -1,8 +1,9 @@
 """The event log of a run: what it depended on, what broke, and what happened, event by event.
 
 JSON lines. The first is a header; with it alone the run can be made again, since it holds the whole
-configuration and the fate of every frame that did not pass unharmed. Each further line is one record
-of :class:`~inaproto.sim.frames.recorder.Recorder`, the last one that of the event at which the run ended.
+configuration and the fate of every frame, or message, that did not pass unharmed. Each further line is one
+record of :class:`~inaproto.sim.frames.recorder.Recorder`, or of :class:`WordRecorder` in worlds of words,
+the last one that of the event at which the run ended.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from inaproto.errors import ConfigError, DecodeError
+from inaproto.sim.campaign.worlds import any_kind_of, config_from
 from inaproto.sim.frames.draw.swarm import WorldConfig
 from inaproto.sim.frames.draw.topology import SWITCH_NODE
-from inaproto.sim.frames.recorder import Record, say_frame, say_time
-from inaproto.sim.frames.world import WorldResult
+from inaproto.sim.frames.recorder import Record, say_fate, say_frame, say_time
 from inaproto.sim.kernel.fates import Fate, LinkFates
 from inaproto.sim.kernel.violated import Violation
+from inaproto.sim.kernel.world import RunResult
 
 FORMAT: Final = 1
 _LINES_MAX: Final = 5
 """Frames of one event that are told, beside those to which something happened."""
 _LAYER: Final = "event log"
-_REMEDY: Final = "make it again with: inaproto soak --seed N --log FILE"
+_REMEDY: Final = "make it again with: inaproto soak [--world WORLD] --seed N --log FILE"
 _FATE_FIELDS: Final = {name: type(value) for name, value in Fate()._asdict().items()}
 
 
@@ -50,10 +52,30 @@ class Program:
     """``MODULE:FUNCTION`` that was installed during the run, if any (see ``inaproto replay --with``)."""
 
 
+class WordRecorder:
+    """Keeps one record for each event of a world of words, with the messages that it sent."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def event(self, number: int, at: int, node: str, kind: str, detail: str) -> None:
+        self.records.append({"n": number, "at": at, "node": node, "kind": kind, "detail": detail})
+
+    def sent(self, path: str, message: str, fate: Fate, lost: str) -> None:
+        if not self.records:
+            return
+        said: Record = {"path": path, "what": message}
+        befell = lost or say_fate(fate)
+        if befell:
+            said["fate"] = befell
+        self.records[-1].setdefault("sends", []).append(said)
+
+
 @dataclass(frozen=True, slots=True)
 class Log:
     program: Program
-    config: WorldConfig
+    config: Any
+    """A ``WorldConfig`` or a ``WordsConfig``."""
     fates: LinkFates
     violation: Violation | None
     digest: str
@@ -61,7 +83,7 @@ class Log:
     records: list[Record]
 
     @classmethod
-    def of(cls, result: WorldResult, records: list[Record], program: Program) -> Log:
+    def of(cls, result: RunResult[Any], records: list[Record], program: Program) -> Log:
         """The log of a run that ``records`` tells."""
         return cls(
             program=program,
@@ -73,9 +95,15 @@ class Log:
             records=records,
         )
 
+    @property
+    def of_frames(self) -> bool:
+        return isinstance(self.config, WorldConfig)
+
     def header(self) -> Record:
+        """As the first line has it; worlds of words are named there."""
         return {
             "format": FORMAT,
+            **({} if self.of_frames else {"world": str(any_kind_of(self.config))}),
             "program": asdict(self.program),
             "seed": self.config.seed,
             "config": self.config.as_record(),
@@ -149,7 +177,7 @@ def _decoded(header: Record, events: list[Record], path: Path) -> Log:
     try:
         return Log(
             program=Program(**header["program"]),
-            config=WorldConfig.from_record(header["config"]),
+            config=config_from(header.get("world"), header["config"]),
             fates={
                 str(link): {int(number): _fate(fields) for number, fields in fates.items()}
                 for link, fates in header["fates"].items()
@@ -179,6 +207,8 @@ def _fate(fields: Any) -> Fate:
 
 def say_node(record: Record) -> str:
     """Where it was; a world of several switches has their names in its records."""
+    if isinstance(record["node"], str):
+        return record["node"]
     if record["node"] == SWITCH_NODE:
         return str(record.get("name", "switch"))
     return str(record.get("name", f"host{record['node']}"))
@@ -186,6 +216,8 @@ def say_node(record: Record) -> str:
 
 def say_record(record: Record) -> list[str]:
     """An event in words; first what happened, then what followed from it, indented."""
+    if isinstance(record["node"], str):
+        return _say_words(record)
     where = f"event {record['n']} at {say_time(record['at'])}, {say_node(record)}:"
     frames = [say_frame(frame) for frame in record.get("frames", [])]
     if len(frames) == 1:
@@ -201,6 +233,16 @@ def say_record(record: Record) -> list[str]:
         fate = f"lost: {send['lost']}" if "lost" in send else send.get("fate")
         sends.append(f"    {send['link']}: {say_frame(send['what'])}" + (f"  [{fate}]" if fate else ""))
     return lines + _some(sends)
+
+
+def _say_words(record: Record) -> list[str]:
+    """An event of a world of words."""
+    detail = f" {record['detail']}" if record["detail"] else ""
+    lines = [f"event {record['n']} at {say_time(record['at'])}, {record['node']}: {record['kind']}{detail}"]
+    for send in record.get("sends", []):
+        fate = f"  [{send['fate']}]" if "fate" in send else ""
+        lines.append(f"    {send['path']}: {send['what']}{fate}")
+    return lines
 
 
 def _some(lines: list[str]) -> list[str]:

@@ -1,1 +1,0 @@
-"""Runs of the world of frames: logged, replayed, shrunk, drawn as diagrams."""
