@@ -21,6 +21,10 @@ class Steps(Generic[E]):
         self._events: deque[E] = deque()
         self._is_stepping = False
 
+    def clear(self) -> None:
+        """Forget what waits."""
+        self._events.clear()
+
     def post(self, event: E) -> bool:
         """Step now, or after the step under way. Returns whether nothing is left to be done."""
         self._events.append(event)

@@ -76,7 +76,7 @@ class Parking(Planned):
         self.stood = trio.Event()
         self._next = 0
         self._on_its_way: set[int] = set()
-        self._parked: Callable[[], None] | None = None
+        self._parked: Callable[[], object] | None = None
 
     def begin(
         self,
@@ -84,17 +84,17 @@ class Parking(Planned):
         ring_id: int,
         hosts: int,
         next_operation: OpIndex,
-        changed: Callable[[], None],
+        changed: Callable[[], object],
         pool: str = "",
         stand: int = 0,
-        differs: Callable[[OpIndex, str], None] = lambda op_index, host: None,
+        differs: Callable[[OpIndex, str], object] = lambda op_index, host: None,
     ) -> None:
         self.pools.append((pool, stand))
         self.stood.set()
         self._next = next_operation
         self._on_its_way.clear()
 
-    def park(self, parked: Callable[[], None]) -> None:
+    def park(self, parked: Callable[[], object]) -> None:
         self._parked = parked
         self.look()
 

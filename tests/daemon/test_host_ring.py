@@ -257,7 +257,7 @@ def test_a_rank_without_which_the_ring_was_made_is_given_back() -> None:
         assert not late.has_ended
         reason = "its job has begun without it; it asks again"
         assert host.told == [Ready(job="j", rank=0), Gone(job="j", rank=2, reason=reason)]
-        tensors = host.ring._holdings.tensors
+        tensors = host.ring.holdings.tensors
         assert tensors is not None
         assert tensors.ranks == 1, "nothing of a stranger is added up"
 
@@ -301,7 +301,7 @@ def test_the_log_of_a_fault_says_where_it_was(monkeypatch: pytest.MonkeyPatch) -
         logged: list[str] = []
         first = host.join(0)
         monkeypatch.setattr(host.ring, "_log", logged.append)
-        monkeypatch.setattr(host.ring._holdings, "on_links", faulty)
+        monkeypatch.setattr(host.ring.holdings, "on_links", faulty)
         host.answer(first, (0,), neighbours=1)
         assert first.has_ended
         assert any("in faulty" in text for text in logged), logged

@@ -14,7 +14,7 @@ import trio
 from inaproto.core.host.engines.two_paths import BASE, INA, Binding, BoundPath, Wait
 from inaproto.daemon.host.daemon import HostDaemon
 from inaproto.daemon.host.ring import HostRing
-from inaproto.daemon.host.turns import NoTurns, Turns, TurnsOf
+from inaproto.daemon.host.turns import Turns, TurnsOf
 from inaproto.units import MS, Instant, OpIndex
 from tests.clusters.fabrics import NESTED, SEATS, spine_and_leaves
 from tests.clusters.jobs import FAULTS, WEATHER, Job, daemon
@@ -25,7 +25,7 @@ Plan = Callable[[int], BoundPath]
 STALL_MS = 200
 
 
-class Planned(NoTurns):
+class Planned(Turns):
     """Turns that were planned before the job began."""
 
     def __init__(self, plan: Plan, *, wait_ns: int = 0) -> None:

@@ -273,9 +273,11 @@ class Stopped:
     reason: str
 
 
+CompletionEvent = MessageArrived | MessageAcknowledged | ConnectionFailed
+"""What the end of a work request is to a host."""
+
 HostEvent = (
-    MessageArrived
-    | MessageAcknowledged
+    CompletionEvent
     | RankCalled
     | SummedLocally
     | Woke
@@ -290,7 +292,6 @@ HostEvent = (
     | LinkUnusable
     | LinkReady
     | LinkLost
-    | ConnectionFailed
     | NicRefused
     | Faulted
     | SwitchLost
@@ -343,6 +344,9 @@ class ConnectTree:
 @dataclass(frozen=True, slots=True)
 class CloseLinks:
     """Give all links back."""
+
+    recovers: bool = False
+    """Its ring has ended in the middle of the job, which goes on by another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,25 +480,10 @@ class Noted(NamedTuple):
     mark: str
 
 
-HostAction = (
-    PostMessage
-    | PostSlot
-    | PostDown
-    | Fold
-    | Combine
-    | TakeResult
-    | OnPath
-    | PostReceive
-    | AllReduceDone
+ShellAction = (
+    AllReduceDone
     | Tell
-    | OpenLinks
-    | ConnectLink
-    | ConnectTree
-    | CloseLinks
-    | CloseIna
-    | KeepResults
     | ForgetNic
-    | SumLocally
     | RanksBegun
     | RankFailed
     | RankClosed
@@ -514,6 +503,26 @@ HostAction = (
     | RingBroken
     | Log
     | Noted
+)
+"""For whoever has processes, switch and turns."""
+
+HostAction = (
+    ShellAction
+    | PostMessage
+    | PostSlot
+    | PostDown
+    | Fold
+    | Combine
+    | TakeResult
+    | OnPath
+    | PostReceive
+    | OpenLinks
+    | ConnectLink
+    | ConnectTree
+    | CloseLinks
+    | CloseIna
+    | KeepResults
+    | SumLocally
 )
 """``OperationFailed``, ``Stalled``, ``Overdue`` and ``RingBroken`` are for information: what follows of them
 is ordered beside them. Orders of engines are for the link of the last ``OnPath``, first the base ring's."""

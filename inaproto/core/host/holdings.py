@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import assert_never
+from typing import Final, assert_never
 
 from inaproto.core.host.engines.host_tree import Fold, OverlayEngine, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
@@ -16,12 +16,16 @@ from inaproto.core.host.engines.two_paths import BASE, INA, BoundPath, OnPath
 from inaproto.core.host.events import (
     CloseIna,
     CloseLinks,
+    CompletionEvent,
+    ConnectionFailed,
     ConnectLink,
     ConnectTree,
     KeepResults,
     LinkAddresses,
     LinkShape,
     LinksOpened,
+    MessageAcknowledged,
+    MessageArrived,
     OpenLinks,
     PostReceive,
     SumLocally,
@@ -32,10 +36,12 @@ from inaproto.core.host.local_reduction import TURN_BYTES, SlicedReduction
 from inaproto.core.host.operations import PostMessage, TakeResult
 from inaproto.core.host.performer import KeptResults, RingOrders, Tensors
 from inaproto.core.host.tree_performer import OverlayOrders
-from inaproto.core.rdma.verbs import QpAttributes, Segment
+from inaproto.core.rdma.verbs import Completion, CompletionKind, QpAttributes, Segment, Status
 from inaproto.errors import InvariantBroken, LocalMisuse
 
 LinkOrder = ConnectLink | ConnectTree | CloseLinks | CloseIna | KeepResults
+_SUCCESS: Final = Status.SUCCESS  # a member of an enumeration takes longer to look up than a constant
+_SEND: Final = CompletionKind.SEND
 MemoryOrder = OnPath | PostMessage | PostSlot | PostDown | Fold | Combine | TakeResult | PostReceive
 
 
@@ -67,9 +73,25 @@ class Holdings:
         self.sums: deque[SlicedReduction] = deque()
         """All-reduces of which only the ranks here are, in order."""
 
-    def link_of(self, qpn: int) -> tuple[BoundPath, Link] | None:
-        """The link whose queue pair that is; None if it was given back."""
-        return self._by_qpn.get(qpn)
+    def event_of(self, completion: Completion) -> CompletionEvent | None:
+        """What has happened when a work request has ended; None: to a link that was given back."""
+        qpn, kind, wr_id, status, imm, nbytes = completion
+        found = self._by_qpn.get(qpn)
+        if found is None:
+            return None
+        path, link = found
+        edge = link.edge_of(qpn)
+        if status is not _SUCCESS:
+            return ConnectionFailed(path, edge, qpn == link.qpns[0], completion)
+        if kind is _SEND:
+            return MessageAcknowledged(path, edge, wr_id)
+        return MessageArrived(path, edge, wr_id, imm, nbytes, link.header(edge, imm, nbytes))
+
+    def closed_by(self, order: CloseLinks | CloseIna | KeepResults) -> list[Link]:
+        """The links that end with ``order``: the base ring's first."""
+        if isinstance(order, KeepResults):
+            return []
+        return [link for path, link in self.links.items() if path == INA or isinstance(order, CloseLinks)]
 
     # --- links
 

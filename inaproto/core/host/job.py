@@ -532,7 +532,7 @@ class HostJob:
             beside = None if self._links.ina is None else self.ring.ina_ring_id
             self._out.append(events.KeepResults(tuple(operations.kept), self._began_at, beside))
             self._began_at = operations.progress
-        self._out.append(events.CloseLinks())
+        self._out.append(events.CloseLinks(recovers=True))
 
     def _break(self, reason: str) -> None:
         """The ring cannot go on here. The switch ends it for all."""

@@ -1,33 +1,27 @@
 """Drives a host in a job (:mod:`inaproto.core.host.job`): memory of processes, NIC, switch, turns and log.
 
-Invariants: calls never block and never wait; what happens while orders are performed is dealt with after
-them; a NIC that refuses to send is given nothing more of the same orders, but results are taken; a fault of
-this program ends this job and no other.
+How events follow each other, and what becomes of links, is in :mod:`inaproto.core.host.driver`.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, assert_never
 
 from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
-from inaproto.core.host.engines.host_tree import Fold, PostDown
-from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.two_paths import BASE, INA, Bound, Drained, OnPath
+from inaproto.core.host.driver import HostDriver
+from inaproto.core.host.engines.two_paths import Binding, Bound, BoundPath, Drained, Wait
 from inaproto.core.host.holdings import Holdings
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.link import Link
 from inaproto.core.host.operations import (
     OperationFailed,
     Overdue,
-    PostMessage,
     RingBroken,
     Stalled,
-    TakeResult,
     Woke,
 )
 from inaproto.core.host.ranks import REASON_CHARACTERS_MAX
@@ -36,19 +30,16 @@ from inaproto.daemon.host.link_waits import Connecting, allocate
 from inaproto.daemon.host.local_rank import LocalRank
 from inaproto.daemon.host.ring_orders import ClientTensors
 from inaproto.daemon.host.totals import HostTotals
-from inaproto.daemon.host.turns import NoTurns, Turns
+from inaproto.daemon.host.turns import Turns
 from inaproto.daemon.settings.config import HostSettings
-from inaproto.errors import Blame, FabricError, InvariantBroken, JobError, JoinRefused, LocalMisuse
-from inaproto.ports import Completion, CompletionKind, Nic, QpAttributes, RandomBits, Status
+from inaproto.errors import Blame, FabricError, JobError, JoinRefused, LocalMisuse
+from inaproto.ports import Nic, QpAttributes, RandomBits
 from inaproto.units import MS, PSN_BITS, Instant, OpIndex
 from inaproto.wire.control_messages import Gone, Message
 from inaproto.wire.messages.client import AllReduce, DonePath
 
 OPERATIONS_MAX: Final = 4096
 """All-reduces of a rank that have not ended."""
-_BY_NIC: Final = (PostMessage, PostSlot, PostDown, events.PostReceive)
-_OF_MESSAGES: Final = (PostMessage, TakeResult, events.PostReceive, PostSlot, Combine, OnPath, Fold, PostDown)
-"""Orders about memory and NIC: those that each message brings, so they are looked at first."""
 
 
 def host_config(job: str, settings: HostSettings) -> HostConfig:
@@ -65,7 +56,7 @@ def host_config(job: str, settings: HostSettings) -> HostConfig:
     )
 
 
-class HostRing:
+class HostRing(HostDriver):
     """The ranks of job ``job`` on this host, and their rings; ``tell`` sends a message to the switch.
 
     Raises ``JoinRefused`` when memory or the NIC's resources are short.
@@ -89,13 +80,13 @@ class HostRing:
         self.nic = nic
         self.ranks: dict[int, LocalRank] = {}
         """Its ranks by number, ascending."""
-        self._turns = turns or NoTurns()
-        self._tell, self._clock, self._log, self._hurry = tell, clock, log, hurry
+        self._turns = turns or Turns()
+        self._tell, self._log, self._hurry = tell, log, hurry
         """``hurry``: what it waits for has a new, perhaps earlier, end."""
         self._totals = totals or HostTotals()
-        self.core = HostJob(host_config(job, settings), self._turns.bind)
-        self._holdings = Holdings(
-            self.core,
+        core = HostJob(host_config(job, settings), self._bind)
+        holdings = Holdings(
+            core,
             allocate=allocate,
             first_psn=lambda: random_bits(PSN_BITS),
             attributes=QpAttributes(
@@ -105,15 +96,15 @@ class HostRing:
                 traffic_class=settings.traffic_class,
             ),
         )
+        super().__init__(clock)
+        self.begin(core, holdings)
         self._connecting: list[Connecting] = []
         """Waits for links of the present rings."""
         self._unwatched: list[Connecting] = []
         """Those that nobody waits in yet."""
         self._strangers: list[LocalRank] = []
-        self._events: deque[events.HostEvent] = deque()
-        self._is_feeding = False
         try:
-            opened = self._holdings.open(self.core.opening, nic)
+            opened = holdings.open(core.opening, nic)
         except (LocalMisuse, FabricError, OSError) as error:
             text = f"job {job!r}: host {settings.name} has no room for it: {error}"
             raise JoinRefused(text) from None
@@ -139,93 +130,22 @@ class HostRing:
         return self.core.last_words
 
     @property
-    def deadline(self) -> Instant | None:
-        return self.core.deadline
-
-    @property
     def queue_pairs(self) -> list[int]:
-        return [qpn for link in self._holdings.links.values() for qpn in link.qpns]
+        return [qpn for link in self.holdings.links.values() for qpn in link.qpns]
 
-    # --- what happens
-
-    def feed(self, event: events.HostEvent) -> None:
-        """It has happened: do what follows, and what follows of that."""
-        self._events.append(event)
-        if self._is_feeding:
-            return
-        self._is_feeding = True
-        try:
-            while self._events:
-                self._step(self._events.popleft())
-        finally:
-            self._is_feeding = False
-
-    def _step(self, event: events.HostEvent) -> None:
-        recoveries = self.core.recoveries
-        try:
-            actions = self.core.step(event, self._clock())
-        except (InvariantBroken, LocalMisuse) as fault:  # ours: this job must not go on, others may
-            if isinstance(event, events.Faulted):
-                raise  # the job cannot even be ended
-            self._faulted(fault)
-            return
-        is_message = isinstance(event, events.MessageArrived | events.MessageAcknowledged)
-        if is_message and not actions:
-            return
-        self._totals.recoveries += self.core.recoveries - recoveries
-        if self._holdings.tensors is None and self.core.engine is not None:
-            here = [self.ranks[number] for number in self.core.ranks.numbers]
-            self._holdings.tensors = ClientTensors([rank.tensors for rank in here])
-        self._holdings.begin()
-        self._perform_all(actions)
-        if not is_message and len(self.ranks) != len(self.core.ranks):
-            self.ranks = {number: rank for number, rank in self.ranks.items() if self.core.ranks.get(number)}
-        if self.core.is_binding:
-            self._hurry()
-
-    def _perform_all(self, actions: list[events.HostAction]) -> None:
-        """All of them, though the NIC may refuse to send: results that were taken must be taken."""
-        refused: FabricError | None = None
-        fault: Exception | None = None
-        for action in actions:
-            try:
-                if isinstance(action, _OF_MESSAGES):
-                    if fault is None and (refused is None or not isinstance(action, _BY_NIC)):
-                        self._holdings.perform(action)
-                elif fault is None or isinstance(action, _TOLD):
-                    self._perform(action)
-            except FabricError as error:
-                refused = refused or error
-            except (InvariantBroken, LocalMisuse) as error:
-                fault = error
-        if fault is not None:
-            self._faulted(fault)
-        elif refused is not None:
-            self.feed(events.NicRefused(str(refused)))
+    # --- what is ordered
 
     def _faulted(self, fault: Exception) -> None:
         told = "".join(traceback.format_exception(fault))
         self._log(f"{self}: {fault!r}\n{told}")
-        self.feed(events.Faulted(str(fault)))
+        super()._faulted(fault)
 
-    def _perform(self, action: events.HostAction) -> None:
+    def _perform(self, action: events.ShellAction) -> None:
         match action:
             case events.Tell(message):
                 self._tell(message)
             case events.AllReduceDone(op_index, path):
                 self._done(op_index, path)
-            case events.OpenLinks():
-                self._open(action)
-            case events.ConnectLink() | events.ConnectTree():
-                self._connect(action)
-            case events.CloseLinks() | events.CloseIna():
-                paths = [BASE, INA] if isinstance(action, events.CloseLinks) else [INA]
-                self._end_waits([link for path in paths if (link := self._holdings.links.get(path))])
-                self._holdings.on_links(action)
-            case events.KeepResults():
-                self._holdings.on_links(action)
-            case events.SumLocally():
-                self._holdings.sum(action)
             case events.BeginTurns() | events.EndTurns() | events.ParkTurns() | Bound() | Drained():
                 self._on_turns(action)
             case events.Log(text):
@@ -234,10 +154,6 @@ class HostRing:
                 self._log(f"{self}: {action}")
             case OperationFailed() | Stalled() | Overdue() | RingBroken() | events.Noted():
                 pass  # owners learn of it by what follows
-            case PostMessage() | TakeResult() | events.PostReceive() | PostSlot() | Combine() | OnPath():
-                self._holdings.perform(action)
-            case Fold() | PostDown():
-                self._holdings.perform(action)
             case _:
                 self._on_ranks(action)
 
@@ -257,11 +173,11 @@ class HostRing:
                 for rank in self.ranks.values():
                     rank.owner.joined(ring_id, OPERATIONS_MAX)
             case events.RankFailed(number, error):
-                self.ranks[number].fail(error)
+                self._end_of(number).fail(error)
             case events.RankClosed(number):
                 self.ranks[number].owner.rank_closed()
             case events.RankEnded(number):
-                self.ranks[number].end()
+                self._end_of(number).end()
             case events.AnnounceAgain(number):
                 self.ranks[number].owner.announce_again()
             case events.LetGo(number):
@@ -272,39 +188,37 @@ class HostRing:
                 for rank in self.ranks.values():
                     rank.deregister()
             case events.Ended():
-                self._holdings.sums.clear()
+                self.holdings.sums.clear()
                 for rank in self.ranks.values():
                     rank.end()
             case _:
                 assert_never(action)
 
+    def _end_of(self, number: int) -> LocalRank:
+        """It is of this ring no more if it was withdrawn from its job."""
+        return self.ranks[number] if self.core.ranks.get(number) else self.ranks.pop(number)
+
+    def _tensors(self) -> ClientTensors:
+        return ClientTensors([self.ranks[number].tensors for number in self.core.ranks.numbers])
+
     # --- links
 
-    def _open(self, order: events.OpenLinks) -> None:
-        try:
-            opened = self._holdings.open(order, self.nic)
-            if order.registers:
-                for rank in self.ranks.values():
-                    rank.register(self.nic)
-        except (LocalMisuse, FabricError, OSError) as error:
-            self._holdings.close_all()
-            self.feed(events.LinksRefused(str(error)))
-        else:
-            self.feed(opened)
+    def _nic_for(self, order: events.OpenLinks) -> Nic:
+        if order.registers:
+            for rank in self.ranks.values():
+                rank.register(self.nic)
+        return self.nic
 
-    def _connect(self, order: events.ConnectLink | events.ConnectTree) -> None:
-        try:
-            self._holdings.on_links(order)
-        except (LocalMisuse, ValueError) as error:
-            self.feed(events.LinkUnusable(str(error)))
-            return
-        path = BASE if isinstance(order, events.ConnectTree) else order.path
-        wait = Connecting(self._holdings.links[path], self.nic)
+    def _begin_connecting(self, path: BoundPath) -> None:
+        wait = Connecting(self.holdings.links[path], self.nic)
         self._connecting.append(wait)
         self._unwatched.append(wait)
 
-    def _end_waits(self, links: list[Link]) -> None:
+    def _closing(self, order: events.CloseLinks | events.CloseIna | events.KeepResults) -> None:
         """Nobody waits for links that are about to be given back."""
+        if isinstance(order, events.CloseLinks):
+            self._totals.recoveries += order.recovers
+        links = self.holdings.closed_by(order)
         for wait in [wait for wait in self._connecting if wait.link in links]:
             wait.end()
             self._connecting.remove(wait)
@@ -318,26 +232,10 @@ class HostRing:
 
     def connected(self, link: Link, failure: str = "") -> None:
         """What neighbours send on it now arrives; or why it will not."""
-        for path, other in self._holdings.links.items():
+        for path, other in self.holdings.links.items():
             if other is link:
                 self.feed(events.LinkLost(path, failure) if failure else events.LinkReady(path))
                 return
-
-    def completed(self, completion: Completion) -> None:
-        """A work request of one of the queue pairs has ended."""
-        qpn = completion.qpn
-        found = self._holdings.link_of(qpn)
-        if found is None:
-            return  # of a link that was given back
-        path, link = found
-        edge = link.edge_of(qpn)
-        if completion.status is not Status.SUCCESS:
-            self.feed(events.ConnectionFailed(path, edge, qpn == link.qpns[0], completion))
-        elif completion.kind is CompletionKind.SEND:
-            self.feed(events.MessageAcknowledged(path, edge, completion.wr_id))
-        else:
-            _, _, wr_id, _, imm, nbytes = completion
-            self.feed(events.MessageArrived(path, edge, wr_id, imm, nbytes, link.header(edge, imm, nbytes)))
 
     # --- ranks
 
@@ -389,20 +287,13 @@ class HostRing:
         for rank in self.ranks.values():
             rank.done(op_index, path, self._clock())
 
-    def add_slice(self) -> bool:
-        """Do a part of what only ranks of this host are to add up; whether there is more of it."""
-        if self.phase is not Phase.RUNNING:
-            return False
-        try:
-            total = self._holdings.add_slice()
-        except (InvariantBroken, LocalMisuse) as fault:
-            self._faulted(fault)
-            return False
-        if total is not None and total.is_done:
-            self.feed(events.SummedLocally(total.operation.index))
-        return self.core.phase is Phase.RUNNING and bool(self._holdings.sums)
-
     # --- turns in the switches
+
+    def _bind(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
+        binding = self._turns.bind(op_index, now)
+        if isinstance(binding, Wait):
+            self._hurry()
+        return binding
 
     def _on_turns(
         self, action: events.BeginTurns | events.EndTurns | events.ParkTurns | Bound | Drained
@@ -490,20 +381,3 @@ class HostRing:
                 },
             }
         return record
-
-
-_TOLD = (
-    events.Tell,
-    events.CloseLinks,
-    events.CloseIna,
-    events.RankFailed,
-    events.RankClosed,
-    events.RankEnded,
-    events.AnnounceAgain,
-    events.LetGo,
-    events.Ended,
-    events.ForgetNic,
-    events.EndTurns,
-    events.Log,
-)
-"""Whatever else cannot be performed, these are."""

@@ -66,7 +66,7 @@ from inaproto.core.sharing.seat import (
 )
 from inaproto.core.switch.ring_spec import SHARED_POOL
 from inaproto.daemon.host.turn_waits import TurnWaits
-from inaproto.daemon.host.turns import NoTurns
+from inaproto.daemon.host.turns import Turns
 from inaproto.daemon.shell import Alarm
 from inaproto.errors import Blame
 from inaproto.ports import RandomBits
@@ -226,7 +226,7 @@ class TurnSeats:
         return [seat.status() for seat in self._seats.values()]
 
 
-class JobSeat(NoTurns):
+class JobSeat(Turns):
     """The turns (:class:`inaproto.daemon.host.turns.Turns`) of one job here, around the core of their
     rules."""
 
@@ -237,9 +237,9 @@ class JobSeat(NoTurns):
         self._seat = Seat(JobId(job), seats.host)
         """The present one, or the last."""
         self.hold: SeatHold
-        self._changed: Callable[[], None] = lambda: None
-        self._differs: Callable[[OpIndex, str], None] = lambda op_index, host: None
-        self._parked: Callable[[], None] = lambda: None
+        self._changed: Callable[[], object] = lambda: None
+        self._differs: Callable[[OpIndex, str], object] = lambda op_index, host: None
+        self._parked: Callable[[], object] = lambda: None
         self._watch = PatternWatch(seats.pattern)
         self._watched = Instant(0)
         self._step: Step | None = None
@@ -263,10 +263,10 @@ class JobSeat(NoTurns):
         ring_id: int,
         hosts: int,
         next_operation: OpIndex,
-        changed: Callable[[], None],
+        changed: Callable[[], object],
         pool: str = SHARED_POOL,
         stand: int = 0,
-        differs: Callable[[OpIndex, str], None] = lambda op_index, host: None,
+        differs: Callable[[OpIndex, str], object] = lambda op_index, host: None,
     ) -> None:
         self.ring_ended()
         life = self._seats.random_bits(62)
@@ -279,7 +279,7 @@ class JobSeat(NoTurns):
         self._wait_times.ended(self._seats.clock())
         self._tell(RingEnded())
 
-    def park(self, parked: Callable[[], None]) -> None:
+    def park(self, parked: Callable[[], object]) -> None:
         self._parked = parked
         self._tell(ParkWanted())
 

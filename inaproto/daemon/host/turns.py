@@ -7,16 +7,18 @@ the hosts of the job and whoever lets jobs share the switches.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from inaproto.core.host.engines.two_paths import BASE, Binding, BoundPath, Wait
 from inaproto.core.switch.ring_spec import SHARED_POOL
 from inaproto.units import Instant, OpIndex
 
 
-class Turns(Protocol):
-    """The turns of one job on one host. Its ring through the switches comes and goes (``begin``,
-    ``ring_ended``); what is said between is of that ring, and of the ring of the hosts beside it."""
+class Turns:
+    """The turns of one job on one host; here nobody gives any, and all goes by the base ring.
+
+    The job's ring through the switches comes and goes (``begin``, ``ring_ended``); what is said between is of
+    that ring, and of the ring of the hosts beside it. Who gives turns leaves out what it need not know.
+    """
 
     def begin(
         self,
@@ -24,19 +26,20 @@ class Turns(Protocol):
         ring_id: int,
         hosts: int,
         next_operation: OpIndex,
-        changed: Callable[[], None],
+        changed: Callable[[], object],
         pool: str = SHARED_POOL,
         stand: int = 0,
-        differs: Callable[[OpIndex, str], None] = lambda op_index, host: None,
+        differs: Callable[[OpIndex, str], object] = lambda op_index, host: None,
     ) -> None:
         """The ring through the switches stands. ``changed``: to be called when an answer may be another;
         ``pool``: where it has its turns; ``stand``: of the wish for its tree; ``differs``: to be called when
         an operation that goes through the switches here is known to go by the base ring at another host."""
 
-    def park(self, parked: Callable[[], None]) -> None:
+    def park(self, parked: Callable[[], object]) -> None:
         """Asks that the ring leave its switches: ``parked`` is to be called, once, as soon as it has no turn,
         none can be agreed on, and nothing of it is under way here. From then on all goes by the base ring,
         until ``begin`` is called again. Not called where the ring ends before."""
+        parked()
 
     def called(self, op_index: OpIndex, nbytes: int, waited: tuple[int, int] | None) -> None:
         """A process has called an all-reduce. ``waited``: that it had waited for results since the one before
@@ -45,6 +48,7 @@ class Turns(Protocol):
     def bind(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
         """Says by which ring an operation goes, or until when to wait; the same on all hosts, and the same
         when asked again."""
+        return Binding(BASE)
 
     def bound(self, op_index: OpIndex, path: BoundPath) -> None:
         """An operation has been started, by this ring, asked for or not."""
@@ -63,43 +67,5 @@ TurnsOf = Callable[[str], Turns]
 """The turns of a job, by its name."""
 
 
-class NoTurns:
-    """Nobody gives turns: all goes by the base ring. Who gives some may leave out what it need not know."""
-
-    def begin(
-        self,
-        *,
-        ring_id: int,
-        hosts: int,
-        next_operation: OpIndex,
-        changed: Callable[[], None],
-        pool: str = SHARED_POOL,
-        stand: int = 0,
-        differs: Callable[[OpIndex, str], None] = lambda op_index, host: None,
-    ) -> None:
-        return
-
-    def park(self, parked: Callable[[], None]) -> None:
-        parked()
-
-    def called(self, op_index: OpIndex, nbytes: int, waited: tuple[int, int] | None) -> None:
-        return
-
-    def bind(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
-        return Binding(BASE)
-
-    def bound(self, op_index: OpIndex, path: BoundPath) -> None:
-        return
-
-    def done(self, op_index: OpIndex) -> None:
-        return
-
-    def drained(self, op_index: OpIndex) -> None:
-        return
-
-    def ring_ended(self) -> None:
-        """Nobody has to know."""
-
-
 def no_turns(job: str) -> Turns:
-    return NoTurns()
+    return Turns()

@@ -56,13 +56,10 @@ _COUNTED: Final = (
 
 @dataclass(slots=True)
 class Steps(StepCounts):
-    """Events handed to each kind of pure core: one call of ``step`` each, whatever it carries.
-
-    Those of the message window are made inside the ring engine; its counters tell how many they were."""
+    """Events handed to each kind of pure core: one call of ``step`` each, whatever it carries."""
 
     accelerator: int = 0
     ring_engine: int = 0
-    message_window: int = 0
     requester: int = 0
     responder: int = 0
     control_plane: int = 0

@@ -132,10 +132,7 @@ class ElasticRing(HostRing):
     def _start_again(self, rank: SimRank) -> None:
         rank.is_dead = False
         if not self._follows:
-            self._again(rank)
-
-    def ask_to_join(self, rank: SimRank) -> None:
-        self._again(rank)
+            self.ask_to_join(rank)
 
     def die(self) -> None:
         super().die()

@@ -14,7 +14,6 @@ from inaproto.core.host.link import Link
 from inaproto.core.host.rings import Engine
 from inaproto.core.host.view import Phase
 from inaproto.sim.frames.draw.swarm import JobConfig
-from inaproto.units import Instant
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.host import SimHost
@@ -28,12 +27,12 @@ class RingFacts:
     job: JobConfig
     ranks: list[SimRank]
     """In their order."""
-    core: HostJob | None
-    """None: no rank has joined since the host, or the last one, came to its end."""
+    core: HostJob
+    """Of the present life, or, before its first rank joins, of the next."""
+    holdings: Holdings
     is_finished: bool
     acting: BoundPath
     """On which of two rings it does or meets what checkers are told of just now."""
-    _holdings: Holdings | None
 
     def __str__(self) -> str:
         return f"{self.label} of {self.job.name} on {self.host.name}"
@@ -45,11 +44,14 @@ class RingFacts:
         return f"rank {numbers}" if len(self.ranks) == 1 else f"ranks {numbers}"
 
     @property
+    def is_idle(self) -> bool:
+        """No rank has joined since the host, or the last life, came to its end."""
+        return not len(self.core.ranks)
+
+    @property
     def state(self) -> str:
         """For people."""
-        if self.core is None:
-            return "finished" if self.is_finished else "idle"
-        return self.core.phase.value
+        return self.core.phase.value if not self.is_idle else "finished" if self.is_finished else "idle"
 
     def origin_of(self, op_index: int) -> tuple[str, int]:
         """The job as the world's configuration has it, and which of its all-reduces this is."""
@@ -57,34 +59,33 @@ class RingFacts:
 
     @property
     def phase(self) -> Phase | None:
-        return None if self.core is None else self.core.phase
+        return None if self.is_idle else self.core.phase
 
     @property
     def engine(self) -> Engine | None:
-        return None if self.core is None else self.core.engine
+        return self.core.engine
 
     @property
     def has_started(self) -> bool:
-        return self.core is not None and self.core.has_started
+        return self.core.has_started
 
     @property
     def is_gathering(self) -> bool:
         """It has no ring yet: another rank may join."""
-        return not self.is_finished if self.core is None else self.core.is_gathering
+        return self.core.is_gathering and not (self.is_idle and self.is_finished)
 
     @property
     def is_unneeded(self) -> bool:
         """Its ranks are in no ring: if others have finished the job, they have nothing to do."""
-        return not self.is_finished if self.core is None else self.core.phase is Phase.JOINING
+        return self.core.phase is Phase.JOINING and not (self.is_idle and self.is_finished)
 
     @property
     def ring_id(self) -> int:
-        return 0 if self.core is None else self.core.ring_id or 0
+        return self.core.ring_id or 0
 
     @property
     def ina_ring_id(self) -> int:
-        ring = None if self.core is None else self.core.ring
-        return 0 if ring is None else ring.ina_ring_id
+        return 0 if self.core.ring is None else self.core.ring.ina_ring_id
 
     @property
     def sums_itself(self) -> bool:
@@ -107,18 +108,13 @@ class RingFacts:
         return isinstance(self.engine, RingAllReduceEngine)
 
     @property
-    def deadline(self) -> Instant | None:
-        """When it is to look at the clock."""
-        return None if self.core is None else self.core.deadline
-
-    @property
     def waits_here(self) -> bool:
-        return self.core is not None and self.core.waits_here
+        return self.core.waits_here
 
     @property
     def links(self) -> list[Link]:
         """Those that it holds: the base ring's first."""
-        return [] if self._holdings is None else list(self._holdings.links.values())
+        return list(self.holdings.links.values())
 
     @property
     def holds_queue_pairs(self) -> bool:

@@ -102,11 +102,15 @@ class SimHost:
         self._arm_nic()
         for ring in self.rings:
             if ring.engine is not None:
-                self.world.agenda.at(0, self._look_at, (ring, ring.core))
+                self.world.agenda.at(0, self.when_awake, partial(ring.woke, ring.core))
 
-    def _look_at(self, ring_and_core: tuple[HostRing, HostJob | None]) -> None:
-        ring, core = ring_and_core
-        self.when_awake(lambda: ring.woke(core))
+    def at(self, instant: Instant, act: Callable[[], None]) -> None:
+        """Do it when its clock, as it goes now, shows that, or when it runs again after that."""
+        self.world.agenda.at(self.world_time(instant), self.when_awake, act)
+
+    def after(self, wait_ns: int, act: Callable[[], None]) -> None:
+        """Do it after that, or when it runs again after that."""
+        self.world.agenda.after(wait_ns, self.when_awake, act)
 
     def when_awake(self, act: Callable[[], None]) -> None:
         """Now, or when the host runs again."""
@@ -272,7 +276,7 @@ class SimHost:
         rings: list[HostRing] = []
         jobs: list[HostJob] = []
         for ring in self.rings:
-            if ring.core is not None and job in (None, ring.job.name):
+            if not ring.is_idle and job in (None, ring.job.name):
                 rings.append(ring)
                 jobs.append(ring.core)
         for number, event in self._hearing.heard(message, jobs):

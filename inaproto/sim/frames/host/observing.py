@@ -6,18 +6,108 @@ from typing import TYPE_CHECKING
 
 from inaproto.core.host import events
 from inaproto.core.host.engines.host_messages import TENSORS_DIFFER
-from inaproto.core.host.engines.host_tree import Fold
-from inaproto.core.host.engines.hosts import Combine
-from inaproto.core.host.engines.two_paths import INA, Bound, Drained, TwoPaths
+from inaproto.core.host.engines.host_tree import Fold, PostDown
+from inaproto.core.host.engines.hosts import Combine, PostSlot
+from inaproto.core.host.engines.two_paths import BASE, INA, Bound, Drained, OnPath, TwoPaths
+from inaproto.core.host.holdings import Holdings, MemoryOrder
+from inaproto.core.host.job import HostJob
+from inaproto.core.host.local_reduction import SlicedReduction
 from inaproto.core.host.operation_queue import Source
-from inaproto.core.host.operations import Overdue, RingBroken, Stalled
+from inaproto.core.host.operations import (
+    Overdue,
+    PostKept,
+    PostMessage,
+    PostNeutral,
+    RingBroken,
+    Stalled,
+    TakeResult,
+)
+from inaproto.core.rdma.verbs import Completion, QpAttributes
 from inaproto.errors import Blame, TensorMismatch
+from inaproto.sim.frames.host.tensors import HostTensors, allocate
 from inaproto.sim.kernel.violated import Violated
 from inaproto.wire.control_messages import JobStatus, Ring, Start
 from inaproto.wire.messages.ina import InaStands
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.ring import HostRing
+
+
+class WatchedHoldings(Holdings):
+    """Holdings of ``ring``: whoever watches the world is told what is sent, taken and added."""
+
+    tensors: HostTensors | None
+
+    def __init__(self, ring: HostRing, core: HostJob, turn_bytes: int) -> None:
+        world, job = ring.host.world, ring.job
+        super().__init__(
+            core,
+            allocate=allocate,
+            first_psn=world.first_psn,
+            attributes=QpAttributes(
+                mtu=job.mtu,
+                timeout=job.transport_timeout,
+                retry_count=job.retry_count,
+                spread_timers=world.config.topology is not None,  # one switch: no queue has two senders
+            ),
+            turn_bytes=turn_bytes,
+        )
+        self._ring = ring
+
+    def event_of(self, completion: Completion) -> events.CompletionEvent | None:
+        event = super().event_of(completion)
+        if isinstance(event, events.MessageArrived):
+            self._ring.acting = event.path
+            for hook in self._ring.host.world.hooks.received:
+                hook(self._ring, event.imm)
+        return event
+
+    def begin(self) -> None:
+        super().begin()
+        self._ring.acting = BASE
+
+    def perform(self, order: MemoryOrder) -> None:
+        ring = self._ring
+        if isinstance(order, OnPath):
+            ring.acting = order.path
+        if isinstance(order, PostMessage | PostSlot):
+            self._check_post(order)
+        super().perform(order)
+        match order:
+            case PostMessage():
+                if len(ring.ranks) > 1 and not isinstance(order, PostKept | PostNeutral):
+                    ring.host.world.mark("a host posted the sum of several ranks")
+            case TakeResult(slot, op_index, offset, nbytes):
+                self.taken(slot, op_index, offset, nbytes)
+            case Combine() | Fold():
+                note_sum(ring, order)
+            case _:
+                pass
+        if isinstance(order, PostMessage | PostSlot | PostDown):
+            ring.host.nic_touched()
+
+    def _check_post(self, order: PostMessage | PostSlot) -> None:
+        ring, world = self._ring, self._ring.host.world
+        if isinstance(order, PostMessage) and ring.acting == INA and world.mover.is_parked(ring.job.name):
+            raise Violated("a parked ring sends nothing", f"{ring} sends message {order.msg_id}")
+        for hook in world.hooks.posted:
+            hook(ring, order.msg_id)
+
+    def taken(self, slot: int, op_index: int, offset: int, nbytes: int) -> None:
+        """The tensors of all ranks have that part of a result; ``slot``: -1 if it came from none."""
+        for hook in self._ring.host.world.hooks.taken:
+            for rank in self._ring.ranks:
+                hook(rank, slot, op_index, offset, nbytes)
+
+    def add_slice(self) -> SlicedReduction | None:
+        begin = self.sums[0].offset if self.sums else 0
+        total = super().add_slice()
+        if total is not None:
+            if total.offset > begin:
+                self.taken(-1, total.operation.index, begin, total.offset - begin)
+            if total.is_done:
+                self._ring.host.world.mark("an all-reduce on one host")
+        return total
 
 
 def check_ring(ring: HostRing, told: Ring) -> None:

@@ -7,6 +7,7 @@ and leaves whether its rank has a ring at that moment or not.
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 from inaproto.core.host.operations import Operation
@@ -63,16 +64,14 @@ class SimProcess:
         if rank.index == job.slow_rank:
             think += self._draws.below(job.slow_ns + 1)
         self._is_thinking = True
-        rank.host.world.agenda.after(think, self._call_due, rank.life)
-
-    def _call_due(self, life: int) -> None:
-        if self._lives(life):
-            self._rank.host.when_awake(lambda: self._call() if self._lives(life) else None)
+        rank.host.after(think, partial(self._call, rank.life))
 
     def _lives(self, life: int) -> bool:
         return life == self._rank.life and self._rank.takes_calls
 
-    def _call(self) -> None:
+    def _call(self, life: int) -> None:
+        if not self._lives(life):
+            return
         self._is_thinking = False
         rank, job, op_index = self._rank, self._job, self.called
         world = rank.host.world
@@ -94,8 +93,8 @@ class SimProcess:
             rank.leave()
             return
         self._is_thinking = True
-        rank.host.world.agenda.after(self._draws.below(self._job.think_ns + MS), self._leave_due, rank.life)
+        rank.host.after(self._draws.below(self._job.think_ns + MS), partial(self._leave, rank.life))
 
-    def _leave_due(self, life: int) -> None:
+    def _leave(self, life: int) -> None:
         if self._lives(life):
-            self._rank.host.when_awake(lambda: self._rank.leave() if self._lives(life) else None)
+            self._rank.leave()

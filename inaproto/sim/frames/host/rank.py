@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from inaproto.core.host.events import RankCalled, RankLeft
 from inaproto.core.host.operations import Operation
 from inaproto.sim.frames.host.process import SimProcess
 from inaproto.sim.frames.host.tensors import RankTensors
@@ -68,8 +69,18 @@ class SimRank:
     def call(self, operation: Operation) -> None:
         """The process calls an all-reduce."""
         self.running[operation.index] = operation
-        self.ring.submit(self, operation)
+        self.ring.feed(RankCalled(self.index, operation))
+
+    def operation_failed(self, op_index: int, code: str) -> None:
+        """It is told so, if it waits for that."""
+        if self.running.pop(op_index, None) is not None:
+            self.host.world.note(self.host.number, "failed", op_index)
+            for failed in self.host.world.hooks.failed:
+                failed(self, op_index, code)
 
     def leave(self) -> None:
         """The process has said that it is finished."""
-        self.ring.leave(self)
+        self.has_left = True
+        for hook in self.host.world.hooks.left:
+            hook(self, self.process.called)
+        self.ring.feed(RankLeft(self.index))

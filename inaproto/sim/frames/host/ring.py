@@ -10,42 +10,29 @@ is one ring; else rings may end, and its operations go on in the next.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
-from inaproto.core.host.engines.host_tree import Fold, PostDown
-from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.in_network import RingEngine
-from inaproto.core.host.engines.two_paths import (
-    BASE,
-    INA,
-    Binding,
-    OnPath,
-    Wait,
-)
-from inaproto.core.host.holdings import Holdings
+from inaproto.core.host.driver import HostDriver
+from inaproto.core.host.engines.two_paths import BASE, INA, Binding, BoundPath, Wait
 from inaproto.core.host.job import HostJob
-from inaproto.core.host.operations import (
-    Operation,
-    OperationFailed,
-    PostKept,
-    PostMessage,
-    PostNeutral,
-    TakeResult,
-    Woke,
-)
-from inaproto.core.host.rings import Engine
+from inaproto.core.host.operations import OperationFailed, Woke
 from inaproto.core.host.view import Phase
 from inaproto.errors import JobError
-from inaproto.ports import Completion, CompletionKind, QpAttributes, Status
 from inaproto.sim.frames.draw.swarm import JobConfig
 from inaproto.sim.frames.host.facts import RingFacts
-from inaproto.sim.frames.host.observing import check_ring, note_action, note_event, note_halt, note_sum
+from inaproto.sim.frames.host.observing import (
+    WatchedHoldings,
+    check_ring,
+    note_action,
+    note_event,
+    note_halt,
+)
 from inaproto.sim.frames.host.rank import SimRank
-from inaproto.sim.frames.host.tensors import ClockedNic, HostTensors, allocate, tensors_of
+from inaproto.sim.frames.host.tensors import ClockedNic, HostTensors, tensors_of
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS, US, Instant, OpIndex
 from inaproto.wire.control_messages import Broken, Gone
@@ -60,8 +47,6 @@ TURN_BYTES: Final = 2048
 """Bytes of the tensors of all ranks that one turn reads where a host adds alone: so few that sums take
 turns."""
 TURN_NS: Final = 20 * US
-_SUCCESS: Final = Status.SUCCESS  # a member of an enumeration takes longer to look up than a constant
-_SEND: Final = CompletionKind.SEND
 
 
 @dataclass(frozen=True)
@@ -79,11 +64,15 @@ class Failure:
     """It was not in the job yet, which gathers on."""
 
 
-class HostRing(RingFacts):
+class HostRing(HostDriver, RingFacts):
     """The ranks of ``job`` on ``host``; all times that they see are its host's."""
 
+    holdings: WatchedHoldings
+
     def __init__(self, host: SimHost, job: JobConfig) -> None:
+        super().__init__(lambda: host.now)
         self.host = host
+        self._world = host.world
         self.job = job
         self.position = job.positions.index(host.number)
         """Position of the host in the ring."""
@@ -106,19 +95,17 @@ class HostRing(RingFacts):
 
     def _forget(self) -> None:
         """What has not happened before the first rank joins."""
-        self.core: HostJob | None = None
+        core = HostJob(self._config, self._bind)
+        self.begin(core, WatchedHoldings(self, core, TURN_BYTES))
         self.life = 0
         """Its first ring; 0: it has none yet."""
-        self._holdings: Holdings | None = None
-        self._tensors: HostTensors | None = None
-        self._events: deque[events.HostEvent] = deque()
-        self._is_feeding = self._is_adding = False
+        self._failures: list[Failure] = []
+        self._is_adding = False
         self._wake_at: int | None = None
         self._asked: dict[OpIndex, Instant] = {}
         """When the binding of an all-reduce was asked for first."""
         self._to_park: InaPark | None = None
         """The ring through the switches is to be parked."""
-        self._counted: Engine | None = None
         self._boots = 0
         """Boots of the switches, when the present ring was made."""
         self._outliving = -1
@@ -134,20 +121,20 @@ class HostRing(RingFacts):
             self._join(self.ranks[0])
             return
         for rank in self.ranks:
-            self.host.world.agenda.after(rank.process.think_of_joining(), self._again, rank)
+            self._world.agenda.after(rank.process.think_of_joining(), self.ask_to_join, rank)
 
     def _join(self, rank: SimRank) -> None:
         if rank.has_joined or rank.is_dead or not self.is_gathering or not self.host.is_up:
             return
-        if self.host.world.is_closed(self.job):  # it had left, and so had all others, when its job failed
+        if self._world.is_closed(self.job):  # it had left, and so had all others, when its job failed
             self.finish()
             return
         if not self.host.is_welcome:  # the host daemon keeps the request until the switch knows it
             return
         rank.pid = self._pid_of(rank)
         rank.has_joined = True
-        if self.core is None:
-            self._begin()
+        if self.is_idle:
+            self._open(self.core.opening)
         job = self.job
         join = Join(
             id=rank.pid,
@@ -162,111 +149,146 @@ class HostRing(RingFacts):
         )
         self.feed(events.RankJoined(join, rank.pid))
 
-    def _begin(self) -> None:
-        job, host = self.job, self.host
-        self.core = HostJob(self._config, self._bind)
-        self._holdings = Holdings(
-            self.core,
-            allocate=allocate,
-            first_psn=host.world.first_psn,
-            attributes=QpAttributes(
-                mtu=job.mtu,
-                timeout=job.transport_timeout,
-                retry_count=job.retry_count,
-                spread_timers=host.world.config.topology is not None,  # one switch: no queue has two senders
-            ),
-            turn_bytes=TURN_BYTES,
-        )
-        self._open(self._holdings, self.core.opening)
-
     def _pid_of(self, rank: SimRank) -> int:
         """Id of the process that joins."""
-        return self.host.world.new_pid()
+        return self._world.new_pid()
 
-    def _again(self, rank: SimRank) -> None:
-        self.host.when_awake(lambda: self._join(rank))
+    def ask_to_join(self, rank: SimRank) -> None:
+        self.host.when_awake(partial(self._join, rank))
 
     def _start_anew(self, rank: SimRank) -> None:
         """After a while."""
         wait_ns = BACKOFF_NS
         if len(self.ranks) > 1:
             wait_ns += rank.process.think_of_joining()
-        self.host.world.agenda.after(wait_ns, self._again, rank)
+        self._world.agenda.after(wait_ns, self.ask_to_join, rank)
 
     # --- what happens
 
-    def feed(self, event: events.HostEvent) -> None:
-        """It has happened: do what follows, and what follows of that."""
-        if self.core is None:
-            return
-        self._events.append(event)
-        if self._is_feeding:
-            return
-        self._is_feeding = True
-        while self._events and self.core is not None:
-            self._step(self.core, self._events.popleft())
-        self._is_feeding = False
-        self._add_soon()
-
-    def _step(self, core: HostJob, event: events.HostEvent) -> None:
-        world, holdings = self.host.world, self._holdings
-        assert holdings is not None
+    def _step(self, event: events.HostEvent) -> None:
+        core, world = self.core, self._world
+        if self.is_idle and not isinstance(event, events.LinksOpened | events.RankJoined):
+            return  # that life is over
         world.steps.ring_engine += 1
         if world.recorder is not None:
             world.recorder.ring_step(self, event)
-        was_gathering, had_started, was_among_hosts = core.is_gathering, core.has_started, self.sums_itself
+        was_among_hosts, self._had_started = self.sums_itself, core.has_started
+        self._withdraws = core.is_gathering and isinstance(event, events.JoinDenied | events.JoiningFailed)
         if isinstance(event, events.Answered):
             check_ring(self, event.ring)
+            self._boots = self._boots_now
         actions = core.step(event, self.host.now)
         if not self.life and core.ring is not None:
             self.life = core.ring.ring_id
             world.ring_connected(self.job, self.life)
-        if core.engine is not None and self._tensors is None and not core.has_ended:
-            self._tensors = holdings.tensors = tensors_of(self.job, self.ranks, self.host.nic)
-        self._boots = self._boots_now if isinstance(event, events.Answered) else self._boots
         note_event(self, event, was_among_hosts=was_among_hosts)
         if core.phase is Phase.RUNNING and isinstance(event, events.Said):
             for rank in self.ranks:
                 rank.process.go_on()
-        failures: list[Failure] = []
-        withdraws = was_gathering and isinstance(event, events.JoinDenied | events.JoiningFailed)
-        self.acting = BASE
-        holdings.begin()
-        for action in actions:
-            if isinstance(action, events.RankFailed):
-                failures.append(self._failure(action, had_started=had_started, withdraws=withdraws))
-            else:
-                self._perform(holdings, action)
-        if failures and not withdraws:
-            if isinstance(event, events.Answered | events.LinkUnusable):
-                raise Violated("a ring can be used", str(failures[0].error))
-            error = failures[0].error
-            if core.engine is not None:
-                world.mark(f"a rank was told: {error.code}")
-            for rank in self.ranks:
-                rank.told = str(error)
-        closed = [action.number for action in actions if isinstance(action, events.RankClosed)]
-        if core.has_ended:
-            self._ended(core)
-        for failure in failures:
-            self.rank_failed(failure)
-        if closed:
-            self.finish()
+        self._is_closed = False
+        self._failures.clear()
+        self._perform_all(actions)
+        self._look_at_end(event)
         if self.core is core:
-            if self._to_park is not None:
-                self.park_if_idle()
+            self.park_if_idle()
             if self._wake_at is None or core.is_binding:
                 self._arm()  # else it wakes in time: other deadlines only move away
+            self._add_soon()
 
-    def _failure(self, told: events.RankFailed, *, had_started: bool, withdraws: bool) -> Failure:
-        rank = self._rank(told.number)
-        rank.told = str(told.error)
-        handed_on = 0 if self.engine is None else self.engine.operations.submitted
+    def _look_at_end(self, event: events.HostEvent) -> None:
+        core, failures = self.core, tuple(self._failures)
+        if failures and not self._withdraws:
+            error = failures[0].error
+            if isinstance(event, events.Answered | events.LinkUnusable | events.LinksRefused):
+                raise Violated("a ring can be used", str(error))
+            if core.engine is not None:
+                self._world.mark(f"a rank was told: {error.code}")
+            for rank in self.ranks:
+                rank.told = str(error)
+        if core.has_ended:
+            self._silent += [core] if core.last_words else []
+            self._forget()
+        for failure in failures:
+            self.rank_failed(failure)
+        if self._is_closed:
+            self.finish()
+
+    def _faulted(self, fault: Exception) -> None:
+        raise fault
+
+    # --- what is ordered
+
+    def _perform(self, action: events.ShellAction) -> None:
+        world = self._world
+        match action:
+            case events.AllReduceDone(op_index, path):
+                if op_index == self._outliving:
+                    world.mark("an all-reduce outlived a reboot of a switch")
+                if self.holdings.tensors is not None:
+                    self.holdings.tensors.end(op_index)
+                self._done(op_index, path)
+            case events.Tell(message):
+                if isinstance(message, Broken):
+                    world.mark("a ring broke")
+                self.host.tell(message)
+            case events.RankFailed(number, error):
+                self._failures.append(self._failure(self._rank(number), error))
+            case events.RanksBegun():
+                self._begun()
+            case events.RankClosed(number):
+                self._is_closed = True
+                for hook in world.hooks.closed:
+                    hook(self._rank(number))
+            case events.RankEnded(number):
+                if self.core.is_gathering:
+                    self._rank(number).begin()
+            case events.ForgetNic() | events.Ended():
+                if self.holdings.tensors is not None:
+                    self.holdings.tensors.deregister()
+            case OperationFailed(op_index, code):
+                for rank in self.ranks:
+                    rank.operation_failed(op_index, code)
+            case events.ParkTurns(message):
+                self._to_park = message
+            case events.EndTurns():
+                self._to_park = None
+            case _:
+                note_action(self, action)
+
+    def _failure(self, rank: SimRank, error: JobError) -> Failure:
+        engine = self.core.engine
+        handed_on = 0 if engine is None else engine.operations.submitted
         for op_index in list(rank.running):
             if op_index >= handed_on:  # the engine does not know of it; of others it tells
-                self._operation_failed(rank, op_index, told.error.code)
-        done = rank.operations_done
-        return Failure(rank, told.error, self.ring_id, self.life, done, rank.has_left, had_started, withdraws)
+                rank.operation_failed(op_index, error.code)
+        done, has_left = rank.operations_done, rank.has_left
+        had_started, withdraws = self._had_started, self._withdraws
+        return Failure(rank, error, self.ring_id, self.life, done, has_left, had_started, withdraws)
+
+    def _tensors(self) -> HostTensors:
+        return tensors_of(self.job, self.ranks, self.host.nic)
+
+    def _nic_for(self, order: events.OpenLinks) -> ClockedNic:
+        if order.registers and self.holdings.tensors is not None:
+            self.holdings.tensors.register(self.host.nic)
+        return ClockedNic(self.host.nic, self._clock)
+
+    def _open(self, order: events.OpenLinks) -> None:
+        super()._open(order)
+        for link in self.holdings.links.values():
+            for qpn in link.qpns:
+                self.host.serve(qpn, self)
+
+    def _begin_connecting(self, path: BoundPath) -> None:
+        self.feed(events.LinkReady(path))
+
+    def _closing(self, order: events.CloseLinks | events.CloseIna | events.KeepResults) -> None:
+        """The NIC of a link is that of its opening: the host may have a new one."""
+        if isinstance(order, events.KeepResults):
+            note_halt(self, order)
+        for link in self.holdings.closed_by(order):
+            for qpn in link.qpns:
+                self.host.forget(qpn)
 
     def _rank(self, number: int) -> SimRank:
         return next(rank for rank in self.ranks if rank.index == number)
@@ -279,200 +301,37 @@ class HostRing(RingFacts):
         if not rank.is_dead:
             self._start_anew(rank)
 
-    def _ended(self, core: HostJob) -> None:
-        """Nothing is left of this life."""
-        if core.last_words:
-            self._silent.append(core)
-        if core.engine is not None:
-            view = core.engine.view()
-            started = view.operations_submitted - view.operations_queued + (view.running is not None)
-            self.host.world.steps.message_window += started
-        self._forget()
-
-    # --- what is ordered
-
-    def _perform(self, holdings: Holdings, action: events.HostAction) -> None:
-        match action:
-            case PostMessage() | PostSlot() | PostDown():
-                self._post(holdings, action)
-            case TakeResult(slot, op_index, offset, nbytes):
-                holdings.perform(action)
-                self._taken(slot, op_index, offset, nbytes)
-            case events.PostReceive():
-                holdings.perform(action)
-            case OnPath(path):
-                self.acting = path
-                holdings.perform(action)
-            case Combine() | Fold():
-                holdings.perform(action)
-                note_sum(self, action)
-            case events.AllReduceDone(op_index, path):
-                if path == "local" and len(self.ranks) == 1:  # its input is the result
-                    self._taken(-1, op_index, 0, len(self.ranks[0].tensor(op_index)))
-                self._done(op_index)
-            case events.Tell(message):
-                if isinstance(message, Broken):
-                    self.host.world.mark("a ring broke")
-                self.host.tell(message)
-            case events.OpenLinks():
-                self._open(holdings, action)
-            case events.ConnectLink() | events.ConnectTree():
-                holdings.on_links(action)
-                self.feed(events.LinkReady(BASE if isinstance(action, events.ConnectTree) else action.path))
-            case events.CloseLinks() | events.CloseIna() | events.KeepResults():
-                self._close(holdings, action)
-            case events.SumLocally():
-                holdings.sum(action)
-            case _:
-                self._perform_rarely(action)
-
-    def _perform_rarely(self, action: events.HostAction) -> None:
-        world = self.host.world
-        match action:
-            case events.RanksBegun():
-                self._begun()
-            case events.RankClosed(number):
-                for hook in world.hooks.closed:
-                    hook(self._rank(number))
-            case events.RankEnded(number):
-                if self.is_gathering:
-                    self._rank(number).begin()
-            case events.ForgetNic() | events.Ended():
-                if self._tensors is not None:
-                    self._tensors.deregister()
-            case OperationFailed(op_index, code):
-                for rank in self.ranks:
-                    self._operation_failed(rank, op_index, code)
-            case events.ParkTurns(message):
-                self._to_park = message
-            case events.EndTurns():
-                self._to_park = None
-            case _:
-                note_action(self, action)
-
-    def _post(self, holdings: Holdings, action: PostMessage | PostSlot | PostDown) -> None:
-        world = self.host.world
-        if isinstance(action, PostMessage) and self.acting == INA and world.mover.is_parked(self.job.name):
-            raise Violated("a parked ring sends nothing", f"{self} sends message {action.msg_id}")
-        if not isinstance(action, PostDown):
-            for hook in world.hooks.posted:
-                hook(self, action.msg_id)
-        holdings.perform(action)
-        is_tensor = isinstance(action, PostMessage) and not isinstance(action, PostKept | PostNeutral)
-        if is_tensor and len(self.ranks) > 1:
-            world.mark("a host posted the sum of several ranks")
-        self.host.nic_touched()
-
-    def _taken(self, slot: int, op_index: int, offset: int, nbytes: int) -> None:
-        for taken in self.host.world.hooks.taken:
-            for rank in self.ranks:
-                taken(rank, slot, op_index, offset, nbytes)
-
-    # --- links
-
-    def _open(self, holdings: Holdings, order: events.OpenLinks) -> None:
-        host = self.host
-        if order.registers and self._tensors is not None:
-            self._tensors.register(host.nic)
-        opened = holdings.open(order, ClockedNic(host.nic, lambda: host.now))
-        for link in holdings.links.values():
-            for qpn in link.qpns:
-                host.serve(qpn, self)
-        self.feed(opened)
-
-    def _close(
-        self, holdings: Holdings, order: events.CloseLinks | events.CloseIna | events.KeepResults
-    ) -> None:
-        """The NIC of a link is that of its opening: the host may have a new one."""
-        world, engine = self.host.world, self.engine
-        if isinstance(order, events.KeepResults):
-            note_halt(self, order)
-        if isinstance(engine, RingEngine) and self._counted is not engine:
-            self._counted = engine  # it told its window of every result and completed send
-            view = engine.view()
-            completed = view.messages_sent - view.unacknowledged
-            world.steps.message_window += view.messages_received + completed
-        before = self.links
-        holdings.on_links(order)
-        for link in before:
-            if not link.is_open:
-                for qpn in link.qpns:
-                    self.host.forget(qpn)
-
-    def completed(self, completion: Completion) -> None:
-        found = None if self._holdings is None else self._holdings.link_of(completion.qpn)
-        if found is None:
-            return
-        path, link = found
-        edge = link.edge_of(completion.qpn)
-        if completion.status is not _SUCCESS:
-            self.feed(events.ConnectionFailed(path, edge, completion.qpn == link.qpns[0], completion))
-        elif completion.kind is _SEND:
-            self.feed(events.MessageAcknowledged(path, edge, completion.wr_id))
-        else:
-            _, _, wr_id, _, imm, nbytes = completion
-            self.acting = path
-            for hook in self.host.world.hooks.received:
-                hook(self, imm)
-            self.feed(events.MessageArrived(path, edge, wr_id, imm, nbytes, link.header(edge, imm, nbytes)))
-
     # --- all-reduces
-
-    def submit(self, rank: SimRank, operation: Operation) -> None:
-        """A process calls an all-reduce."""
-        self.feed(events.RankCalled(rank.index, operation))
 
     def _begun(self) -> None:
         """All hosts are ready, for the first time in this life."""
 
-    def _done(self, op_index: int) -> None:
+    def _done(self, op_index: int, path: str) -> None:
         """All its ranks have the result."""
-        world = self.host.world
-        if op_index == self._outliving:
-            world.mark("an all-reduce outlived a reboot of a switch")
+        world = self._world
+        if path == "local" and len(self.ranks) == 1:  # its input is the result
+            [rank] = self.ranks
+            for taken in world.hooks.taken:
+                taken(rank, -1, op_index, 0, len(rank.tensor(op_index)))
         for rank in self.ranks:
             world.note(self.host.number, "done", op_index)
             for done in world.hooks.done:
                 done(rank, op_index)
             del rank.running[op_index]
             rank.operations_done += 1
-        if self._tensors is not None:
-            self._tensors.end(op_index)
         for rank in self.ranks:
             rank.process.go_on()
 
-    def _operation_failed(self, rank: SimRank, op_index: int, code: str) -> None:
-        if rank.running.pop(op_index, None) is not None:
-            self.host.world.note(self.host.number, "failed", op_index)
-            for failed in self.host.world.hooks.failed:
-                failed(rank, op_index, code)
-
     def _add_soon(self) -> None:
-        holdings = self._holdings
-        if holdings is not None and holdings.sums and self.phase is Phase.RUNNING and not self._is_adding:
+        if self.holdings.sums and self.core.phase is Phase.RUNNING and not self._is_adding:
             self._is_adding = True
-            self.host.world.agenda.after(TURN_NS, self._add_due, self.core)
+            self.host.after(TURN_NS, partial(self._add, self.core))
 
-    def _add_due(self, core: HostJob) -> None:
-        self.host.when_awake(lambda: self._add_slice(core))
-
-    def _add_slice(self, core: HostJob) -> None:
-        """Do a part of what only ranks of this host are to add up."""
-        holdings = self._holdings
-        if core is not self.core or holdings is None:
-            return
-        self._is_adding = False
-        if self.phase is not Phase.RUNNING or not holdings.sums:
-            return
-        begin = holdings.sums[0].offset
-        total = holdings.add_slice()
-        if total is not None:
-            if total.offset > begin:
-                self._taken(-1, total.operation.index, begin, total.offset - begin)
-            if total.is_done:
-                self.host.world.mark("an all-reduce on one host")
-                self.feed(events.SummedLocally(total.operation.index))
-        self._add_soon()
+    def _add(self, core: HostJob) -> None:
+        if core is self.core:
+            self._is_adding = False
+            self.add_slice()
+            self._add_soon()
 
     # --- turns in the switches
 
@@ -480,9 +339,9 @@ class HostRing(RingFacts):
         """What the job's configuration says, once it is known."""
         job, asked = self.job, self._asked.setdefault(op_index, now)
         if op_index % 3 == 2 and now < asked + job.binding_ns:
-            self.host.world.mark("an all-reduce waited for its binding")
+            self._world.mark("an all-reduce waited for its binding")
             return Wait(Instant(asked + job.binding_ns))
-        if self.host.world.mover.is_between_turns(job.name, self.life, op_index):
+        if self._world.mover.is_between_turns(job.name, self.life, op_index):
             return Binding(BASE)
         is_ina = (op_index in job.ina) ^ ((self.host.number, op_index) in job.strays)
         return Binding(INA if is_ina else BASE)
@@ -490,25 +349,21 @@ class HostRing(RingFacts):
     def park_if_idle(self) -> None:
         """Say so when the ring through the switches may leave them, if it is to."""
         message = self._to_park
-        if message is not None and self.host.world.mover.may_park(self):
+        if message is not None and self._world.mover.may_park(self):
             self._to_park = None
             self.feed(events.TurnsParked(message))
 
     # --- the clock
 
     def _arm(self) -> None:
-        deadline = self.deadline
+        deadline = self.core.deadline
         if deadline is not None and (self._wake_at is None or deadline < self._wake_at):
             self._wake_at = deadline
-            self.host.world.agenda.at(self.host.world_time(deadline), self._wake, self.core)
+            self.host.at(deadline, partial(self.woke, self.core))
 
-    def _wake(self, core: HostJob) -> None:
-        if core is self.core:
-            self.host.when_awake(lambda: self.woke(core))
-
-    def woke(self, core: HostJob | None) -> None:
+    def woke(self, core: HostJob) -> None:
         """A deadline may have passed."""
-        if core is None or core is not self.core:
+        if core is not self.core:
             return
         self._wake_at = None
         deadline = core.deadline
@@ -521,7 +376,7 @@ class HostRing(RingFacts):
 
     @property
     def _boots_now(self) -> int:
-        return sum(switch.boots for switch in self.host.world.switches)
+        return sum(switch.boots for switch in self._world.switches)
 
     def lose_fabric(self, error: JobError) -> None:
         """The host has lost switch or NIC."""
@@ -551,18 +406,11 @@ class HostRing(RingFacts):
         self._report_finished()
 
     def _report_finished(self) -> None:
-        self.host.world.ring_finished(self)
-
-    def leave(self, rank: SimRank) -> None:
-        """A process has said that it is finished."""
-        rank.has_left = True
-        for hook in self.host.world.hooks.left:
-            hook(rank, rank.process.called)
-        self.feed(events.RankLeft(rank.index))
+        self._world.ring_finished(self)
 
     def process_died(self, rank: SimRank, until_ns: int) -> bool:
         """One process is gone, and started again after ``until_ns``; whether anybody depended on it."""
-        world = self.host.world
+        world = self._world
         if rank.is_dead or rank.has_left or not rank.has_joined:
             return False
         for hook in world.hooks.died:
@@ -579,7 +427,7 @@ class HostRing(RingFacts):
 
     def _start_again(self, rank: SimRank) -> None:
         rank.is_dead = False
-        self._again(rank)
+        self.ask_to_join(rank)
 
     def survivor_gone(self, word: Gone) -> None:
         """A process is lost whose job had failed."""
@@ -594,7 +442,7 @@ class HostRing(RingFacts):
             rank.is_dead = False
         self._silent = []
         if not self.is_finished:
-            for hook in self.host.world.hooks.died:
+            for hook in self._world.hooks.died:
                 for rank in self.ranks:
                     hook(rank)
             self._forget()

@@ -1,0 +1,182 @@
+"""Drives a host in a job (:mod:`inaproto.core.host.job`): events one after the other, orders one by one.
+
+What a host orders of links and memory is carried out here, by its holdings; what is for processes, the switch
+and its turns is left to whoever has those. Daemons and simulated hosts share this module.
+
+Invariants: calls never block and never wait; what happens while orders are performed is dealt with after
+them; a NIC that refuses to send is given nothing more of the same orders, but results are taken; a fault of
+this program ends this job and no other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final
+
+from inaproto.core.host import events
+from inaproto.core.host.engines.host_tree import Fold, PostDown
+from inaproto.core.host.engines.hosts import Combine, PostSlot
+from inaproto.core.host.engines.two_paths import BASE, BoundPath, OnPath
+from inaproto.core.host.holdings import Holdings, LinkOrder
+from inaproto.core.host.job import HostJob
+from inaproto.core.host.link import LinkNic
+from inaproto.core.host.operations import PostMessage, TakeResult
+from inaproto.core.host.performer import Tensors
+from inaproto.core.host.view import Phase
+from inaproto.core.rdma.verbs import Completion, Segment
+from inaproto.core.steps import Steps
+from inaproto.errors import FabricError, InvariantBroken, LocalMisuse
+from inaproto.units import Instant
+
+_OF_MESSAGES: Final = (PostMessage, TakeResult, events.PostReceive, PostSlot, Combine, OnPath, Fold, PostDown)
+"""Orders about memory and NIC: those that each message brings, so they are looked at first."""
+_BY_NIC: Final = (PostMessage, PostSlot, PostDown, events.PostReceive)
+_TOLD: Final = (
+    events.Tell,
+    events.CloseLinks,
+    events.CloseIna,
+    events.RankFailed,
+    events.RankClosed,
+    events.RankEnded,
+    events.AnnounceAgain,
+    events.LetGo,
+    events.Ended,
+    events.ForgetNic,
+    events.EndTurns,
+    events.Log,
+)
+"""Whatever else cannot be performed, these are."""
+
+
+class HostDriver(ABC):
+    """Steps a core by the events that it is fed; ``clock`` is the host's."""
+
+    core: HostJob
+    holdings: Holdings
+
+    def __init__(self, clock: Callable[[], Instant]) -> None:
+        self._clock = clock
+        self._steps: Steps[events.HostEvent] = Steps(self._step)
+        self.feed = self._steps.post
+        """It has happened: do what follows, and what follows of that."""
+
+    def begin(self, core: HostJob, holdings: Holdings) -> None:
+        """Drive ``core`` from now on; what waits for another one is forgotten."""
+        self._steps.clear()
+        self.core, self.holdings = core, holdings
+
+    @property
+    def deadline(self) -> Instant | None:
+        """When it is to be woken at the latest."""
+        return self.core.deadline
+
+    @abstractmethod
+    def _perform(self, action: events.ShellAction) -> None:
+        """Carry out what is neither of links nor of memory."""
+
+    @abstractmethod
+    def _nic_for(self, order: events.OpenLinks) -> LinkNic:
+        """The NIC for the links of ``order``, which knows the memory of the ranks. Raises ``LocalMisuse``."""
+
+    @abstractmethod
+    def _tensors(self) -> Tensors[Segment]:
+        """Those of the ranks that are in the job's first ring, in order."""
+
+    @abstractmethod
+    def _begin_connecting(self, path: BoundPath) -> None:
+        """A link is being connected: feed ``LinkReady`` when it is, or ``LinkLost``."""
+
+    @abstractmethod
+    def _closing(self, order: events.CloseLinks | events.CloseIna | events.KeepResults) -> None:
+        """A ring has ended: some links are about to be given back (``Holdings.closed_by``)."""
+
+    def _faulted(self, fault: Exception) -> None:
+        """A fault of this program."""
+        self.feed(events.Faulted(str(fault)))
+
+    def completed(self, completion: Completion) -> None:
+        """A work request of one of the queue pairs has ended."""
+        event = self.holdings.event_of(completion)
+        if event is not None:
+            self.feed(event)
+
+    def add_slice(self) -> bool:
+        """Do a part of what only ranks of this host are to add up; whether there is more of it."""
+        if self.core.phase is not Phase.RUNNING:
+            return False
+        try:
+            total = self.holdings.add_slice()
+        except (InvariantBroken, LocalMisuse) as fault:
+            self._faulted(fault)
+            return False
+        if total is not None and total.is_done:
+            self.feed(events.SummedLocally(total.operation.index))
+        return bool(self.holdings.sums) and self.core.phase is Phase.RUNNING
+
+    def _step(self, event: events.HostEvent) -> None:
+        try:
+            actions = self.core.step(event, self._clock())
+        except (InvariantBroken, LocalMisuse) as fault:  # ours: this job must not go on, others may
+            if isinstance(event, events.Faulted):
+                raise  # the job cannot even be ended
+            self._faulted(fault)
+            return
+        if actions:
+            self._perform_all(actions)
+
+    def _perform_all(self, actions: list[events.HostAction]) -> None:
+        """All of them, though the NIC may refuse to send: results that were taken must be taken."""
+        holdings = self.holdings
+        refused: FabricError | None = None
+        fault: Exception | None = None
+        if holdings.tensors is None and self.core.engine is not None:
+            holdings.tensors = self._tensors()
+        holdings.begin()
+        for action in actions:
+            try:
+                if isinstance(action, _OF_MESSAGES):
+                    if fault is None and (refused is None or not isinstance(action, _BY_NIC)):
+                        holdings.perform(action)
+                elif fault is not None and not isinstance(action, _TOLD):
+                    pass
+                elif isinstance(action, events.OpenLinks):
+                    self._open(action)
+                elif isinstance(action, LinkOrder):
+                    self._on_links(action)
+                elif isinstance(action, events.SumLocally):
+                    holdings.sum(action)
+                else:
+                    self._perform(action)
+            except FabricError as error:
+                refused = refused or error
+            except (InvariantBroken, LocalMisuse) as error:
+                fault = error
+        if fault is not None:
+            self._faulted(fault)
+        elif refused is not None:
+            self.feed(events.NicRefused(str(refused)))
+
+    # --- links
+
+    def _open(self, order: events.OpenLinks) -> None:
+        try:
+            opened = self.holdings.open(order, self._nic_for(order))
+        except (LocalMisuse, FabricError, OSError) as error:
+            self.holdings.close_all()
+            self.feed(events.LinksRefused(str(error)))
+        else:
+            self.feed(opened)
+
+    def _on_links(self, order: LinkOrder) -> None:
+        holdings = self.holdings
+        if isinstance(order, events.ConnectLink | events.ConnectTree):
+            try:
+                holdings.on_links(order)
+            except (LocalMisuse, ValueError) as error:
+                self.feed(events.LinkUnusable(str(error)))
+            else:
+                self._begin_connecting(BASE if isinstance(order, events.ConnectTree) else order.path)
+        else:
+            self._closing(order)
+            holdings.on_links(order)
