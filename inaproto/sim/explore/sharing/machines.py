@@ -1,8 +1,5 @@
 """The cores of an explored sharing group as finite machines, and what is said among them as numbers.
 
-Each step is computed once by the real core and then remembered: a machine is a table
-``(local state, event) -> (local state, letters)``, filled while the search goes on.
-
 A local state is all that a core holds, less what has no influence on a later step: counters, tokens of the
 log (one at most is waited for), how often a seat has asked (but for the first time), how many rounds were
 aborted in a row, and for late votes (only waits grow by these). Clocks stand still: all durations are 0 or 1,
@@ -12,8 +9,8 @@ and a timer that expires is an event of its own, so there is no time in a state.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, is_dataclass
-from typing import Any, Final, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 from inaproto.core.sharing.coordinator import SharingCoordinator
 from inaproto.core.sharing.events import (
@@ -38,9 +35,8 @@ from inaproto.core.sharing.events import (
     TurnStands,
 )
 from inaproto.core.sharing.participant import SharingParticipant
-from inaproto.core.sharing.rounds import Rounds
-from inaproto.core.sharing.standing_turns import StandingTurns
 from inaproto.errors import Blame
+from inaproto.sim.explore.machine import Machine, Numbers
 from inaproto.units import Instant
 from inaproto.wire.messages.sharing import (
     Abort,
@@ -72,71 +68,36 @@ class Letter:
         return f"{type(self.event.message).__name__}"
 
 
-class LetterTable:
+class LetterTable(Numbers[Letter]):
     def __init__(self, seats: tuple[Seat, ...]) -> None:
+        super().__init__()
         self._seat_number = {seat: number for number, seat in enumerate(seats)}
-        self._letters: list[Letter] = []
-        self._numbers: dict[Letter, int] = {}
-
-    def __getitem__(self, number: int) -> Letter:
-        return self._letters[number]
-
-    def __len__(self) -> int:
-        return len(self._letters)
-
-    def number(self, letter: Letter) -> int:
-        number = self._numbers.get(letter)
-        if number is None:
-            number = self._numbers[letter] = len(self._letters)
-            self._letters.append(letter)
-        return number
 
     def sent_by_seat(self, seat: Seat, action: TellCoordinator | TellPeer) -> int:
         if isinstance(action, TellCoordinator):
-            return self.number(Letter(COORDINATOR, FromSeat(seat, action.message)))
-        return self.number(Letter(self._seat_number[action.seat], FromPeer(seat, action.message)))
+            return self.of(Letter(COORDINATOR, FromSeat(seat, action.message)))
+        return self.of(Letter(self._seat_number[action.seat], FromPeer(seat, action.message)))
 
     def sent_by_coordinator(self, action: Tell) -> int:
-        return self.number(Letter(self._seat_number[action.seat], FromCoordinator(action.message)))
+        return self.of(Letter(self._seat_number[action.seat], FromCoordinator(action.message)))
 
 
 Core = TypeVar("Core", SharingCoordinator, SharingParticipant)
 
 
-class Machine(Generic[Core]):
-    """States are numbers from 0; so are events, which the world numbers."""
-
+class SharingMachine(Machine[Core]):
     def __init__(self, perform: Callable[[Core, Any, Instant], tuple[Any, str | None]]) -> None:
+        super().__init__(_LEFT_OUT, _normalise)
         self._perform: Callable[[Core, Any, Instant], tuple[Any, str | None]] = perform
         """(core, event, now) -> (what it sends, what is wrong)"""
-        self.cores: list[Core] = []
-        self._numbers: dict[Hashable, int] = {}
-        self._steps: dict[tuple[int, Hashable, int], tuple[int, Any]] = {}
         self.violations: dict[int, str] = {}
-
-    def __len__(self) -> int:
-        return len(self.cores)
-
-    def enter(self, core: Core) -> int:
-        _normalise(core)
-        state = _values(core)
-        number = self._numbers.get(state)
-        if number is None:
-            number = self._numbers[state] = len(self.cores)
-            self.cores.append(core)
-        return number
 
     def step(self, state: int, key: Hashable, event: object, now: Instant = SOON) -> tuple[int, Any]:
         """``key`` names the event."""
-        known = self._steps.get((state, key, now))
-        if known is None:
-            core = fork(self.cores[state])
-            sent, wrong = self._perform(core, event, now)
-            after = self.enter(core)
-            if wrong is not None:
-                self.violations.setdefault(after, wrong)
-            known = self._steps[state, key, now] = after, sent
-        return known
+        after, (sent, wrong) = self.known(state, (key, now), lambda core: self._perform(core, event, now))
+        if wrong is not None:
+            self.violations.setdefault(after, wrong)
+        return after, sent
 
 
 def perform_coordinator(
@@ -214,7 +175,7 @@ def is_void_for_coordinator(core: SharingCoordinator, message: object) -> bool:
             return False
 
 
-_LEFT_OUT: Final = ("_counters", "counters", "_config")
+_LEFT_OUT: Final = frozenset(("_counters", "counters", "_config"))
 
 
 def _normalise(core: SharingCoordinator | SharingParticipant) -> None:
@@ -229,39 +190,3 @@ def _normalise(core: SharingCoordinator | SharingParticipant) -> None:
         rounds["deadline"] = LATER if core.view().phase == "committing" else SOON
     if state["_poll"] is not None:
         state["_poll"] = LATER
-
-
-def fork(value: Any) -> Any:
-    """A copy that can change without the original: containers and mutable records are copied."""
-    if isinstance(value, dict):
-        return dict(value)
-    if isinstance(value, list):
-        return [fork(one) for one in value]
-    if not _is_mutable(value):
-        return value
-    twin = object.__new__(type(value))
-    for name in _names(value):
-        part = getattr(value, name)
-        object.__setattr__(twin, name, part if name in _LEFT_OUT else fork(part))
-    return twin
-
-
-def _values(value: Any) -> Hashable:
-    if isinstance(value, dict):
-        return frozenset(value.items())
-    if isinstance(value, list):
-        return tuple(_values(one) for one in value)
-    if not _is_mutable(value):
-        return value  # type: ignore[no-any-return]
-    return tuple(_values(getattr(value, name)) for name in _names(value) if name not in _LEFT_OUT)
-
-
-def _is_mutable(value: Any) -> bool:
-    if isinstance(value, SharingCoordinator | SharingParticipant | Rounds | StandingTurns):
-        return True
-    parameters: Any = getattr(value, "__dataclass_params__", None)
-    return parameters is not None and not parameters.frozen
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    return tuple(value.__dataclass_fields__) if is_dataclass(value) else tuple(vars(value))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from inaproto.core.sharing.events import SharingRecord
 from inaproto.core.sharing.participant import SharingParticipant
+from inaproto.sim.explore.machine import Numbers
 from inaproto.sim.explore.sharing.machines import LetterTable
 
 State = tuple[int, ...]
@@ -90,27 +90,6 @@ def local_of(core: SharingParticipant) -> Local:
         floor=state["_floor"],
         owes=state["_owed"] is not None,
     )
-
-
-Value = TypeVar("Value", bound=Hashable)
-
-
-class Numbers(Generic[Value]):
-    """Values as numbers, from 0, in the order in which they come up."""
-
-    def __init__(self) -> None:
-        self._values: list[Value] = []
-        self._number: dict[Value, int] = {}
-
-    def __getitem__(self, number: int) -> Value:
-        return self._values[number]
-
-    def of(self, value: Value) -> int:
-        number = self._number.get(value)
-        if number is None:
-            number = self._number[value] = len(self._values)
-            self._values.append(value)
-        return number
 
 
 class Nets(Numbers[tuple[int, ...]]):

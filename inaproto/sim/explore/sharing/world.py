@@ -44,6 +44,7 @@ from inaproto.core.sharing.events import (
     Woke,
 )
 from inaproto.core.sharing.participant import SharingParticipant
+from inaproto.sim.explore.machine import Numbers
 from inaproto.sim.explore.sharing.config import SharingWorldConfig
 from inaproto.sim.explore.sharing.laws import broken_law
 from inaproto.sim.explore.sharing.machines import (
@@ -51,7 +52,7 @@ from inaproto.sim.explore.sharing.machines import (
     LATER,
     SOON,
     LetterTable,
-    Machine,
+    SharingMachine,
     perform_coordinator,
     perform_seat,
 )
@@ -81,7 +82,6 @@ from inaproto.sim.explore.sharing.states import (
     Local,
     Log,
     Nets,
-    Numbers,
     State,
     Step,
     local_of,
@@ -98,9 +98,11 @@ class SharingWorld:
         self.config = config
         self.seats = config.seats
         self.letters = LetterTable(self.seats)
-        self.coordinator: Machine[SharingCoordinator] = Machine(partial(perform_coordinator, self.letters))
-        self.participants: list[Machine[SharingParticipant]] = [
-            Machine(partial(perform_seat, self.letters, seat)) for seat in self.seats
+        self.coordinator: SharingMachine[SharingCoordinator] = SharingMachine(
+            partial(perform_coordinator, self.letters)
+        )
+        self.participants: list[SharingMachine[SharingParticipant]] = [
+            SharingMachine(partial(perform_seat, self.letters, seat)) for seat in self.seats
         ]
         self._views: list[tuple[SharingView, bool]] = []
         self._locals: list[list[Local]] = [[] for _ in self.seats]
