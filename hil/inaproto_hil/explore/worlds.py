@@ -17,6 +17,7 @@ from inaproto.sim.explore import engine
 from inaproto.sim.explore.migration import variants as migration_variants
 from inaproto.sim.explore.migration.config import FAULTS, SCENARIOS
 from inaproto.sim.explore.models.config import RANGES, TREES, OverlayWorldConfig
+from inaproto.sim.explore.models.symmetry import NotAlike
 from inaproto.sim.explore.models.world import OverlayExplored
 from inaproto_hil.explore.report import VERSION, memory_mib, print_run, watched
 from inaproto_hil.rigs import environment
@@ -196,7 +197,8 @@ def search_named(
 ) -> NamedReport:
     """Raises ``ConfigError``, and what ``engine.explore`` raises.
 
-    A run that breaks a rule is looked for again without reductions, so that it is a shortest one.
+    A run that breaks a rule is looked for again without reductions, so that it is a shortest one. Where nodes
+    that should be alike are not, nothing is reduced.
     """
     values = {}
     for setting in settings:
@@ -205,7 +207,10 @@ def search_named(
             raise ConfigError(f"--set must be NAME=VALUE, each name once, not {setting!r}")
         values[name] = value
     made = WORLDS[world].make(variant, values, reduced)
-    verdict, seconds = watched(made.world, states_max, variant, must_end=made.must_end)
+    try:
+        verdict, seconds = watched(made.world, states_max, variant, must_end=made.must_end)
+    except NotAlike:
+        return search_named(world, variant, settings, states_max, reduced=False)
     found, is_shortest = verdict.counterexample, not reduced
     if found is not None and reduced:
         try:

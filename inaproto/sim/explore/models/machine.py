@@ -28,6 +28,8 @@ _UNUSED: Final = _LEFT_OUT | {"_last_window", "_met"}
 """Fields left out, and what only notes for the log, and starts that take time, are made from."""
 _WHILE_ASKING: Final = frozenset(("known", "_floor"))
 """Fields of :class:`~inaproto.core.models.asking.Asking` that count before the parent has answered."""
+_WHILE_ATTACHED: Final = frozenset(("_asked", "_requests"))
+"""Fields of :class:`~inaproto.core.models.node.ShardNode` that the parent's answer sets anew."""
 
 Core = TypeVar("Core", ShardNode, ShardRoot)
 Value = TypeVar("Value", bound=Hashable)
@@ -132,8 +134,9 @@ def freeze(value: Any, left_out: frozenset[str], *, tidied: bool) -> Hashable:
     if isinstance(value, np.ndarray):
         return value.tobytes()
 
-    if tidied and isinstance(value, ShardNode) and not value._link.is_asking:
-        left_out |= _WHILE_ASKING
+    if tidied and isinstance(value, ShardNode):
+        left_out |= frozenset() if value._link.is_asking else _WHILE_ASKING
+        left_out |= frozenset() if value._link.is_attached else _WHILE_ATTACHED
 
     def frozen(one: Any) -> Hashable:
         return freeze(one, left_out, tidied=tidied)

@@ -7,7 +7,6 @@ than all as before. (It is not while words of the child's life before it crashed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ class Sessions:
         self._childs: dict[tuple[int, int, int], int] = {}
         self._on_wire: dict[int, frozenset[int]] = {}
         self._renumbered: dict[Any, int] = {}
+        self._words: dict[tuple[int, Renumbering], int] = {}
         self._places = [
             (
                 node,
@@ -77,7 +77,7 @@ class Sessions:
         known = self._childs.get((node, number, child))
         if known is None:
             core = self._world.core(node, number)
-            found = None if core is None else _children(core).get(NodeId(child))
+            found = None if core is None else children_of(core).get(NodeId(child))
             known = 0 if found is None or found.bond is Bond.NONE else found.session
             self._childs[node, number, child] = known
         return known
@@ -114,25 +114,36 @@ class Sessions:
             if child < 0:
                 core._link.session = new.get(core._link.session, core._link.session)
             else:
-                of_child = _children(core).get(NodeId(child))
+                of_child = children_of(core).get(NodeId(child))
                 of_child.session = new.get(of_child.session, of_child.session)
             after = self._renumbered[key] = self._world.with_core(node, number, core)
+            for one in self._world.exchanges:
+                twin = self._core_renumbered(
+                    one.node(node), one.local(node, number), one.node(child), numbers
+                )
+                one.learn_local(node, after, twin)
         return after
 
     def _wire_renumbered(self, number: int, numbers: Renumbering) -> int:
         after = self._renumbered.get((number, numbers))
         if after is None:
-            wire, new = self._world.wires[number], dict(numbers)
-            items = tuple(item if item < 0 else self._word_renumbered(item, new) for item in wire.items)
+            wire = self._world.wires[number]
+            items = tuple(item if item < 0 else self._word_renumbered(item, numbers) for item in wire.items)
             after = self._renumbered[number, numbers] = self._world.wires.of(wire._replace(items=items))
         return after
 
-    def _word_renumbered(self, number: int, new: Mapping[int, int]) -> int:
-        word = self._world.seats.words[number]
+    def _word_renumbered(self, number: int, numbers: Renumbering) -> int:
+        word, new = self._world.seats.words[number], dict(numbers)
         if not isinstance(word, _IN_SESSION) or word.session not in new:
             return number
-        return self._world.seats.words.of(replace(word, session=new[word.session]))
+        after = self._words.get((number, numbers))
+        if after is None:
+            after = self._world.seats.words.of(replace(word, session=new[word.session]))
+            self._words[number, numbers] = after
+            for one in self._world.exchanges:
+                one.learn_word(after, self._word_renumbered(one.word(number), numbers))
+        return after
 
 
-def _children(core: Any) -> Any:
+def children_of(core: Any) -> Any:
     return core._sub.children if hasattr(core, "_sub") else core._children

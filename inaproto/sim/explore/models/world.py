@@ -18,12 +18,12 @@ each state all can finish, every node at its own place in the tree (the engine's
 *Reductions* (``reduced``, compared with the full search in ``tests/sim/test_explore_overlay.py``):
 
 1. Parts of a window that wait are kept in the order of addition, not in that of their arrival: nothing
-   depends on it (``overlay_machine.freeze``).
-2. The first fault strikes the first of nodes that are alike: leaves with the same parent. They differ in
-   their numbers alone, which decide the order of additions, and these are of integers.
-3. What nobody can tell apart is one (``overlay_machine``), sessions are numbered anew (``overlay_sessions``).
+   depends on it (``machine.freeze``).
+2. States that differ by an exchange of nodes that are alike are one (``symmetry``). These differ in their
+   numbers alone, which decide the order of additions, and these are of integers.
+3. What nobody can tell apart is one (``machine``), sessions are numbered anew (``sessions``).
 4. Once no fault can happen any more, only the steps of some nodes are tried where nobody else can add to what
-   they may do next (``overlay_reductions``).
+   they may do next (``reductions``).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from inaproto.sim.explore.models.machine import Numbers as Table
 from inaproto.sim.explore.models.reductions import Reductions
 from inaproto.sim.explore.models.seats import DOWN, Effect, Local, Seats, Server
 from inaproto.sim.explore.models.sessions import Sessions
+from inaproto.sim.explore.models.symmetry import exchanges
 from inaproto.sim.explore.models.waits import ABSENT as GONE
 from inaproto.sim.explore.models.waits import Wait, waits_of
 from inaproto.sim.explore.models.wires import ABSENT, CUT, EMPTY, END, MEET, Wires
@@ -103,7 +104,6 @@ class OverlayExplored:
             for node in self._at
         }
         self._faults_at = len(self._at) + len(edges)
-        self._firsts = self._first_of_alike() if config.reduced else set(self._nodes)
         self.servers: Table[Server] = Table()
         self.locals: dict[int, Table[Local]] = {node: Table() for node in self._nodes}
         self.faults: Table[Faults] = Table(Faults(config.crashes, config.resets, config.abandons))
@@ -111,18 +111,12 @@ class OverlayExplored:
         self._outcomes: dict[tuple[int, int, Any], Outcome] = {}
         self._waits: dict[tuple[int, int], tuple[Wait, ...]] = {}
         self._rests: dict[tuple[int, int], bool] = {}
+        self.exchanges = exchanges(self) if config.reduced else []
         self._sessions = Sessions(self)
         self._reductions = Reductions(self)
 
     def _below(self, node: int) -> tuple[NodeId, ...]:
         return self.config.shape.children(NodeId(node))
-
-    def _first_of_alike(self) -> set[int]:
-        leaves = [node for node in self._nodes if not self._below(node)]
-        firsts: dict[int, int] = {}
-        for node in leaves:
-            firsts.setdefault(self._ancestors[node][0], node)
-        return {*firsts.values(), *(node for node in self._nodes if node not in leaves)}
 
     # --- the Explorable
 
@@ -164,13 +158,16 @@ class OverlayExplored:
             return False
         if self.seats.disks[server.disk].clocks.minimum() < self.config.clocks:
             return False
-        return all(self._rests_at(node, state[self._at[node]]) for node in self._nodes)
+        return all(self.rests_at(node, state[self._at[node]]) for node in self._nodes)
 
     def is_fault(self, step: Step) -> bool:
         return step.what in FAULTS
 
     def canonical(self, state: State) -> State:
-        return self._sessions.canonical(state) if self.config.reduced else state
+        if not self.config.reduced:
+            return state
+        renumbered = self._sessions.canonical(state)
+        return min([renumbered, *(one.of(renumbered) for one in self.exchanges)])
 
     def describe(self, run: Sequence[tuple[State, Step]]) -> list[str]:
         said = []
@@ -192,6 +189,10 @@ class OverlayExplored:
 
     def edge(self, source: int, target: int) -> int:
         return self._edges[source, target]
+
+    def edges_by_ends(self) -> Iterable[tuple[tuple[int, int], int]]:
+        """((source, target), place) of all."""
+        return self._edges.items()
 
     def edges(self) -> range:
         """The places of all."""
@@ -226,7 +227,7 @@ class OverlayExplored:
         number = state[self._at[node]]
         return (self.servers[number].core if node == ROOT else self.locals[node][number].core) != DOWN
 
-    def _rests_at(self, node: int, number: int) -> bool:
+    def rests_at(self, node: int, number: int) -> bool:
         rests = self._rests.get((node, number))
         if rests is None:
             rests = self._rests[node, number] = self._rests_so(node, self.locals[node][number])
@@ -316,9 +317,7 @@ class OverlayExplored:
         """A local step, and what becomes of the connections."""
         place = self._at[node]
         known = self._outcomes.get((node, state[place], key))
-        if known is None:
-            known = self._outcomes[node, state[place], key] = self._computed(node, state[place], key)
-        state[place], told, wrong = known
+        state[place], told, wrong = self._learnt(node, state[place], key) if known is None else known
         for peer, words in told:
             out, back = self._edges[node, peer], self._edges[peer, node]
             if words is None:
@@ -327,6 +326,16 @@ class OverlayExplored:
             elif self.wires.is_current(state[back]):
                 state[out] = self.wires.told(state[out], words)
         state[-1] = state[-1] or wrong
+
+    def _learnt(self, node: int, number: int, key: Any) -> Outcome:
+        """For the twins as well."""
+        known = self._outcomes.get((node, number, key))
+        if known is None:
+            known = self._outcomes[node, number, key] = self._computed(node, number, key)
+            for one in self.exchanges:
+                twin = self._learnt(one.node(node), one.local(node, number), one.key(key))
+                one.learn(node, known, twin)
+        return known
 
     def _computed(self, node: int, number: int, key: Any) -> Outcome:
         if node == ROOT:
@@ -372,10 +381,7 @@ class OverlayExplored:
     # --- faults
 
     def _all_faults(self, found: Found, state: State, left: Faults) -> None:
-        is_first = state[self._faults_at] == 0
-        spared = [node for node in self._nodes if self._below(node)] if self.config.struck == "ends" else []
-        ready = self._firsts if is_first else set(self._nodes)
-        struck = [node for node in self._nodes if node in ready and node not in spared]
+        struck = [node for node in self._nodes if self.config.struck == "any" or not self._below(node)]
         if left.crashes:
             after = [*state]
             after[self._faults_at] = self.faults.of(left._replace(crashes=left.crashes - 1))
