@@ -17,7 +17,7 @@ from inaproto.wire.messages.trees import TreeRecord, TreeReport, TreeWishes
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.service.controller import NotLeading
 from inaproto_controller.service.store.records import PutRecord
-from inaproto_controller.service.trees.service import PINS, TreeService
+from inaproto_controller.service.trees.service import PINS, WRITES_MAX, TreeService
 from inaproto_controller.service.trees.store import decode_pins
 from inaproto_controller.service.turns.service import SharingService
 from tests.controller.planned_cluster import racks
@@ -82,6 +82,31 @@ async def test_a_root_that_is_on_disk_stays_there_when_the_store_has_failed_befo
             has_failed.set()
         await its.pin("c", "spine", keeps)
     assert decode_pins(disk[PINS]).keys() >= {"b", "c"}
+
+
+async def test_a_store_that_takes_long_is_waited_for(autojump_clock: object) -> None:
+    """However often all is looked at meanwhile: its queue holds what is to be written once."""
+    its = service()
+    is_back = trio.Event()
+    disk: dict[str, bytes] = {}
+
+    async def stands(owner: str, body: bytes | None) -> None:
+        await is_back.wait()
+        assert body is not None
+        disk[owner] = body
+
+    its.lead(1, {}, stands)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(its.run)
+        await trio.testing.wait_all_tasks_blocked()
+        its.heard("spine0", TreeReport(term=0, revision=0, trees=()))
+        async with trio.open_nursery() as people:
+            for job in ("a", "b"):
+                people.start_soon(its.pin, job, "spine", stands)
+            await trio.sleep(WRITES_MAX)
+            is_back.set()
+        assert decode_pins(disk[PINS]) == {"a": "spine", "b": "spine"}
+        nursery.cancel_scope.cancel()
 
 
 def leading(its: TreeService) -> None:

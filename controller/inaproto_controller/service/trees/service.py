@@ -101,6 +101,8 @@ class TreeService:
         self._refused = ""
         """Why what an agent has just said cannot be."""
         self._roots_to_write: deque[PersistRoots] = deque()
+        self._queued = 0
+        """Token of the last of them that the writer knows of."""
         self._one_write = trio.Lock()
         """Lock of writes of roots: those that were wanted first are written first."""
         self._news = trio.Event()
@@ -129,6 +131,7 @@ class TreeService:
         self._core = service.TreeService(self._config(term), stored, wanted)
         self._put_record = put_record
         self._roots_to_write.clear()
+        self._queued = 0
         self._to_write, self._writes = trio.open_memory_channel[PersistTrees | PersistRoots](WRITES_MAX)
 
     async def run(self) -> None:
@@ -154,7 +157,9 @@ class TreeService:
         self._step(PlacesTold(self._places()))
         self._step(Woke())
         for due in self._roots_to_write:
-            self._to_write.send_nowait(due)
+            if due.token > self._queued:
+                self._queued = due.token
+                self._to_write.send_nowait(due)
 
     def _places(self) -> dict[str, int]:
         places = ((job, self._sharing.operation(job)) for job in self._core.states)
