@@ -14,6 +14,7 @@ from inaproto.core.rendezvous.path_costs import LinkFigures
 from inaproto.core.switch.accelerator import RingRefused
 from inaproto.units import S
 from inaproto.wire.control_messages import Error, Halt, IntoAddress, OutAddress, Ring
+from tests.unit.rendezvous_fabrics import fabric_adding
 from tests.unit.rendezvous_hosts import LARGE, World, failure, sent
 from tests.unit.rendezvous_members import member
 
@@ -291,3 +292,22 @@ def test_a_path_that_is_predicted_to_be_fast_and_breaks_is_left_for_the_switches
         at.ready()
     assert paths[0] == "overlay"
     assert "switch" in paths[1:], paths
+
+
+@pytest.mark.parametrize(("overlays", "path"), [((), "switch"), (tuple(FOUR), "overlay")])
+def test_hosts_that_can_be_no_chain_any_more_take_another_path(overlays: tuple[int, ...], path: str) -> None:
+    """One of them comes back at another switch, so ranks are added in another order."""
+    plan = ReductionPlan(((0, 1), (2, 3)))
+    at = world(plan, overlays=overlays)
+    asks_all(at)
+    at.ready()
+    goes_on(at, at.step(RingRefused(1, "full")))
+    at.ready()
+    assert at.job.path == "chain"
+    at.goes_away(0)
+    at.arrives(0, switch=fabric_adding(plan)[1][2], overlays=bool(overlays))
+    at.asks(0, progress=0)
+    last = [at.halted(host, 0) for host in FOUR][-1]
+    goes_on(at, last)
+    at.ready()
+    assert (at.job.phase, at.job.path) == ("running", path)

@@ -96,6 +96,8 @@ class Joining:
         self._weigh(job)
         if not job.paths:
             return self._endings.fail(job, JoinRefused(cannot_sum(job)))
+        if job.recovery.path == "chain" and not job.can_chain:  # a host says now that it is at another switch
+            job.recovery.path = job.host_path or job.paths[0]
         if job.lacks_slots:
             return self._ask_for_slots(job)
         resumed = Recovery(progress=0, donor=0)
