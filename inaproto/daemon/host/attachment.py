@@ -27,7 +27,7 @@ from inaproto.daemon.host.local_rank import LocalRank, Owner
 from inaproto.daemon.host.ring import HostRing
 from inaproto.daemon.host.totals import HostTotals
 from inaproto.daemon.host.turns import TurnsOf, no_turns
-from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.daemon.settings.config import HostSettings
 from inaproto.errors import (
     DecodeError,
@@ -61,7 +61,6 @@ from inaproto.wire.messages.probe import LinkProbe, LinkProbeWord
 from inaproto.wire.messages.sharing import AskPeer, PeerMessage, TellPeerDecision
 
 HEARTBEAT_S = 2.0
-DEAD_S = 10.0
 NIC_CLOSE_S = 0.5
 LAST_WORDS_S = 0.25
 """How long a lost link waits for the control channel to say why: a switch that stops closes both."""
