@@ -13,7 +13,7 @@ import trio
 
 from inaproto_hil.softroce.guest import Guest, boot
 from inaproto_hil.softroce.image import Image
-from inaproto_hil.softroce.wire import Wire
+from tests.hil.softroce.wire import Wire
 
 pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
 

@@ -16,8 +16,8 @@ from inaproto.units import PSN_MASK
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto_hil.softroce.image import Image
 from inaproto_hil.softroce.switched import Switched, SwitchedConfig, run_switched
-from inaproto_hil.softroce.watched_ports import Crossing, WatchedPorts
-from inaproto_hil.softroce.wire import Seen
+from tests.hil.softroce.watched_ports import Crossing, WatchedPorts
+from tests.hil.softroce.wire import Seen
 
 pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from inaproto_hil.softroce import faults
 from inaproto_hil.softroce.image import Image
-from inaproto_hil.softroce.pair import Pair, Transferred, open_pair
 from inaproto_hil.softroce.transfer import FIRST_PSN, TransferPlan
-from inaproto_hil.softroce.wire import Count, Seen
+from tests.hil.softroce import faults
+from tests.hil.softroce.pair import Pair, Transferred, open_pair
+from tests.hil.softroce.wire import Count, Seen
 
 pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
 

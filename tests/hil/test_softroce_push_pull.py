@@ -12,7 +12,7 @@ import trio
 import inaproto
 from inaproto_hil.softroce.guest import boot
 from inaproto_hil.softroce.image import Image
-from inaproto_hil.softroce.wire import Wire
+from tests.hil.softroce.wire import Wire
 
 pytestmark = [pytest.mark.hil, pytest.mark.timeout(1500)]
 

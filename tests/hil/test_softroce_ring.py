@@ -9,10 +9,10 @@ import pytest
 from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, load_adapter
 from inaproto.units import Frames
-from inaproto_hil.softroce.cut import Cut
-from inaproto_hil.softroce.filtered_port import FilteredPort
 from inaproto_hil.softroce.image import Image
 from inaproto_hil.softroce.switched import SwitchedConfig, run_switched
+from tests.hil.softroce.cut import Cut
+from tests.hil.softroce.filtered_port import FilteredPort
 
 pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
 

@@ -13,8 +13,8 @@ from inaproto.daemon.switch.daemon import run_switch
 from inaproto.ports import load_adapter
 from inaproto.wire.files.capture_reader import read_capture
 from inaproto.wire.ina_header import INA_HEADER_BYTES
-from inaproto_hil.softroce.recording import Recording
 from inaproto_hil.softroce.ring import RingPlan, run
+from tests.hil.softroce.recording import Recording
 from tests.inspect.captures import inspect
 
 RANKS, MTU = 3, 1024

@@ -7,8 +7,8 @@ import pytest
 from inaproto.wire.packet import PacketBuilder, decode_packet
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import FlowTemplate
-from inaproto_hil.softroce import faults
-from inaproto_hil.softroce.wire import Count, Fault
+from tests.hil.softroce import faults
+from tests.hil.softroce.wire import Count, Fault
 
 FLOW = FlowTemplate(b"\x52\x54\0\0\0\1", b"\x52\x54\0\0\0\2", b"\x0a\0\0\1", b"\x0a\0\0\2", 0xC123, 17)
 BACK = FlowTemplate(b"\x52\x54\0\0\0\2", b"\x52\x54\0\0\0\1", b"\x0a\0\0\2", b"\x0a\0\0\1", 0xC123, 18)

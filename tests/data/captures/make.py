@@ -16,12 +16,12 @@ from pathlib import Path
 
 import trio
 
-from inaproto_hil.softroce import faults
 from inaproto_hil.softroce.image import Image, open_image
-from inaproto_hil.softroce.pair import open_pair
-from inaproto_hil.softroce.recording import Recording
 from inaproto_hil.softroce.switched import SwitchedConfig, run_switched
 from inaproto_hil.softroce.transfer import TransferPlan
+from tests.hil.softroce import faults
+from tests.hil.softroce.pair import open_pair
+from tests.hil.softroce.recording import Recording
 
 
 async def writes(image: Image) -> bytes:

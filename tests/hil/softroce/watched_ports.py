@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from inaproto.ports import FramePort
 from inaproto.units import Frames
 from inaproto.wire.packet import decode_packet
-from inaproto_hil.softroce.filtered_port import FilteredPort
-from inaproto_hil.softroce.wire import Count, Seen
+from tests.hil.softroce.filtered_port import FilteredPort
+from tests.hil.softroce.wire import Count, Seen
 
 
 @dataclass(frozen=True, slots=True)

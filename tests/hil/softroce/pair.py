@@ -15,9 +15,9 @@ import trio
 
 from inaproto_hil.softroce.guest import Guest, GuestFailed, boot
 from inaproto_hil.softroce.image import Image
-from inaproto_hil.softroce.recording import Recording
 from inaproto_hil.softroce.transfer import TransferPlan
-from inaproto_hil.softroce.wire import Count, Fault, Wire, unharmed
+from tests.hil.softroce.recording import Recording
+from tests.hil.softroce.wire import Count, Fault, Wire, unharmed
 
 _START_S = 120.0
 

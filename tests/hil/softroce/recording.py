@@ -10,7 +10,7 @@ import time
 from inaproto.ports import FramePort
 from inaproto.units import Frames
 from inaproto.wire.files.pcapng import CaptureWriter, Direction, Interface
-from inaproto_hil.softroce.filtered_port import FilteredPort
+from tests.hil.softroce.filtered_port import FilteredPort
 
 
 class Recording:

@@ -8,7 +8,7 @@ from inaproto.ports import FramePort
 from inaproto.units import Frames
 from inaproto.wire.packet import decode_packet
 from inaproto.wire.roce import Opcode
-from inaproto_hil.softroce.filtered_port import FilteredPort
+from tests.hil.softroce.filtered_port import FilteredPort
 
 
 class Cut:

@@ -1,4 +1,4 @@
-"""Faults of the wire, each a function of one frame: see :mod:`~inaproto_hil.softroce.wire`.
+"""Faults of the wire, each a function of one frame: see :mod:`~tests.hil.softroce.wire`.
 
 Those that depend on what the hosts do wait for it, and not for a time: an emulated host may stand still.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from inaproto.wire.icrc import seal
-from inaproto_hil.softroce.wire import Fault, Seen, Sent
+from tests.hil.softroce.wire import Fault, Seen, Sent
 
 _ETHERNET, _IP = 14, 34
 _ICRC_BYTES = 4

@@ -22,7 +22,7 @@ from inaproto.wire.icrc import verify
 from inaproto.wire.packet import Packet, decode_packet
 from inaproto.wire.roce import Opcode
 from inaproto_adapters.frames import open_frame_listener
-from inaproto_hil.softroce.recording import Recording
+from tests.hil.softroce.recording import Recording
 
 _MULTICAST: Final = 1
 NAK: Final = 0x60
