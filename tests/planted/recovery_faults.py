@@ -213,7 +213,7 @@ RECOVERY_FAULTS: Final = (
         "asks by which ring the all-reduce goes that others have started before the rings ended",
         (
             Change(
-                TwoPaths._ask,
+                TwoPaths._may_choose,
                 "self._operations.progress <= self._base_until",
                 "self._base_until < 0",
             ),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
-from inaproto.core.host.engines.two_paths import BASE, always
+from inaproto.core.host.engines.two_paths import BASE
 from inaproto.core.host.hearing import Hearing
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.operation_watch import ANSWER_NS
@@ -71,7 +71,7 @@ class Host:
 
     def __init__(self) -> None:
         self.now = 0
-        self.job = HostJob(CONFIG, always(BASE))
+        self.job = HostJob(CONFIG)
         self.hearing = Hearing("boot")
         self.told: list[Message] = []
         self.failed: list[int] = []
@@ -143,7 +143,7 @@ def test_who_was_halted_is_asked_for_other_links_and_fails_with_that_ring() -> N
     host.hears(Halt(job="j", ring_id=5, path="chain", reason="it broke"))
     host.hears(Halt(job="j", ring_id=6, path="switch", reason="it broke"))
     assert [word.ring_id for word in host.told if isinstance(word, Halted)] == [5, 6]
-    other = HostJob(CONFIG, always(BASE))
+    other = HostJob(CONFIG)
     other.step(LINKS, Instant(0))
     failed = Failed(job="j", ring_id=6, code=RankLost.code, message="rank 1 is lost")
     routed = host.hearing.heard(failed, [host.job, other])
@@ -151,7 +151,7 @@ def test_who_was_halted_is_asked_for_other_links_and_fails_with_that_ring() -> N
 
 
 def test_a_process_that_joins_beside_a_halted_ring_that_never_started_does_not_fail_with_it() -> None:
-    before, now = Host(), HostJob(CONFIG, always(BASE))
+    before, now = Host(), HostJob(CONFIG)
     before.join()
     before.hears(Halt(job="j", ring_id=6, path="chain", reason="links are to be larger"))
     now.step(LINKS, Instant(0))
@@ -248,7 +248,7 @@ def test_a_ring_breaks_once_and_is_not_ready_any_more() -> None:
 
 def test_a_host_without_recovery_ends_with_its_first_ring() -> None:
     host = Host()
-    host.job = HostJob(replace(CONFIG, recover_ns=0), always(BASE))
+    host.job = HostJob(replace(CONFIG, recover_ns=0))
     host.feed(LINKS)
     host.join()
     host.runs()

@@ -7,7 +7,7 @@ import pytest
 from inaproto.core.host.engines.two_paths import (
     BASE,
     INA,
-    Binder,
+    AskBinding,
     Binding,
     Bound,
     BoundPath,
@@ -16,7 +16,6 @@ from inaproto.core.host.engines.two_paths import (
     TwoPaths,
     TwoPathsAction,
     Wait,
-    always,
 )
 from inaproto.core.host.operation_queue import OperationQueue
 from inaproto.core.host.operations import (
@@ -42,6 +41,7 @@ from inaproto.wire.host_header import Kind
 from inaproto.wire.ina_header import INA_HEADER_BYTES, InaHeader
 from tests.unit.host_arrivals import FULL, NOW, message_at, operation
 from tests.unit.ideal_ring import marked_as_result, ring_config
+from tests.unit.two_paths_job import AnsweredPaths, Binder, always
 
 LATER = Instant(NOW + 1000)
 RECEIVED = INA_HEADER_BYTES + FULL
@@ -54,7 +54,7 @@ def config(ring_id: int, rank: int = 0, **changes: int) -> RingConfig:
 
 def pair(binder: Binder, rank: int = 0, *, ina: int | None = 8, **changes: int) -> TwoPaths:
     """One of two ranks; the base ring is 7. The first operation, which is always that one's, is over."""
-    made = TwoPaths(
+    made = AnsweredPaths(
         config(7, rank, **changes),
         Accumulators(ReductionPlan.flat(2)),
         binder,
@@ -92,7 +92,7 @@ def result_of(post: PostMessage, rank: int) -> ResultArrived:
 
 
 def test_the_first_operation_of_a_job_is_the_base_ring_s_whatever_the_binder_says() -> None:
-    engine = TwoPaths(config(7), Accumulators(ReductionPlan.flat(2)), always(INA), ina=config(8))
+    engine = AnsweredPaths(config(7), Accumulators(ReductionPlan.flat(2)), always(INA), ina=config(8))
     actions = engine.step(Submit(operation()), NOW)
     assert actions[0] == Bound(OpIndex(0), BASE, Epoch(0))
     assert posted(actions, BASE).op_index == 0
@@ -144,7 +144,7 @@ def test_operations_go_by_the_rings_in_turn_and_serials_count_over_both() -> Non
 
 def test_a_rank_passes_the_last_result_of_the_chain_on_while_the_next_operation_is_on_the_ina_ring() -> None:
     """Its successor may need that before it can take part."""
-    engine = TwoPaths(_of_three(7), Accumulators(ReductionPlan.flat(3)), always(INA), ina=_of_three(8))
+    engine = AnsweredPaths(_of_three(7), Accumulators(ReductionPlan.flat(3)), always(INA), ina=_of_three(8))
     engine.step(Submit(operation()), NOW)
     engine.step(Submit(operation(1)), NOW)
     came = message_at(engine.config, Kind.RESULT, 0, FULL, last=True)
@@ -201,6 +201,41 @@ def test_nothing_waits_for_a_binder_longer_than_it_said() -> None:
     assert engine.step(Woke(), LATER)[0] == Bound(OpIndex(1), BASE, Epoch(0))
 
 
+def asking() -> TwoPaths:
+    """It has asked by which ring operation 1 is to go, and was not answered."""
+    engine = TwoPaths(config(7), Accumulators(ReductionPlan.flat(2)), ina=config(8))
+    engine.step(Submit(operation()), NOW)
+    engine.step(message_at(engine.config, Kind.RESULT, 0, FULL, last=True), NOW)
+    assert engine.step(Submit(operation(1)), NOW) == [AskBinding(OpIndex(1))]
+    return engine
+
+
+def test_who_is_asked_is_asked_once_and_again_when_it_could_not_say() -> None:
+    engine = asking()
+    assert engine.step(Woke(), NOW) == []
+    assert engine.answered(OpIndex(1), Wait(LATER), NOW) == []
+    assert engine.deadline == LATER
+    assert engine.step(Woke(), LATER) == [AskBinding(OpIndex(1))]
+    assert engine.answered(OpIndex(1), Wait(LATER), LATER)[0] == Bound(OpIndex(1), BASE, Epoch(0))
+
+
+def test_an_answer_that_comes_too_late_is_nothing() -> None:
+    """Of a generation that has ended, of an operation that failed, of one that was not asked about."""
+    engine = asking()
+    assert engine.answered(OpIndex(2), Binding(INA), NOW) == []
+    engine.halt()
+    assert engine.answered(OpIndex(1), Binding(INA), NOW) == []
+    failed = asking()
+    failed.step(Fail("lost", "a rank is lost"), NOW)
+    assert failed.answered(OpIndex(1), Binding(INA), NOW) == []
+
+
+def test_a_ring_that_was_parked_meanwhile_carries_nothing_whatever_was_answered() -> None:
+    engine = asking()
+    engine.park()
+    assert engine.answered(OpIndex(1), Binding(INA), NOW)[0] == Bound(OpIndex(1), BASE, Epoch(0))
+
+
 # --- rings that come and go
 
 
@@ -255,9 +290,9 @@ def test_a_ring_that_is_none_for_these_operations_is_not_attached() -> None:
 def test_who_is_alone_or_on_no_chain_has_no_two_paths() -> None:
     alone = ring_config(0, 1)
     with pytest.raises(LocalMisuse, match="has no two paths"):
-        TwoPaths(alone, Accumulators(ReductionPlan.flat(1)), always(BASE))
+        AnsweredPaths(alone, Accumulators(ReductionPlan.flat(1)), always(BASE))
     with pytest.raises(LocalMisuse, match="has no two paths"):
-        TwoPaths(config(7), RotatedAccumulators(ReductionPlan.flat(2)), always(BASE))
+        AnsweredPaths(config(7), RotatedAccumulators(ReductionPlan.flat(2)), always(BASE))
 
 
 # --- ends
@@ -296,7 +331,7 @@ def test_the_clock_runs_for_an_operation_on_either_ring() -> None:
 
 
 def next_generation(operations: OperationQueue, progress: int, donor: int = 1) -> TwoPaths:
-    return TwoPaths(
+    return AnsweredPaths(
         config(17),
         Accumulators(ReductionPlan.flat(2)),
         always(INA),

@@ -19,6 +19,7 @@ from inaproto.core.host.engines.hosts import Combine, Place, PostSlot
 from inaproto.core.host.engines.two_paths import (
     BASE,
     INA,
+    AskBinding,
     Binding,
     Bound,
     BoundPath,
@@ -54,6 +55,40 @@ Bytes = NDArray[np.uint8]
 Choice = Callable[[int, int], Binding | Wait]
 """Of a rank, for an operation."""
 PATHS: tuple[BoundPath, ...] = (BASE, INA)
+
+
+Binder = Callable[[OpIndex, Instant], Binding | Wait]
+"""Says by which path an operation is to go, or that it cannot be said yet."""
+
+
+def always(path: BoundPath) -> Binder:
+    """A binder that has nothing to choose."""
+    return lambda op_index, now: Binding(path)
+
+
+class AnsweredPaths(TwoPaths):
+    """Two paths whose ``binder`` answers at once."""
+
+    def __init__(
+        self,
+        config: RingConfig,
+        accumulators: Accumulators,
+        binder: Binder,
+        *,
+        ina: RingConfig | None = None,
+        operations: OperationQueue | None = None,
+        recovery: Recovery = FROM_THE_START,
+    ) -> None:
+        self._binder = binder
+        super().__init__(config, accumulators, ina=ina, operations=operations, recovery=recovery)
+
+    def _go_on(self, now: Instant) -> list[TwoPathsAction]:
+        actions = super()._go_on(now)
+        match actions:
+            case [*before, AskBinding(op_index)]:
+                return [*before, *self.answered(op_index, self._binder(op_index, now), now)]
+            case _:
+                return actions
 
 
 @dataclass(slots=True)
@@ -131,7 +166,7 @@ class TwoPathsJob:
         def bind(op_index: OpIndex, now: Instant) -> Binding | Wait:
             return self.choice(rank, op_index)
 
-        return TwoPaths(
+        return AnsweredPaths(
             self.config(rank, self.generation),
             self.accumulators,
             bind,

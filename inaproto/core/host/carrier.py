@@ -21,7 +21,8 @@ from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.engines.host_tree import UP, Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.two_paths import BASE, INA, Binder, BoundPath, OnPath, TwoPaths
+from inaproto.core.host.engines.two_paths import BASE, INA, Binding, BoundPath, OnPath, TwoPaths
+from inaproto.core.host.engines.two_paths import Wait as BindingWait
 from inaproto.core.host.gathering import Gathering
 from inaproto.core.host.operation_queue import FROM_THE_START, OperationQueue
 from inaproto.core.host.operation_watch import OperationWatch
@@ -80,7 +81,7 @@ _ORDERS: Final = (PostMessage, TakeResult, PostSlot, Combine, Fold, PostDown)
 class Carrier:
     """Carries out what ``ranks`` of one job on one host have called."""
 
-    def __init__(self, config: HostConfig, ranks: HostedRanks, binder: Binder) -> None:
+    def __init__(self, config: HostConfig, ranks: HostedRanks) -> None:
         self.engine: Engine | None = None
         self.accumulators: Accumulators | None = None
         """Those of the present ring, if its hosts sum along it."""
@@ -92,7 +93,6 @@ class Carrier:
         """What became of the operations in the last step, if they cannot go on as they are."""
         self._config = config
         self._ranks = ranks
-        self._binder = binder
         self._ring: Ring | None = None
         self._gathering = Gathering((), stall_ns=0, timeout_ns=0)
         self._sums: deque[Operation] = deque()
@@ -161,7 +161,7 @@ class Carrier:
             numbers = self._ranks.numbers
             self._gathering = Gathering(numbers, stall_ns=config.stall_ns, timeout_ns=config.timeout_ns)
         self.accumulators = accumulators_of(ring)
-        self.engine = make_engine(config, ring, self.accumulators, self._binder, operations, recovery)
+        self.engine = make_engine(config, ring, self.accumulators, operations, recovery)
         self.watch.ring_ended()
         return self._out
 
@@ -215,6 +215,13 @@ class Carrier:
     def step(self, event: RingEvent, now: Instant, path: BoundPath = BASE, edge: int = UP) -> Actions:
         self._begin(now)
         self._step(event, path, edge)
+        return self._out
+
+    def answered(self, op_index: OpIndex, binding: Binding | BindingWait, now: Instant) -> Actions:
+        """By which of two rings an all-reduce goes."""
+        self._begin(now)
+        if self.two_paths is not None:
+            self._apply(self.two_paths.answered(op_index, binding, now))
         return self._out
 
     def _hand_on(self) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.two_paths import Bound, BoundPath, Drained, OnPath
+from inaproto.core.host.engines.two_paths import AskBinding, Binding, Bound, BoundPath, Drained, OnPath, Wait
 from inaproto.core.host.operation_queue import KeptResult
 from inaproto.core.host.operations import (
     Operation,
@@ -254,8 +254,15 @@ class TurnsParked:
     message: InaPark
 
 
+class BindingSaid(NamedTuple):
+    """Answers ``AskBinding``."""
+
+    op_index: OpIndex
+    binding: Binding | Wait
+
+
 class BindingChanged(NamedTuple):
-    """What was asked of the binder may have another answer now."""
+    """Who was told to wait for a binding may ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +288,7 @@ HostEvent = (
     | RankCalled
     | SummedLocally
     | Woke
+    | BindingSaid
     | BindingChanged
     | Said
     | Answered
@@ -494,6 +502,7 @@ ShellAction = (
     | BeginTurns
     | EndTurns
     | ParkTurns
+    | AskBinding
     | Bound
     | Drained
     | OperationFailed

@@ -19,9 +19,6 @@ A host whose ranks have left keeps everything until the ranks of all hosts have 
 may still have to repeat what a neighbour lacks, or to acknowledge. What an all-reduce waits for is asked of
 the switch, and known to it: a host reports each of its ranks that waits; one that is overdue is given up when
 the switch has said for whom it waits, or does not answer.
-
-Departure from purity: the binder of two paths is called in ``step``, as the engine calls it; it is told what
-follows by actions.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from typing import Final, assert_never
 from inaproto.core.host import events
 from inaproto.core.host.carrier import Actions, Carrier, Unusable
 from inaproto.core.host.config import HostConfig
-from inaproto.core.host.engines.two_paths import BASE, Binder, BoundPath, TwoPaths
+from inaproto.core.host.engines.two_paths import BASE, BoundPath, TwoPaths
 from inaproto.core.host.operations import Operation, ResultArrived, SendCompleted, Woke
 from inaproto.core.host.ranks import HostedRank, HostedRanks
 from inaproto.core.host.reports import broken, halted, parked
@@ -58,12 +55,9 @@ HALTS_SHOWN: Final = 5
 
 
 class HostJob:
-    """See the module. It asks ``binder`` by which of two rings an all-reduce is to go.
+    """See the module. ``opening`` are the links that are to be there before its first rank joins."""
 
-    ``opening`` are the links that it needs first: they are to be there before its first rank joins.
-    """
-
-    def __init__(self, config: HostConfig, binder: Binder) -> None:
+    def __init__(self, config: HostConfig) -> None:
         self.config = config
         self.phase = Phase.JOINING
         self.ranks = HostedRanks()
@@ -74,7 +68,7 @@ class HostJob:
         self.last_words: list[Gone] = []
         """Why its ranks ended while the host had no switch, which is to be told."""
         self._links: events.LinksOpened
-        self._carrier = Carrier(config, self.ranks, binder)
+        self._carrier = Carrier(config, self.ranks)
         self._is_broken = False
         """The present ring is, as this host has told the switch."""
         self._began_at = 0
@@ -147,12 +141,6 @@ class HostJob:
     @property
     def is_away(self) -> bool:
         return self.phase is Phase.AWAY
-
-    @property
-    def is_binding(self) -> bool:
-        """An operation waits for its binding, until a deadline that may be earlier than all before."""
-        engine = self._carrier.engine
-        return isinstance(engine, TwoPaths) and engine.is_waiting
 
     @property
     def ina_stands(self) -> bool:
@@ -235,6 +223,8 @@ class HostJob:
                 self._lose(JoinRefused(f"{self}: the switch's ring cannot be used here: {why}"))
             case events.RankJoined() | events.RankLeft() | events.RankGone():
                 self._of_process(event)
+            case events.BindingSaid(op_index, binding):
+                self._follow(self._carrier.answered(op_index, binding, now))
             case events.BindingChanged() | events.BindingDiffers() | events.TurnsParked():
                 self._of_turns(event)
             case events.SwitchLost(error):

@@ -15,7 +15,7 @@ from inaproto.core.host.engines.host_tree import UP, OverlayAction, OverlayEngin
 from inaproto.core.host.engines.hosts import HostsAction
 from inaproto.core.host.engines.in_network import RingAction, RingEngine
 from inaproto.core.host.engines.ring import RingAllReduceEngine
-from inaproto.core.host.engines.two_paths import BASE, INA, Binder, BoundPath, TwoPaths, TwoPathsAction
+from inaproto.core.host.engines.two_paths import BASE, INA, BoundPath, TwoPaths, TwoPathsAction
 from inaproto.core.host.events import ConnectionFailed, ConnectLink, ConnectTree, LinkShape, OpenLinks
 from inaproto.core.host.operation_queue import OperationQueue
 from inaproto.core.host.operations import RingConfig, RingEvent
@@ -92,7 +92,6 @@ def make_engine(
     config: RingConfig,
     ring: Ring,
     accumulators: Accumulators | None,
-    binder: Binder,
     operations: OperationQueue | None,
     recovery: Recovery,
 ) -> Engine:
@@ -102,7 +101,7 @@ def make_engine(
     if accumulators is None:
         return RingEngine(config, operations, recovery)
     if ring.path == "shared":
-        return TwoPaths(config, accumulators, binder, operations=operations, recovery=recovery)
+        return TwoPaths(config, accumulators, operations=operations, recovery=recovery)
     if isinstance(accumulators, RotatedAccumulators):
         return RingAllReduceEngine(config, accumulators, operations, recovery)
     return ChainEngine(config, accumulators, operations, recovery)

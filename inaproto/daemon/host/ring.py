@@ -13,7 +13,7 @@ from typing import Any, Final, assert_never
 from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.driver import HostDriver
-from inaproto.core.host.engines.two_paths import Binding, Bound, BoundPath, Drained, Wait
+from inaproto.core.host.engines.two_paths import AskBinding, Bound, BoundPath, Drained, Wait
 from inaproto.core.host.holdings import Holdings
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.link import Link
@@ -84,7 +84,7 @@ class HostRing(HostDriver):
         self._tell, self._log, self._hurry = tell, log, hurry
         """``hurry``: what it waits for has a new, perhaps earlier, end."""
         self._totals = totals or HostTotals()
-        core = HostJob(host_config(job, settings), self._bind)
+        core = HostJob(host_config(job, settings))
         holdings = Holdings(
             core,
             allocate=allocate,
@@ -146,7 +146,14 @@ class HostRing(HostDriver):
                 self._tell(message)
             case events.AllReduceDone(op_index, path):
                 self._done(op_index, path)
-            case events.BeginTurns() | events.EndTurns() | events.ParkTurns() | Bound() | Drained():
+            case (
+                events.BeginTurns()
+                | events.EndTurns()
+                | events.ParkTurns()
+                | AskBinding()
+                | Bound()
+                | Drained()
+            ):
                 self._on_turns(action)
             case events.Log(text):
                 self._log(text)
@@ -289,17 +296,16 @@ class HostRing(HostDriver):
 
     # --- turns in the switches
 
-    def _bind(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
-        binding = self._turns.bind(op_index, now)
-        if isinstance(binding, Wait):
-            self._hurry()
-        return binding
-
     def _on_turns(
-        self, action: events.BeginTurns | events.EndTurns | events.ParkTurns | Bound | Drained
+        self, action: events.BeginTurns | events.EndTurns | events.ParkTurns | AskBinding | Bound | Drained
     ) -> None:
         turns = self._turns
         match action:
+            case AskBinding(op_index):
+                binding = turns.bind(op_index, self._clock())
+                self.feed(events.BindingSaid(op_index, binding))
+                if isinstance(binding, Wait):
+                    self._hurry()
             case Bound(op_index, path):
                 turns.bound(op_index, path)
             case Drained(op_index):

@@ -5,8 +5,8 @@ in the network (INA), what it does outside by an exact fallback. Rings that came
 cost a round of all hosts each; so here both stand: the *base* ring, along the chain of the hosts
 (:mod:`inaproto.core.host.engines.chain`), for as long as the generation of the job's rings lasts, and an
 *INA* ring (:mod:`inaproto.core.host.engines.in_network`), with queue pairs and an id of its own, while the
-job has a tree. Which of them carries operation k is asked of a *binder* when k starts here, and nobody else
-is asked: it answers from what the ranks have agreed on before.
+job has a tree. Which of them carries operation k is asked when k could start here (``AskBinding``), and is
+answered (``answered``) by whoever knows what the ranks have agreed on before.
 
 Both paths cut operations into the same messages and give the same bytes, and one queue of operations
 (:mod:`inaproto.core.host.operation_queue`) is behind them: serials of messages and kept results count over
@@ -24,16 +24,17 @@ gets any of its results, and it goes on, by the base ring, when another generati
 notice (:mod:`inaproto.core.rendezvous.life`, of ranks that stall).
 
 Invariants: one path carries an operation, from its first message of a generation to its last; an operation is
-bound after the one before it has ended; nothing waits for a binder longer than until the instant that it
+bound after the one before it has ended; nothing waits for its binding longer than until the instant that was
 named; the INA ring goes, or is parked, only when all that was sent on it is acknowledged.
 
-Departure from the paper: there each host evaluates a job's mode with its own clock; here the binder is pure.
+Departure from the paper: there each host evaluates a job's mode with its own clock; here the answers of all
+ranks are to be alike.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal, NamedTuple, assert_never
 
@@ -75,9 +76,10 @@ class Wait(NamedTuple):
     until: Instant
 
 
-Binder = Callable[[OpIndex, Instant], Binding | Wait]
-"""Says by which path an operation is to go, or that it cannot be said yet. Pure; every rank is to answer
-alike."""
+class AskBinding(NamedTuple):
+    """Say by which path that operation is to go: it could start. Every rank is to be answered alike."""
+
+    op_index: OpIndex
 
 
 class OnPath(NamedTuple):
@@ -100,13 +102,7 @@ class Drained(NamedTuple):
     op_index: OpIndex
 
 
-TwoPathsAction = RingAction | HostsAction | OnPath | Bound | Drained
-
-
-def always(path: BoundPath) -> Binder:
-    """A binder that has nothing to choose."""
-    binding = Binding(path)
-    return lambda op_index, now: binding
+TwoPathsAction = RingAction | HostsAction | OnPath | AskBinding | Bound | Drained
 
 
 class TwoPaths:
@@ -121,7 +117,6 @@ class TwoPaths:
         self,
         config: RingConfig,
         accumulators: Accumulators,
-        binder: Binder,
         *,
         ina: RingConfig | None = None,
         operations: OperationQueue | None = None,
@@ -132,13 +127,14 @@ class TwoPaths:
         self._base = ChainEngine(config, accumulators, operations, recovery)
         self._base.starts = False
         self._operations = self._base.operations
-        self._binder = binder
         self._runs = operations is None
         self._is_halted = False
         self._base_until = recovery.progress
         """Operations that begin at this message or before it are the base ring's."""
         self._carrier: BoundPath = BASE
         """Path of the running operation, or of the last one."""
+        self._asked: OpIndex | None = None
+        """The operation whose binding was asked for, and has not been answered."""
         self._wait_until: Instant | None = None
         self._ina: RingEngine | None = None
         self._ina_sent = self._ina_acknowledged = 0
@@ -185,11 +181,6 @@ class TwoPaths:
     def binds_next(self) -> OpIndex:
         """The operation that is bound next: whoever agrees on turns may still decide of it."""
         return OpIndex(self._operations.started)
-
-    @property
-    def is_waiting(self) -> bool:
-        """An operation waits for its binding."""
-        return self._wait_until is not None
 
     @property
     def is_ina_idle(self) -> bool:
@@ -260,7 +251,7 @@ class TwoPaths:
     def halt(self) -> OperationQueue:
         """This generation has ended: take and send nothing more, on both rings."""
         self._is_halted = True
-        self._wait_until = None
+        self._asked = self._wait_until = None
         if self._ina is not None:
             self._ina.halt()
         return self._base.halt()
@@ -284,7 +275,7 @@ class TwoPaths:
                 actions = [*self._base.step(event, now)]
                 if self._ina is not None:
                     actions += self._ina.step(event, now)
-                self._wait_until = None
+                self._asked = self._wait_until = None
             case Woke():
                 actions = [*self._operations.woke(now)]
             case _:
@@ -321,29 +312,42 @@ class TwoPaths:
             self.halt()
 
     def _go_on(self, now: Instant) -> list[TwoPathsAction]:
-        """Bind and start operations, until one runs that has to wait for a message."""
+        """Start what is the base ring's, until one runs that has to wait for a message; or ask."""
         actions: list[TwoPathsAction] = []
         operations = self._operations
         while self._runs and not self._is_halted and operations.running is None:
             op_index = operations.next_index
             if op_index is None:
                 break
-            binding = self._ask(op_index, now)
-            if isinstance(binding, Wait):
-                self._wait_until = binding.until
+            if self._may_choose():
+                if self._asked is None:
+                    self._asked, self._wait_until = op_index, None
+                    actions.append(AskBinding(op_index))
                 break
-            self._wait_until = None
-            actions += self._start(op_index, binding, now)
+            actions += self._start(op_index, Binding(BASE), now)
         return actions
 
-    def _ask(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
-        if self._ina is None or self._is_parked or self._operations.progress <= self._base_until:
-            return Binding(BASE)
-        binding = self._binder(op_index, now)
-        return Binding(BASE) if isinstance(binding, Wait) and binding.until <= now else binding
+    def _may_choose(self) -> bool:
+        """The next operation may go by either ring."""
+        return not (self._ina is None or self._is_parked or self._operations.progress <= self._base_until)
+
+    def answered(self, op_index: OpIndex, binding: Binding | Wait, now: Instant) -> list[TwoPathsAction]:
+        """By which path an operation goes, or until when that cannot be said; it is asked again by then.
+
+        What was answered to nobody, or to a generation that has ended, is nothing.
+        """
+        if self._asked != op_index:
+            return []
+        self._asked = None
+        if isinstance(binding, Wait) and now < binding.until:
+            self._wait_until = binding.until
+            return []
+        goes = binding if isinstance(binding, Binding) and self._may_choose() else Binding(BASE)
+        return [*self._start(op_index, goes, now), *self._go_on(now)]
 
     def _start(self, op_index: OpIndex, binding: Binding, now: Instant) -> list[TwoPathsAction]:
         self._operations.start_next(now)
+        self._asked = self._wait_until = None
         self._carrier = binding.path
         self._started[binding.path] += 1
         if binding.path == INA and self._ina is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.driver import HostDriver
-from inaproto.core.host.engines.two_paths import BASE, INA, Binding, BoundPath, Wait
+from inaproto.core.host.engines.two_paths import BASE, INA, AskBinding, Binding, BoundPath, Wait
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.operations import OperationFailed, Woke
 from inaproto.core.host.view import Phase
@@ -95,7 +95,7 @@ class HostRing(HostDriver, RingFacts):
 
     def _forget(self) -> None:
         """What has not happened before the first rank joins."""
-        core = HostJob(self._config, self._bind)
+        core = HostJob(self._config)
         self.begin(core, WatchedHoldings(self, core, TURN_BYTES))
         self.life = 0
         """Its first ring; 0: it has none yet."""
@@ -191,7 +191,7 @@ class HostRing(HostDriver, RingFacts):
         self._look_at_end(event)
         if self.core is core:
             self.park_if_idle()
-            if self._wake_at is None or core.is_binding:
+            if self._wake_at is None or isinstance(event, events.BindingSaid):
                 self._arm()  # else it wakes in time: other deadlines only move away
             self._add_soon()
 
@@ -248,6 +248,8 @@ class HostRing(HostDriver, RingFacts):
             case OperationFailed(op_index, code):
                 for rank in self.ranks:
                     rank.operation_failed(op_index, code)
+            case AskBinding(op_index):
+                self.feed(events.BindingSaid(op_index, self._bind(op_index, self.host.now)))
             case events.ParkTurns(message):
                 self._to_park = message
             case events.EndTurns():
