@@ -43,6 +43,20 @@ GROUP_FAULTS: Final = (
         "pass",
     ),
     _fault(
+        "ring_in_part_planned",
+        "gives turns to a job of which some seats are not known",
+        SharingGroup._jobs,
+        "len(seats) == hold.hosts and ring not in self._over",
+        "ring not in self._over",
+    ),
+    _fault(
+        "planned_before_all_are_heard",
+        "plans turns after a restart before all seats that had one are heard of, or lost",
+        SharingGroup._settle,
+        "if None in self._holds.values():",
+        "if False:",
+    ),
+    _fault(
         "held_no_more_untold",
         "never lets a job have turns again that has moved",
         SharingGroup._hold,

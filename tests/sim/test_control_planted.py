@@ -61,6 +61,8 @@ FINDS = {
     "seats_of_two_lives": (2, "no wish is forgotten"),
     "held_no_more_untold": (0, "no wish is forgotten"),
     "place_shared": (15, "a decision is kept"),
+    "ring_in_part_planned": (2, "only whole rings get turns"),
+    "planned_before_all_are_heard": (0, "only whole rings get turns"),
 }
 
 

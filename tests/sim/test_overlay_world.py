@@ -24,6 +24,7 @@ from inaproto.sim.campaign.replay import Parts
 from inaproto.sim.campaign.replay import replay as run_again
 from inaproto.sim.campaign.rules import rules_of
 from inaproto.sim.campaign.shrink import shrink
+from inaproto.sim.kernel.world import RunResult
 from inaproto.sim.models.checkers import all_checkers
 from inaproto.sim.models.config import (
     FIRST_SERVER,
@@ -34,7 +35,7 @@ from inaproto.sim.models.config import (
     WorkerSetup,
 )
 from inaproto.sim.models.drawing import draw_overlay
-from inaproto.sim.models.world import OverlayResult, OverlayWorld
+from inaproto.sim.models.world import OverlayWorld
 from inaproto.units import MS
 from inaproto_hil.soak import replay, soak
 from tests.planted.overlay_faults import FAULTS
@@ -58,7 +59,7 @@ def world(**changes: object) -> OverlayConfig:
     return replace(config, **changes)  # type: ignore[arg-type]
 
 
-def run(**changes: object) -> OverlayResult:
+def run(**changes: object) -> RunResult[OverlayConfig]:
     result = OverlayWorld(world(**changes)).run()
     assert result.violation is None
     return result

@@ -18,11 +18,12 @@ from inaproto.sim.campaign.replay import Parts
 from inaproto.sim.campaign.replay import replay as run_again
 from inaproto.sim.campaign.rules import rules_of
 from inaproto.sim.campaign.shrink import shrink
+from inaproto.sim.kernel.world import RunResult
 from inaproto.sim.trees.checkers import all_checkers
 from inaproto.sim.trees.config import FaultKind, Refusal, TreesConfig, TreesFault, TreesJob, Want
 from inaproto.sim.trees.drawing import draw_trees
 from inaproto.sim.trees.marks import DECLARED
-from inaproto.sim.trees.world import TreesResult, TreesWorld
+from inaproto.sim.trees.world import TreesWorld
 from inaproto.units import MS, S
 from inaproto_hil.soak import replay, soak
 from tests.planted.tree_faults import FAULTS, FINDS
@@ -44,7 +45,7 @@ def world(**changes: Any) -> TreesConfig:
     return replace(config, **changes)
 
 
-def run(config: TreesConfig) -> TreesResult:
+def run(config: TreesConfig) -> RunResult[TreesConfig]:
     result = TreesWorld(config).run()
     assert result.violation is None, result.violation
     return result

@@ -191,6 +191,7 @@ class Group:
             case Look():
                 self.look()
             case Plan(jobs, _):
+                world.hooks.planned(self, action)
                 wanted = self._wish([job for job, _ in jobs])
                 self.step(Wished(wanted))
             case TurnStands(job, epoch, first, until):

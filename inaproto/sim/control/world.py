@@ -27,7 +27,7 @@ from inaproto.sim.control.switch import ControlSwitch
 from inaproto.sim.control.trunk import Trunk
 from inaproto.sim.kernel.fates import LinkFates
 from inaproto.sim.kernel.store import Store
-from inaproto.sim.kernel.words import WordsRecorder, WorldOfWords
+from inaproto.sim.kernel.words import WorldOfWords
 from inaproto.sim.kernel.world import RunResult, StepCounts
 from inaproto.units import MS
 
@@ -73,19 +73,15 @@ class ControlResult(RunResult[ControlConfig]):
 
 
 class ControlWorld(WorldOfWords[ControlConfig, ControlChecker, Network]):
-    """One run; ``fates`` replays those of a log."""
+    """One run."""
 
     steps: ControlSteps
 
-    def __init__(
-        self,
-        config: ControlConfig,
-        *,
-        fates: LinkFates | None = None,
-        checkers: Sequence[ControlChecker] | None = None,
-        recorder: WordsRecorder | None = None,
-    ) -> None:
-        super().__init__(config, ControlChecker, all_checkers() if checkers is None else checkers, recorder)
+    checker_kind = ControlChecker
+    all_checkers = staticmethod(all_checkers)
+
+    def _make(self, fates: LinkFates | None) -> None:
+        config = self.config
         self.steps = ControlSteps()
         self.measures = Measures()
         self.network = Network(self, fates)

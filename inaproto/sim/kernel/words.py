@@ -4,7 +4,7 @@ frames."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from inaproto.faults.weather import Weather
@@ -15,7 +15,7 @@ from inaproto.sim.kernel.hooks import together
 from inaproto.sim.kernel.machine import Machine
 from inaproto.sim.kernel.network import Ways
 from inaproto.sim.kernel.violated import Violated
-from inaproto.sim.kernel.world import DIGEST_BYTES, SimulatedWorld
+from inaproto.sim.kernel.world import DIGEST_BYTES, RunResult, SimulatedWorld
 
 _SAMPLE_EVENTS: Final = 32
 
@@ -47,21 +47,36 @@ class WorldOfWords(SimulatedWorld, Generic[Config, Checker, Network]):
     network: Network
     faults: Faults[Any]
 
+    checker_kind: type[Any]
+    """Its hooks are those of all checkers."""
+    all_checkers: Callable[[], Sequence[Any]]
+
     def __init__(
         self,
         config: Config,
-        kind: type[Checker],
-        checkers: Sequence[Checker],
-        recorder: WordsRecorder | None,
+        *,
+        fates: LinkFates | None = None,
+        checkers: Sequence[Checker] | None = None,
+        recorder: WordsRecorder | None = None,
     ) -> None:
+        """``fates`` replays those of a log."""
         super().__init__()
         self.config = config
         self.weather = config.weather
-        self.checkers = list(checkers)
-        self.hooks = together(kind, self.checkers)
+        self.checkers: Sequence[Checker] = type(self).all_checkers() if checkers is None else checkers
+        self.hooks: Checker = together(self.checker_kind, self.checkers)
         self._recorder = recorder
+        self._make(fates)
+
+    def run(self) -> RunResult[Config]:
+        """Run to the end, or to the first violation. Never raises for a fault of the parts."""
+        return RunResult(**self._ran())
 
     # --- for the kinds of worlds
+
+    @abstractmethod
+    def _make(self, fates: LinkFates | None) -> None:
+        """Make the network and the machines."""
 
     @property
     @abstractmethod

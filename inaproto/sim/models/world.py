@@ -8,13 +8,12 @@ one digest: a hash over every ``(time, node, event)`` in order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inaproto.core.models.events import Patience
 from inaproto.sim.kernel.fates import Fate, LinkFates
-from inaproto.sim.kernel.words import WordsRecorder, WorldOfWords
-from inaproto.sim.kernel.world import RunResult, StepCounts
+from inaproto.sim.kernel.words import WorldOfWords
+from inaproto.sim.kernel.world import StepCounts
 from inaproto.sim.models.checkers import all_checkers
 from inaproto.sim.models.checking import OverlayChecker
 from inaproto.sim.models.config import FIRST_SERVER, OverlayConfig, Reshaping
@@ -37,24 +36,16 @@ class OverlaySteps(StepCounts):
     root: int = 0
 
 
-class OverlayResult(RunResult[OverlayConfig]):
-    """What a run of an overlay world came to; what is done are pulls that were answered."""
-
-
 class OverlayWorld(WorldOfWords[OverlayConfig, OverlayChecker, Network]):
-    """One run; ``fates`` replays those of a log."""
+    """One run."""
 
     steps: OverlaySteps
 
-    def __init__(
-        self,
-        config: OverlayConfig,
-        *,
-        fates: LinkFates | None = None,
-        checkers: Sequence[OverlayChecker] | None = None,
-        recorder: WordsRecorder | None = None,
-    ) -> None:
-        super().__init__(config, OverlayChecker, all_checkers() if checkers is None else checkers, recorder)
+    checker_kind = OverlayChecker
+    all_checkers = staticmethod(all_checkers)
+
+    def _make(self, fates: LinkFates | None) -> None:
+        config = self.config
         self.steps = OverlaySteps()
         self.removed: dict[int, None] = {}
         """Workers whose hosts are lost."""
@@ -85,10 +76,6 @@ class OverlayWorld(WorldOfWords[OverlayConfig, OverlayChecker, Network]):
         return self._host[node].seats[shard]
 
     # --- running
-
-    def run(self) -> OverlayResult:
-        """Run to the end, or to the first violation. Never raises for a fault of the parts."""
-        return OverlayResult(**self._ran())
 
     def _begin(self) -> None:
         for one in self.config.reshapings:

@@ -18,8 +18,8 @@ from inaproto.core.rendezvous.events import TreeWished
 from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.sim.kernel.fates import LinkFates
 from inaproto.sim.kernel.machine import Machine
-from inaproto.sim.kernel.words import WordsRecorder, WorldOfWords
-from inaproto.sim.kernel.world import RunResult, StepCounts
+from inaproto.sim.kernel.words import WorldOfWords
+from inaproto.sim.kernel.world import StepCounts
 from inaproto.sim.trees.checkers import TreesChecker, all_checkers
 from inaproto.sim.trees.config import TreesConfig, TreesJob, Want
 from inaproto.sim.trees.controller import TreesController
@@ -42,24 +42,16 @@ class TreesSteps(StepCounts):
     taken_wishes: int = 0
 
 
-class TreesResult(RunResult[TreesConfig]):
-    """What a run of a world of trees came to; what is done are rings that came to stand."""
-
-
 class TreesWorld(WorldOfWords[TreesConfig, TreesChecker, Sessions]):
-    """One run; ``fates`` replays those of a log."""
+    """One run."""
 
     steps: TreesSteps
 
-    def __init__(
-        self,
-        config: TreesConfig,
-        *,
-        fates: LinkFates | None = None,
-        checkers: Sequence[TreesChecker] | None = None,
-        recorder: WordsRecorder | None = None,
-    ) -> None:
-        super().__init__(config, TreesChecker, all_checkers() if checkers is None else checkers, recorder)
+    checker_kind = TreesChecker
+    all_checkers = staticmethod(all_checkers)
+
+    def _make(self, fates: LinkFates | None) -> None:
+        config = self.config
         self.steps = TreesSteps()
         self.network = Sessions(self, fates)
         self.faults = TreesFaults(self)
@@ -78,10 +70,6 @@ class TreesWorld(WorldOfWords[TreesConfig, TreesChecker, Sessions]):
         self._looked = 0
 
     # --- running
-
-    def run(self) -> TreesResult:
-        """Runs to the end, or to the first violation. Never raises for a fault of the parts."""
-        return TreesResult(**self._ran())
 
     @property
     def machines(self) -> Sequence[Machine[TreesWorld]]:

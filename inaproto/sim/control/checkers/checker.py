@@ -10,6 +10,8 @@ from inaproto.wire.messages.sharing import Seat, Version
 from inaproto.wire.messages.slots import Lease
 
 if TYPE_CHECKING:
+    from inaproto.core.sharing.group import Plan
+    from inaproto.sim.control.group import Group
     from inaproto.sim.control.seat import SimSeat
     from inaproto.sim.control.switch import ControlSwitch
     from inaproto.sim.control.world import ControlWorld
@@ -59,6 +61,9 @@ class ControlChecker:
 
     def given_up(self, seat: Seat, epoch: int, version: Version) -> None:
         """A coordinator does not wait for what it owes of turns, or rounds, up to that epoch and version."""
+
+    def planned(self, group: Group, plan: Plan) -> None:
+        """A group asks whose turn is to be next."""
 
     def sample(self) -> None:
         """Now and then, between two events."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inaproto.core.sharing.events import Path
 from inaproto.sim.control.checkers.checker import ControlChecker
-from inaproto.sim.control.checkers.group_checkers import WaitsEnd
+from inaproto.sim.control.checkers.group_checkers import PlannedWhole, WaitsEnd
 from inaproto.sim.control.checkers.wish_checker import WishesServed
 from inaproto.sim.control.checkers.word_checkers import DecisionsKept, TurnsObeyed
 from inaproto.sim.frames.recorder import say_time
@@ -325,4 +325,5 @@ def all_checkers() -> list[ControlChecker]:
         WishesServed(),
         NoPoolForEver(),
         WaitsEnd(),
+        PlannedWhole(),
     ]

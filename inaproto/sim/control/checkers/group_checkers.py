@@ -15,6 +15,7 @@ from inaproto.wire.messages.sharing import AT_ONCE
 
 if TYPE_CHECKING:
     from inaproto.core.sharing.events import TurnView
+    from inaproto.core.sharing.group import Plan
     from inaproto.sim.control.group import Group
     from inaproto.sim.control.world import ControlWorld
 
@@ -118,3 +119,29 @@ class WaitsEnd(ControlChecker):
     def _moved(self, job: str, host: str) -> int:
         place = self._places.get((job, host))
         return -1 if place is None else place[1]
+
+
+class PlannedWhole(ControlChecker):
+    """Turns are planned for whole rings, and once each seat that may use the pool is heard of, or lost"""
+
+    name = "only whole rings get turns"
+
+    def begin(self, world: ControlWorld) -> None:
+        super().begin(world)
+        self._heard: dict[tuple[int, str], None] = {}
+        """Hosts that each incarnation of the controller has heard of."""
+
+    def heard(self, message: Any) -> None:
+        controller = self.world.controller
+        if isinstance(message, Heartbeat) and controller.is_up and controller.is_ready:
+            self._heard[controller.incarnation, self.world.hosts[message.host].name] = None
+
+    def planned(self, group: Group, plan: Plan) -> None:
+        for job, seats in plan.jobs:
+            hosts = [self.world.hosts[host].name for host in self.world.jobs[job].config.hosts]
+            if sorted(seat.host for seat in seats) != sorted(hosts):
+                raise Violated(self.name, f"job {job} is on {hosts}, planned are {seats}")
+        for one in plan.turns:
+            for seat in one.undrained:
+                if (self.world.controller.incarnation, seat.host) not in self._heard:
+                    raise Violated(self.name, f"{seat} may use the pool, and is not heard of: {group.view()}")
