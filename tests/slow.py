@@ -38,6 +38,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_bench_allreduce.py": ("test_every_type_is_right_over_a_bad_wire",),
     "daemon/test_bench_migration.py": (),
     "daemon/test_bench_priorities.py": (),
+    "daemon/test_bench_sharing_live.py::test_jobs_share_and_are_counted": (),
     "daemon/test_crashes.py": (),
     "daemon/test_demo_kills.py": (
         "test_who_is_killed_and_does_not_come_back_is_named_and_nothing_is_left[[]rank1*",
@@ -75,7 +76,6 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "test_two_jobs_use_the_pool_by_turns[[]*-]",
         "test_a_question_to_a_peer_goes_through_the_control_plane_of_the_switches",
     ),
-    "daemon/test_sharing_rules_live.py::test_jobs_share_under_equal_indices": (),
     "daemon/test_shrink_end_to_end.py": (
         "test_the_others_end_with_the_weights_of_exact_sums[[]both_of_a_host_are_killed]",
     ),

@@ -11,7 +11,6 @@ import trio
 import trio.testing
 
 from inaproto.core.sharing.events import SharingConfig, SharingRecord
-from inaproto.core.sharing.group import EQUAL_SEATS_MAX
 from inaproto.core.switch.ring_spec import SHARED_POOL
 from inaproto.errors import LocalMisuse
 from inaproto.units import Epoch, JobId, OpIndex, S
@@ -24,7 +23,6 @@ from inaproto.wire.messages.sharing import (
     Drained,
     EndTurn,
     Prepare,
-    Rule,
     Seat,
     SeatHold,
     SharingProgress,
@@ -45,7 +43,6 @@ class Service:
     def __init__(
         self,
         records: dict[str, bytes] | None = None,
-        rule: Rule = Rule.BY_INDEX,
         *,
         vote_ns: int = 60 * S,
     ) -> None:
@@ -59,7 +56,7 @@ class Service:
             self._send,
             lease_s=30.0,
             roots=ROOTS,
-            config=SharingConfig("", rule=rule, margin=0, vote_ns=vote_ns),
+            config=SharingConfig("", margin=0, vote_ns=vote_ns),
         )
 
     def _send(self, host: str, message: Message) -> None:
@@ -349,14 +346,13 @@ async def test_of_a_job_that_is_over_no_turns_are_counted() -> None:
         assert len(group._granted) == 1
 
 
-@pytest.mark.parametrize(("rule", "jobs"), [(Rule.EQUAL_INDEX, EQUAL_SEATS_MAX), (Rule.BY_INDEX, 200)])
-async def test_a_group_has_as_many_seats_as_its_messages_name(rule: Rule, jobs: int) -> None:
-    """By equal indices each is told of all others; one that cannot be told of them would hold up the rest."""
-    async with leading(Service(rule=rule)) as here:
+async def test_a_group_has_seats_of_more_jobs_than_a_message_would_name() -> None:
+    """Each is told of those of its job alone."""
+    async with leading() as here:
         for host in ("h0", "h1"):
             here.report(host, *(f"{host}-{number:04}" for number in range(100)))
         await here.hears("h0", Prepare)
-        assert len(here.service.status()[0]["jobs"]) == jobs
+        assert len(here.service.status()[0]["jobs"]) == 200
 
 
 async def test_a_job_that_is_alone_may_pause(autojump_clock: object) -> None:

@@ -15,14 +15,12 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 
 from inaproto.ca.identity import Role
-from inaproto.core.sharing.events import SharingConfig
 from inaproto.daemon.net.control_address import Holder, credentials_of, parse_listen
 from inaproto.daemon.net.tls_listener import TlsListener, listen_tls
 from inaproto.daemon.net.unix_sockets import BoundSocket, listen_unix, make_run_directory
 from inaproto.daemon.switch.job_secret import tokens_of
 from inaproto.errors import ConfigError
 from inaproto.wire.messages.controller import AgentRole
-from inaproto.wire.messages.sharing import Rule
 from inaproto_controller.cluster import graph_file
 from inaproto_controller.planning.cluster_planner import ClusterPlanner
 from inaproto_controller.planning.fabric_trees import FabricTrees
@@ -62,7 +60,6 @@ async def run_controller(
         SharingService,
         lease_s=settings.lease_ms / 1000,
         roots=[switch.name for switch in planner.topology.switches],
-        config=SharingConfig("", rule=Rule(settings.sharing_rule)),
     )
 
     fabric = FabricTrees(planner.topology, share_max=settings.share_max)

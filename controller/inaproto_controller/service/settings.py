@@ -13,7 +13,6 @@ from inaproto.daemon.net.metrics_address import MetricsAddress
 from inaproto.daemon.net.names import AGENTS_SOCKET, JOBS_SOCKET, require_name
 from inaproto.daemon.settings.config import Directory, LogFormat, LogLevel, OptionalPath, Settings
 
-SharingRule = Literal["by-index", "equal-index"]
 TreeRule = Literal["roots", "paring"]
 STORE_FILE: Final = "controller.db"
 
@@ -81,8 +80,6 @@ class ControllerSettings(Settings):
     """A host or switch of which nothing is heard for so long is lost, and with it the jobs that run there."""
     report_ms: int = Field(default=2000, ge=10, le=600_000)
     """Hosts and switches report at least so often."""
-    sharing_rule: SharingRule = "by-index"
-    """How jobs that share agree on turns: by-index, or equal-index as the paper has it (to compare)."""
     share_max: int = Field(default=4, ge=1, le=1024)
     """Jobs that may share by turns what the cluster file counts as one job's slots in a switch."""
     trees: TreeRule = "roots"

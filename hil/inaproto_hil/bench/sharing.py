@@ -4,8 +4,8 @@
 unless the seats of each job are at the same operation. ``by-index`` is ours: a decision names the operation
 from which it holds, and nobody is locked. Each seed is one world (:mod:`inaproto.sim.control`), run once by
 each rule, without faults and weather and again with them. Their times are virtual: these rows depend on the
-seeds and the program alone. With ``--live`` daemons follow, on this machine and in its time
-(:mod:`inaproto_hil.bench.sharing_live`). What is undefined is ``null`` in the JSON and ``-`` in the table.
+seeds and the program alone. With ``--live`` daemons follow, on this machine and in its time, by index: they
+know no other rule (:mod:`inaproto_hil.bench.sharing_live`). What is undefined is ``null`` in the JSON and ``-`` in the table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WEATHERS: Final = ("clear", "faults")
 _CLEAR: Final = Weather()
 _FURTHER: Final = (
     "lock stalls are counted once for each seat and operation that waited",
-    "live rows also count what waits, under by-index, for a decision that concerns it",
+    "the live row counts what waits for a decision that concerns it",
 )
 
 
@@ -141,7 +141,7 @@ def _ratio(part: float, whole: float) -> float | None:
     show_default=True,
     type=click.IntRange(0, 100),
     metavar="N",
-    help="Also run real daemons so often by each rule; about half a minute a run.",
+    help="Also run real daemons so often, by index; about half a minute a run.",
 )
 @click.option("--steps", default=12, show_default=True, type=click.IntRange(2), help="Live: of each job.")
 @click.option(
@@ -163,7 +163,8 @@ def sharing_bench(
 
     The same control worlds as of inaproto soak --world control, by each rule, without faults and weather and
     with them. Times are virtual there: those rows depend on the seeds and the program alone. Live, three jobs
-    on four hosts and two racks share switches that take one job at a time, by the clock of this machine.
+    on four hosts and two racks share switches that take one job at a time, by index and this
+    machine's clock.
     """
     console = Console(stderr=True, highlight=False)
 
@@ -174,7 +175,7 @@ def sharing_bench(
     if live:
         from inaproto_hil.bench.sharing_live import measure_live
 
-        report["rows"] += measure_live(live, steps, slower, shown)
+        report["rows"].append(measure_live(live, steps, slower, shown))
         report["config"]["live"] = {"runs": live, "steps": steps, "slower": slower}
     console = Console(stderr=json_at == "-", highlight=False)
     _show(console, report)

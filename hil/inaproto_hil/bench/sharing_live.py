@@ -1,4 +1,4 @@
-"""The live part of ``inaproto bench sharing``: the same jobs on the same daemons, under each rule in turn.
+"""The live part of ``inaproto bench sharing``: jobs that share by turns, on daemons, by index as these do.
 
 Every daemon is a process of its own: a controller, three switches and four hosts, started anew for each run.
 Three jobs with the steps of measured models call all-reduces from all hosts; their switches take one job at a
@@ -20,7 +20,6 @@ from typing import Any, Final, Protocol
 import trio
 
 from inaproto.core.sharing.events import Mark
-from inaproto.sim.control.config import RULES, Rule
 from inaproto.units import MS
 from inaproto_hil.demo.sharing import LOOK_S, MODELS, Config, Job, Tally, controllers_word
 from inaproto_hil.rigs.sharing_cluster import WAIT_S, SharingCluster
@@ -28,17 +27,6 @@ from inaproto_hil.rigs.sharing_cluster import WAIT_S, SharingCluster
 JOBS: Final = MODELS[:3]
 HOSTS: Final = 4
 """Each stalls by itself; all-reduces are counted once."""
-
-
-class RuleCluster(SharingCluster):
-    """Its controller agrees on turns by ``rule``."""
-
-    def __init__(self, rule: Rule, *, log_dir: Path) -> None:
-        super().__init__(log_dir=log_dir)
-        self._rule = rule
-
-    def _controller_argv(self) -> list[str]:
-        return [*super()._controller_argv(), "--sharing-rule", self._rule]
 
 
 class Paced(Protocol):
@@ -70,11 +58,11 @@ class Run:
     """Mean of each job."""
 
 
-def run_live(rule: Rule, steps: int, slower: float) -> Run:
+def run_live(steps: int, slower: float) -> Run:
     """One run. Raises ``ClusterError`` where daemons fail, or nothing goes on."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-sharing-") as logs,
-        RuleCluster(rule, log_dir=Path(logs)) as cluster,
+        SharingCluster(log_dir=Path(logs)) as cluster,
     ):
         return trio.run(_play, cluster, Config(steps=steps, slower=slower))
 
@@ -142,17 +130,13 @@ def measure_live(
     rounds: int,
     steps: int,
     slower: float,
-    progress: Callable[[Sequence[tuple[int, Rule]]], Iterable[tuple[int, Rule]]] = iter,
-) -> list[dict[str, Any]]:
-    """A row for each rule, as :func:`inaproto_hil.bench.sharing.measure` has them; rules interleaved."""
-    found: dict[Rule, list[Run]] = {rule: [] for rule in RULES}
-    plan = [(turn, rule) for turn in range(rounds) for rule in (RULES if turn % 2 else RULES[::-1])]
-    for _, rule in progress(plan):
-        found[rule].append(run_live(rule, steps, slower))
-    return [_row(rule, found[rule]) for rule in RULES]
+    progress: Callable[[Sequence[int]], Iterable[int]] = iter,
+) -> dict[str, Any]:
+    """A row as :func:`inaproto_hil.bench.sharing.measure` has them."""
+    return _row([run_live(steps, slower) for _ in progress(range(rounds))])
 
 
-def _row(rule: Rule, runs: Sequence[Run]) -> dict[str, Any]:
+def _row(runs: Sequence[Run]) -> dict[str, Any]:
     rounds: Counter[str] = sum((run.rounds for run in runs), Counter())
     paths: Counter[str] = sum((run.paths for run in runs), Counter())
     begun, operations = rounds[Mark.ROUND_BEGUN.value], sum(paths.values())
@@ -162,7 +146,7 @@ def _row(rule: Rule, runs: Sequence[Run]) -> dict[str, Any]:
     steps = sorted(ms for run in runs for ms in run.step_ms)
     return {
         "weather": "live",
-        "rule": rule,
+        "rule": "by-index",
         "worlds": len(runs),
         "operations": operations,
         "rounds": begun,

@@ -54,11 +54,8 @@ from inaproto.core.sharing.events import (
 from inaproto.core.sharing.rounds import Phase
 from inaproto.errors import LocalMisuse
 from inaproto.units import Epoch, Instant, JobId, S
-from inaproto.wire.messages.sharing import AT_ONCE, SEATS_MAX, Rule, Seat, SeatHold
+from inaproto.wire.messages.sharing import AT_ONCE, SEATS_MAX, Seat, SeatHold
 
-EQUAL_SEATS_MAX: Final = 128
-"""Seats of a group whose turns begin at equal indices: each is told of all others, not only of those of its
-job. What there is to say grows by the square, and more than ``SEATS_MAX`` no message names."""
 BEGINNING: Final = Instant(0)
 ROUNDS: Final = (Phase.PREPARING.value, Phase.DECIDING.value)
 
@@ -238,8 +235,6 @@ class SharingGroup:
         """``record``: the last one that was persisted for the group, if any."""
         self._config = config
         sharing = config.sharing
-        is_told_all = sharing.rule is Rule.EQUAL_INDEX
-        self._seats_max = min(sharing.seats_max, EQUAL_SEATS_MAX) if is_told_all else sharing.seats_max
         self._coordinator = SharingCoordinator(sharing, record)
         self._has_begun = False
         self._connected: dict[str, None] = {}
@@ -371,7 +366,7 @@ class SharingGroup:
             if hold is not None and len(seats) == hold.hosts and ring not in self._over:
                 complete[ring.job] = tuple(seats)
         found: dict[JobId, tuple[Seat, ...]] = {}
-        room = self._seats_max
+        room = self._config.sharing.seats_max
         for job, its in complete.items():
             if len(its) <= min(room, SEATS_MAX):  # more than that could not be told of each other
                 found[job] = its

@@ -1,4 +1,4 @@
-"""MINA section IV-B: by the paper's own rule, too, real daemons agree on turns, and no result differs."""
+"""The live part of ``inaproto bench sharing``: real daemons agree on turns, and no result differs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from inaproto.core.sharing.events import Mark
 from inaproto_hil.bench.sharing_live import run_live
 
 
-def test_jobs_share_under_equal_indices() -> None:
-    """By index is what all other live tests run."""
-    run = run_live("equal-index", 2, 1.0)
+def test_jobs_share_and_are_counted() -> None:
+    run = run_live(2, 1.0)
     assert run.differs == 0
     assert run.rounds[Mark.ROUND_BEGUN.value] > 0
     assert sum(run.paths.values()) > 0
