@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from inaproto.units import PortId
 from inaproto.wire.control import LENGTH_BYTES, encode_control
 from inaproto.wire.control_messages import (
     Error,
@@ -50,15 +51,13 @@ from inaproto.wire.messages.probe import LinkProbe, LinkProbed, LinkProbeWord
 from inaproto.wire.messages.slots import Lease, LeaseRenew, Order, Outcome, SlotAnswer, SlotRequest
 from inaproto.wire.messages.switch import (
     FlowRecord,
-    InputRecord,
-    LinkRecord,
-    NoteRecord,
-    PoolRecord,
+    PoolSpec,
     RingFaulted,
     RingInstall,
-    RoleRecord,
+    Role,
     SwitchHello,
     TrunkReport,
+    VirtualConnection,
 )
 from inaproto.wire.messages.trees import (
     AboveRecord,
@@ -202,8 +201,15 @@ _OUT: Final = OutAddress(mac=MAC_A, ip=IP_A, qpn=17, psn=0x100)
 _INTO: Final = IntoAddress(
     mac=MAC_B, ip=IP_B, qpn=18, psn=0x200, va=1 << 40, rkey=3, slots=4, slot_bytes=1 << 18
 )
-_LINK: Final = LinkRecord(
-    peer="spine", port=1, here_mac=MAC_A, here_ip=IP_A, there_mac=MAC_B, there_ip=IP_B, qp=0x80_0007, rank=0
+_LINK: Final = VirtualConnection(
+    peer="spine",
+    port=PortId(1),
+    here_mac=MAC_A,
+    here_ip=IP_A,
+    there_mac=MAC_B,
+    there_ip=IP_B,
+    qp=0x80_0007,
+    rank=0,
 )
 _LEASE: Final = Lease(job="digits", tree=3, epoch=7)
 _MESSAGES: Final = (
@@ -262,16 +268,16 @@ _MESSAGES: Final = (
             FlowRecord(src_ip=IP_A, dst_ip=IP_B, dst_qp=17),
             FlowRecord(src_ip=IP_B, dst_ip=IP_A, dst_qp=18),
         ),
-        role=RoleRecord(
-            inputs=(InputRecord(rank=0), InputRecord(link=_LINK)),
+        role=Role(
+            inputs=(0, _LINK),
             parent=_LINK,
             delivers=(0,),
-            notes=(NoteRecord(rank=1, link=_LINK),),
+            notes=((1, _LINK),),
             steered=(),
             passes=(_LINK,),
-            below=(2, 3),
+            below=(PortId(2), PortId(3)),
         ),
-        pool=PoolRecord(name="group 3", capacity=2),
+        pool=PoolSpec(name="group 3", capacity=2),
     ),
     TrunkReport(error="cannot connect to /run/trunk-leaf1.sock: there is no such socket"),
     TrunkReport(error="lost", above="spine1"),

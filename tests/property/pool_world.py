@@ -20,7 +20,8 @@ from typing import Final
 from inaproto.core.plan.aggregation_tree import TreeSwitch
 from inaproto.core.switch.accelerator import Action, InstallRing, RemoveRing, RingFault
 from inaproto.core.switch.events import TURN_LOST
-from inaproto.core.switch.ring_spec import NO_TURN, PoolSpec, RingSpec
+from inaproto.core.switch.ring_spec import NO_TURN, RingSpec
+from inaproto.wire.messages.switch import PoolSpec
 from inaproto.wire.roce import RocePacket
 from tests.property.accelerator_rings import Flow, RingTraffic
 from tests.property.hierarchy_world import NOW, HierarchyWorld

@@ -8,7 +8,8 @@ from typing import Any
 from inaproto.core.plan.aggregation_tree import TreeSwitch
 from inaproto.core.switch.accelerator import AcceleratorConfig
 from inaproto.core.switch.events import PoolView
-from inaproto.core.switch.ring_spec import FlowSpec, PoolSpec
+from inaproto.core.switch.ring_spec import FlowSpec
+from inaproto.wire.messages.switch import PoolSpec
 from tests.unit.switched_ring import SwitchedRing, ring_of
 from tests.unit.switched_tree import FIGURE_5, SwitchedTree
 

@@ -15,8 +15,8 @@ from inaproto.core.rendezvous.events import (
 )
 from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.rendezvous.tree_moves import stands
-from inaproto.core.switch.ring_spec import PoolSpec
 from inaproto.wire.messages.ina import InaParked
+from inaproto.wire.messages.switch import PoolSpec
 from tests.unit.rendezvous_hosts import World
 from tests.unit.test_rendezvous_shared import joined
 

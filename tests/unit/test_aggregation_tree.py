@@ -6,14 +6,9 @@ import dataclasses
 
 import pytest
 
-from inaproto.core.plan.aggregation_tree import (
-    VIRTUAL_QP_BASE,
-    Role,
-    TreeSwitch,
-    VirtualConnection,
-    compose_roles,
-)
+from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE, TreeSwitch, compose_roles
 from inaproto.errors import LocalMisuse
+from inaproto.wire.messages.switch import Role, VirtualConnection
 from tests.unit.switched_ring import ring_of
 from tests.unit.switched_tree import FIGURE_5, addresses_of, ports_of
 
@@ -24,10 +19,9 @@ def roles_of(tree: TreeSwitch, ring_id: int = 7) -> dict[str, Role]:
 
 def link(tree: TreeSwitch, here: str, there: str, *, rank: int, port: int) -> VirtualConnection:
     addresses = addresses_of(tree)
+    ends = addresses[here].mac, addresses[here].ip, addresses[there].mac, addresses[there].ip
     return (
-        VirtualConnection(
-            there, ports_of(tree)[here][there], addresses[here], addresses[there], 0x80_0007, rank
-        )
+        VirtualConnection(there, ports_of(tree)[here][there], *ends, 0x80_0007, rank)
         if (ports_of(tree)[here][there] == port)
         else pytest.fail("the port is another one")
     )
@@ -60,7 +54,8 @@ def test_both_ends_of_a_virtual_connection_agree() -> None:
         if role.parent is None:
             continue
         down = next(child for child in roles[role.parent.peer].children if child.peer == name)
-        assert (down.here, down.there) == (role.parent.there, role.parent.here)
+        assert (down.here_mac, down.here_ip) == (role.parent.there_mac, role.parent.there_ip)
+        assert (down.there_mac, down.there_ip) == (role.parent.here_mac, role.parent.here_ip)
         assert (down.qp, down.rank) == (role.parent.qp, role.parent.rank)
     assert [child.rank for child in roles["S"].children] == [3], "the first in the order of addition"
 
@@ -86,7 +81,7 @@ def test_a_switch_that_does_not_aggregate_steers_its_ranks_to_the_one_above() ->
     (passed,) = roles["X"].passes
     assert roles["X"] == Role(steered=(1, 3), steer_to=ports_of(tree)["X"]["S"], passes=(passed,))
     assert (passed.peer, passed.port) == ("Y", ports_of(tree)["X"]["Y"])
-    assert passed.there == roles["Y"].parent.here  # type: ignore[union-attr]
+    assert passed.there_mac == roles["Y"].parent.here_mac  # type: ignore[union-attr]
     assert roles["Z"] == Role(steered=(3,), steer_to=ports_of(tree)["Z"]["X"])
     parent = roles["Y"].parent
     assert parent is not None

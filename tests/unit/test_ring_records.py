@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from inaproto.core.plan.aggregation_tree import TreeSwitch, compose_roles
-from inaproto.core.switch.ring_spec import FlowSpec, PoolSpec, RingSpec
+from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.daemon.switch.ring_records import install_message, ring_of
-from inaproto.errors import LocalMisuse
+from inaproto.errors import DecodeError, LocalMisuse
 from inaproto.units import PortId
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import decode_message, encode_message
-from inaproto.wire.messages.switch import InputRecord, RingInstall
+from inaproto.wire.messages.switch import PoolSpec, RingInstall
 from tests.unit.switched_ring import ip, mac
 from tests.unit.test_tree_control import switch
 
@@ -78,11 +78,16 @@ def test_what_no_ring_can_be_is_refused() -> None:
     message = install_message(next(spec for spec in specs() if spec.role and spec.role.parent))
     with pytest.raises(LocalMisuse, match="a ring needs at least 2"):
         ring_of(replace(message, flows=message.flows[:1]))
-    assert message.role is not None
-    both = InputRecord(rank=0, link=message.role.parent)
-    for wrong in (InputRecord(), both):
-        with pytest.raises(LocalMisuse, match="just one of them"):
-            ring_of(replace(message, role=replace(message.role, inputs=(wrong,))))
+
+
+def test_an_input_is_a_rank_or_a_connection() -> None:
+    (record,) = ControlDecoder().feed(
+        encode_message(install_message(next(spec for spec in specs() if spec.role and spec.role.parent)))
+    )
+    both = {"rank": 0, "link": record["role"]["parent"]}
+    for wrong in ({}, both):
+        with pytest.raises(DecodeError, match=r"role\.inputs\[0\] is wrong: .* just one of them"):
+            decode_message(record | {"role": record["role"] | {"inputs": [wrong]}})
 
 
 def test_the_key_stays_out_of_logs() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.plan.aggregation_tree import Role, SwitchAddress, VirtualConnection
 from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import PortId
+from inaproto.wire.messages.switch import Role, VirtualConnection
 from tests.unit.switched_ring import ip, mac, nameless
 
 SOME_ADDRESSES = "ring 7: Ethernet addresses of all ranks are known, or of none"
@@ -105,8 +105,8 @@ def test_what_just_fits(changes: dict[str, Any]) -> None:
 
 def link(peer: int) -> VirtualConnection:
     """To a switch, which is at the port of its number."""
-    here, there = (SwitchAddress(bytes([2, 0, 0, 0, 9, at]), bytes([10, 9, 0, at])) for at in (0, peer))
-    return VirtualConnection(f"switch {peer}", PortId(peer), here, there, qp=0x80_0007, rank=peer)
+    here, there = ((bytes([2, 0, 0, 0, 9, at]), bytes([10, 9, 0, at])) for at in (0, peer))
+    return VirtualConnection(f"switch {peer}", PortId(peer), *here, *there, 0x80_0007, peer)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from inaproto.core.switch.accelerator import (
     RingRefused,
 )
 from inaproto.core.switch.aggregator import bytes_needed
-from inaproto.core.switch.ring_spec import PoolSpec
 from inaproto.errors import Blame, LocalMisuse
+from inaproto.wire.messages.switch import PoolSpec
 from tests.unit.pooled_rings import POOL, pool_of, pooled_ring, two_rings
 from tests.unit.switched_ring import MTU, NOW, SwitchedRing, block, by_port, emitted, others, ring_of
 

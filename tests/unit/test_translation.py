@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pytest
 
-from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE, SwitchAddress, VirtualConnection
+from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE
 from inaproto.core.switch.aggregator import HEADER_BYTES, LAST, LAST_IMM, ONLY, ONLY_IMM, LastPacket
 from inaproto.core.switch.tree.translation import (
     VIRTUAL_UDP_PORT,
@@ -25,6 +25,7 @@ from inaproto.units import PortId
 from inaproto.wire.crc import crc32
 from inaproto.wire.ethernet import EthernetHeader
 from inaproto.wire.ipv4 import Ipv4Header
+from inaproto.wire.messages.switch import VirtualConnection
 from inaproto.wire.roce import Bth, Imm, Opcode, Reth, RocePacket
 from inaproto.wire.udp import UdpHeader
 from inaproto.wire.vector import BTH_END, RoceRun, decode_runs
@@ -123,8 +124,10 @@ def test_a_message_of_two_packets_has_none_in_between() -> None:
 LINK: Final = VirtualConnection(
     "S",
     PortId(2),
-    here=SwitchAddress(mac(7), ip(7)),
-    there=SwitchAddress(mac(8), ip(8)),
+    mac(7),
+    ip(7),
+    mac(8),
+    ip(8),
     qp=VIRTUAL_QP_BASE | 0x12_3456,
 )
 

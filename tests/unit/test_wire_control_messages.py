@@ -46,6 +46,7 @@ from inaproto.wire.messages import fields as control_fields
 from inaproto.wire.messages.client import AllReduce, Done, Join, Ok
 from inaproto.wire.messages.clocks import CLOCK_MAX, Clocks, ClocksKind, WorkerId
 from inaproto.wire.messages.models import Epoch, EpochKind
+from inaproto.wire.messages.switch import InputKind, NoteKind, VirtualConnection
 
 OUT = OutAddress(mac=b"\x52\x54\0\0\0\1", ip=b"\x0a\0\0\1", qpn=17, psn=0x100)
 INTO = IntoAddress(
@@ -103,6 +104,10 @@ def values_of(kind: control_fields.Kind) -> st.SearchStrategy[Any]:
             return st.builds(Epoch, *[st.integers(0, CLOCK_MAX)] * 4)
         case control_fields.Many(item, items_max):
             return st.lists(values_of(item), max_size=min(items_max, 5)).map(tuple)
+        case InputKind():
+            return st.integers(0, 0xFFFF) | records_of(VirtualConnection)
+        case NoteKind():
+            return st.tuples(st.integers(0, 0xFFFF), records_of(VirtualConnection))
         case control_fields.Record(cls):
             return records_of(cls)
         case control_fields.FreeMap():

@@ -5,7 +5,8 @@ unless the seats of each job are at the same operation. ``by-index`` is ours: a 
 from which it holds, and nobody is locked. Each seed is one world (:mod:`inaproto.sim.control`), run once by
 each rule, without faults and weather and again with them. Their times are virtual: these rows depend on the
 seeds and the program alone. With ``--live`` daemons follow, on this machine and in its time, by index: they
-know no other rule (:mod:`inaproto_hil.bench.sharing_live`). What is undefined is ``null`` in the JSON and ``-`` in the table.
+know no other rule (:mod:`inaproto_hil.bench.sharing_live`). What is undefined is ``null`` in the JSON and
+``-`` in the table.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from functools import cached_property
 
 from inaproto.errors import LocalMisuse
 from inaproto.units import PortId
+from inaproto.wire.messages.switch import Role, VirtualConnection
 
 VIRTUAL_QP_BASE = 0x80_0000
 """Queue pairs of virtual connections: this, or'ed with the low 23 bits of the ring's id."""
@@ -59,61 +60,6 @@ class SwitchAddress:
 
     mac: bytes
     ip: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class VirtualConnection:
-    """One end of a switch-to-switch connection. It has no retransmission of its own."""
-
-    peer: str
-    port: PortId
-    """Port of this switch, towards the peer."""
-    here: SwitchAddress
-    there: SwitchAddress
-    qp: int
-    """Destination queue pair of its packets, both ways."""
-    rank: int = 0
-    """Stands for the lower of the two switches, in headers and faults: the first rank below it. Both ends
-    must have the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """What one switch does for one ring that spans several."""
-
-    inputs: tuple[int | VirtualConnection, ...] = ()
-    """In the order of addition; empty for a switch that steers."""
-    parent: VirtualConnection | None = None
-    """Where its sums go, and its results come from; None at the root."""
-    delivers: tuple[int, ...] = ()
-    """Ranks whose connection ends below this switch with no other aggregating switch in between."""
-    notes: tuple[tuple[int, VirtualConnection], ...] = ()
-    """For ranks whose notes pass through here, and end elsewhere: where they go on."""
-    steered: tuple[int, ...] = ()
-    """Ranks whose packets it sends to ``steer_to``, unchanged."""
-    steer_to: PortId | None = None
-    passes: tuple[VirtualConnection, ...] = ()
-    """Switches below one that steers whose sums go by it to where it steers. ``there`` is the one below,
-    ``port`` leads to it: what comes back for it goes there."""
-    below: tuple[PortId, ...] | None = None
-    """Ports to the switches next below it in the tree of a ring beside the fabric's own tree. Packets of
-    ranks may come from there, and where they come from says nothing of where ordinary traffic finds their
-    hosts. None: all trunks of the ring are the fabric's own."""
-
-    @property
-    def children(self) -> tuple[VirtualConnection, ...]:
-        """The switches among the inputs; each gets the results."""
-        return tuple(child for child in self.inputs if isinstance(child, VirtualConnection))
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks among the inputs."""
-        return tuple(rank for rank in self.inputs if isinstance(rank, int))
-
-    @property
-    def learns(self) -> tuple[int, ...]:
-        """Delivered ranks whose packets are not seen here: their headers come in notes."""
-        return tuple(rank for rank in self.delivers if rank not in self.ranks)
 
 
 def compose_roles(
@@ -252,14 +198,9 @@ class _Composer:
 
     def _connection(self, name: str, peer: str) -> VirtualConnection:
         lower = peer if name in self._chain_up(peer) else name
-        return VirtualConnection(
-            peer,
-            self._port_to(name, peer),
-            self._addresses[name],
-            self._addresses[peer],
-            self._qp,
-            self._first_rank[lower],
-        )
+        here, there, rank = self._addresses[name], self._addresses[peer], self._first_rank[lower]
+        port = self._port_to(name, peer)
+        return VirtualConnection(peer, port, here.mac, here.ip, there.mac, there.ip, self._qp, rank)
 
     def _port_to(self, name: str, peer: str) -> PortId:
         """The port of ``name`` to its neighbour on the way to ``peer``, which is above or below it."""

@@ -12,7 +12,7 @@ from typing import Literal, NewType
 from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree
 from inaproto.core.rendezvous.path_costs import IN_DEGREE_DEFAULT, LinkFigures
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
-from inaproto.core.switch.ring_spec import PoolSpec, RingSpec
+from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import PSN_BITS, S
 from inaproto.wire.control_messages import (
@@ -29,6 +29,7 @@ from inaproto.wire.control_messages import (
     Regroup,
 )
 from inaproto.wire.messages.ina import InaParked
+from inaproto.wire.messages.switch import PoolSpec
 
 SessionId = NewType("SessionId", int)
 """One connection of a host daemon; never used twice."""

@@ -22,8 +22,8 @@ from enum import Enum
 
 from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.rendezvous.recovery import RETURN_FIRST_NS, RETURN_LAST_NS
-from inaproto.core.switch.ring_spec import PoolSpec
 from inaproto.units import Instant
+from inaproto.wire.messages.switch import PoolSpec
 
 
 class TreeIs(Enum):

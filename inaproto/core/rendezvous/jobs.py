@@ -29,10 +29,11 @@ from inaproto.core.rendezvous.path_costs import (
     milliseconds,
 )
 from inaproto.core.rendezvous.recovery import JobRecovery
-from inaproto.core.switch.ring_spec import FlowSpec, PoolSpec, RingSpec
+from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.units import Instant
 from inaproto.wire.control_messages import IntoAddress, Member, OpStarted, OutAddress, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
+from inaproto.wire.messages.switch import PoolSpec
 
 
 class Phase(Enum):

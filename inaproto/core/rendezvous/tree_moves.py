@@ -44,10 +44,11 @@ from inaproto.core.rendezvous.job_tree import TreeIs
 from inaproto.core.rendezvous.jobs import Job, Phase, ring_spec
 from inaproto.core.rendezvous.state import State
 from inaproto.core.switch.accelerator import InstallRing
-from inaproto.core.switch.ring_spec import PoolSpec, RingSpec
+from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Message, Start
 from inaproto.wire.messages.ina import POOL_DEFAULT, InaPark, InaStands
+from inaproto.wire.messages.switch import PoolSpec
 
 
 class TreeMoves:

@@ -38,7 +38,6 @@ from typing import Final, assert_never
 
 import numpy as np
 
-from inaproto.core.plan.aggregation_tree import VirtualConnection
 from inaproto.core.switch.aggregator import OPENING_OPCODES, AggregatorArray, bytes_needed
 from inaproto.core.switch.bridge import Bridge, is_of_a_link
 from inaproto.core.switch.events import (
@@ -69,6 +68,7 @@ from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.connection import contradicts_itself, is_plainly_other, lenient_connection
 from inaproto.wire.ina_header import INA_HEADER_BYTES, MAGIC, InaHeader
+from inaproto.wire.messages.switch import VirtualConnection
 from inaproto.wire.packet import decode_packet
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import PlainRun, RoceRun, decode_runs

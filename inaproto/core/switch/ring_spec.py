@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from inaproto.core.plan.aggregation_tree import Role
 from inaproto.errors import LocalMisuse
 from inaproto.units import PSN_BITS
+from inaproto.wire.messages.switch import PoolSpec, Role
 
 NO_TURN: Final = -1
 """Epoch of a ring of a pool while it is not its turn."""
@@ -15,22 +15,6 @@ NO_TURN: Final = -1
 
 SHARED_POOL: Final = "shared"
 """The pool of all jobs on the path ``shared``, at every switch of their trees."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSpec:
-    """Slots that several rings share by turns (:mod:`inaproto.core.switch.slot_pools`); ``capacity`` rings at
-    once.
-
-    Raises ``LocalMisuse`` for a pool without name or place.
-    """
-
-    name: str
-    capacity: int = 1
-
-    def __post_init__(self) -> None:
-        if not self.name or self.capacity < 1:
-            raise LocalMisuse(f"a pool named {self.name!r} that takes {self.capacity} rings at once")
 
 
 @dataclass(frozen=True, slots=True)

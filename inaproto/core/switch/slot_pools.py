@@ -37,8 +37,9 @@ from typing import Final, NamedTuple
 
 from inaproto.core.switch.aggregator import Region, bytes_needed
 from inaproto.core.switch.events import Counters, PoolView, RingState
-from inaproto.core.switch.ring_spec import NO_TURN, PoolSpec, RingSpec
+from inaproto.core.switch.ring_spec import NO_TURN, RingSpec
 from inaproto.errors import InvariantBroken
+from inaproto.wire.messages.switch import PoolSpec
 
 STALE: Final = "stale turn"
 WRONG_EPOCH: Final = "wrong epoch"

@@ -44,7 +44,7 @@ from inaproto.core.rendezvous.fabric.events import (
 )
 from inaproto.core.steps import Steps
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
-from inaproto.core.switch.ring_spec import SHARED_POOL, PoolSpec
+from inaproto.core.switch.ring_spec import SHARED_POOL
 from inaproto.daemon.net.session_rules import Guard
 from inaproto.daemon.settings.config import SwitchSettings
 from inaproto.daemon.settings.fabric_file import Place
@@ -59,7 +59,7 @@ from inaproto.ports import RandomBits
 from inaproto.units import MS
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Message, Welcome
 from inaproto.wire.messages.probe import LinkProbed, LinkProbeWord
-from inaproto.wire.messages.switch import RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
+from inaproto.wire.messages.switch import PoolSpec, RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
 
 log = logging.getLogger("inaproto.switch")
 

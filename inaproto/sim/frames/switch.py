@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from inaproto.core.plan.aggregation_tree import Role
 from inaproto.core.rendezvous.fabric.events import Admit, Installed
 from inaproto.core.switch.accelerator import (
     Accelerator,
@@ -33,6 +32,7 @@ from inaproto.sim.frames.link import SimLink
 from inaproto.sim.frames.notes import note_kind
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS, Frames, PortId
+from inaproto.wire.messages.switch import Role
 from inaproto.wire.tree_note import NoteKind
 
 if TYPE_CHECKING:

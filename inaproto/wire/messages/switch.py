@@ -12,9 +12,11 @@ ports open. Checks are of form alone; whether a ring's parts fit each other is f
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from inaproto.wire.messages.fields import Integer, Many, Record, Text
+from inaproto.errors import LocalMisuse
+from inaproto.units import PortId
+from inaproto.wire.messages.fields import ALWAYS, Integer, Many, Record, Refused, Text
 from inaproto.wire.messages.types import (
     U16,
     U24,
@@ -33,6 +35,7 @@ from inaproto.wire.messages.types import (
 
 RING_RANKS_MAX: Final = 1 << 10
 PsnBits = Annotated[int, Integer(1, 24)]
+_Port = Annotated[PortId, Integer(0, 0xFFFF_FFFF)]
 MessageIdBits = Annotated[int, Integer(1, 32)]
 
 
@@ -48,65 +51,126 @@ class FlowRecord:
     """Ethernet addresses of the two NICs; None: not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkRecord:
-    """One end of a virtual connection between two switches."""
+@dataclass(frozen=True, slots=True)
+class VirtualConnection:
+    """One end of a switch-to-switch connection. It has no retransmission of its own."""
 
     peer: Name
-    port: U32
-    """Port of the switch that is told, towards the peer."""
+    port: _Port
+    """Port of this switch, towards the peer."""
     here_mac: Mac
     here_ip: Ip
     there_mac: Mac
     there_ip: Ip
     qp: U24
-    rank: U16
-    """Stands for the lower of the two switches."""
+    """Destination queue pair of its packets, both ways."""
+    rank: Annotated[U16, ALWAYS] = 0
+    """Stands for the lower of the two switches, in headers and faults: the first rank below it. Both ends
+    must have the same."""
 
 
-LinkField = Annotated[LinkRecord, Record(LinkRecord)]
+_Connection = Annotated[VirtualConnection, Record(VirtualConnection)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class InputRecord:
     """What a switch adds up: a rank, or what comes from a switch below; just one of them."""
 
     rank: U16 | None = None
-    link: LinkField | None = None
+    link: _Connection | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NoteRecord:
     """Where notes of a rank go on."""
 
     rank: U16
-    link: LinkField
+    link: _Connection
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleRecord:
-    """What one switch does for a ring that spans several."""
+class InputKind(Record):
+    """Kind of an input, which travels as an ``InputRecord``."""
 
-    inputs: Annotated[tuple[InputRecord, ...], Many(Record(InputRecord), RING_RANKS_MAX)]
-    """In the order of addition."""
-    parent: LinkField | None = None
-    delivers: Ranks
-    notes: Annotated[tuple[NoteRecord, ...], Many(Record(NoteRecord), RING_RANKS_MAX)]
-    steered: Ranks
-    steer_to: U32 | None = None
-    passes: Annotated[tuple[LinkField, ...], Many(Record(LinkRecord), RING_RANKS_MAX)] = ()
-    """Switches below whose sums it sends on."""
-    below: Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF_FFFF), RING_RANKS_MAX)] | None = None
-    """Ports to the switches next below, of a ring beside the fabric's own tree; None: of any other."""
+    def take(self, value: Any) -> int | VirtualConnection:
+        said: InputRecord = super().take(value)
+        if said.rank is not None and said.link is None:
+            return said.rank
+        if said.link is not None and said.rank is None:
+            return said.link
+        raise Refused("is wrong: an input of a ring is a rank or a connection, just one of them")
+
+    def give(self, value: int | VirtualConnection) -> Any:
+        return super().give(InputRecord(rank=value) if isinstance(value, int) else InputRecord(link=value))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolRecord:
-    """Slots that several rings share by turns."""
+class NoteKind(Record):
+    """Kind of a rank with where its notes go on, which travel as a ``NoteRecord``."""
+
+    def take(self, value: Any) -> tuple[int, VirtualConnection]:
+        said: NoteRecord = super().take(value)
+        return said.rank, said.link
+
+    def give(self, value: tuple[int, VirtualConnection]) -> Any:
+        return super().give(NoteRecord(*value))
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What one switch does for one ring that spans several."""
+
+    inputs: Annotated[
+        tuple[int | VirtualConnection, ...], Many(InputKind(InputRecord), RING_RANKS_MAX), ALWAYS
+    ] = ()
+    """In the order of addition; empty for a switch that steers."""
+    parent: _Connection | None = None
+    """Where its sums go, and its results come from; None at the root."""
+    delivers: Annotated[Ranks, ALWAYS] = ()
+    """Ranks whose connection ends below this switch with no other aggregating switch in between."""
+    notes: Annotated[
+        tuple[tuple[int, VirtualConnection], ...], Many(NoteKind(NoteRecord), RING_RANKS_MAX), ALWAYS
+    ] = ()
+    """For ranks whose notes pass through here, and end elsewhere: where they go on."""
+    steered: Annotated[Ranks, ALWAYS] = ()
+    """Ranks whose packets it sends to ``steer_to``, unchanged."""
+    steer_to: _Port | None = None
+    passes: Annotated[tuple[VirtualConnection, ...], Many(Record(VirtualConnection), RING_RANKS_MAX)] = ()
+    """Switches below one that steers whose sums go by it to where it steers. ``there`` is the one below,
+    ``port`` leads to it: what comes back for it goes there."""
+    below: Annotated[tuple[PortId, ...], Many(Integer(0, 0xFFFF_FFFF), RING_RANKS_MAX)] | None = None
+    """Ports to the switches next below it in the tree of a ring beside the fabric's own tree. Packets of
+    ranks may come from there, and where they come from says nothing of where ordinary traffic finds their
+    hosts. None: all trunks of the ring are the fabric's own."""
+
+    @property
+    def children(self) -> tuple[VirtualConnection, ...]:
+        """The switches among the inputs; each gets the results."""
+        return tuple(child for child in self.inputs if isinstance(child, VirtualConnection))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks among the inputs."""
+        return tuple(rank for rank in self.inputs if isinstance(rank, int))
+
+    @property
+    def learns(self) -> tuple[int, ...]:
+        """Delivered ranks whose packets are not seen here: their headers come in notes."""
+        return tuple(rank for rank in self.delivers if rank not in self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """Slots that several rings share by turns (:mod:`inaproto.core.switch.slot_pools`); ``capacity`` rings at
+    once.
+
+    Raises ``LocalMisuse`` for a pool without name or place.
+    """
 
     name: Name
     capacity: Positive16 = 1
-    """Rings at once."""
+
+    def __post_init__(self) -> None:
+        if not self.name or self.capacity < 1:
+            raise LocalMisuse(f"a pool named {self.name!r} that takes {self.capacity} rings at once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +221,9 @@ class RingInstall(Message, type="ring_install"):
     flows: Annotated[tuple[FlowRecord, ...], Many(Record(FlowRecord), RING_RANKS_MAX)]
     psn_bits: PsnBits = 24
     msg_id_bits: MessageIdBits = 32
-    role: Annotated[RoleRecord, Record(RoleRecord)] | None = None
+    role: Annotated[Role, Record(Role)] | None = None
     """None: it does all."""
-    pool: Annotated[PoolRecord, Record(PoolRecord)] | None = None
+    pool: Annotated[PoolSpec, Record(PoolSpec)] | None = None
     """None: slots of its own."""
     first_message: U64 = 0
     """Message with which its ranks go on."""

@@ -6,9 +6,10 @@ from typing import Final
 
 from inaproto.core.switch.aggregator import AggregatorArray
 from inaproto.core.switch.events import Counters, RingState
-from inaproto.core.switch.ring_spec import SHARED_POOL, FlowSpec, PoolSpec, RingSpec
+from inaproto.core.switch.ring_spec import SHARED_POOL, FlowSpec, RingSpec
 from inaproto.core.switch.slot_pools import SlotPools
 from inaproto.errors import InvariantBroken
+from inaproto.wire.messages.switch import PoolSpec
 
 _MTU: Final = 64
 

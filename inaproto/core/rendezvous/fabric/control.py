@@ -35,7 +35,7 @@ from enum import Enum
 from typing import Final
 
 from inaproto.core.contract import Handlers
-from inaproto.core.plan.aggregation_tree import Role, TreeSwitch
+from inaproto.core.plan.aggregation_tree import TreeSwitch
 from inaproto.core.rendezvous.events import RoomMade, Send
 from inaproto.core.rendezvous.fabric.events import (
     Admit,
@@ -67,6 +67,7 @@ from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault,
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant, S
+from inaproto.wire.messages.switch import Role
 
 SWITCH_LOST: Final = "switch lost"
 """Rule of the fault of a ring one of whose switches is gone."""

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from inaproto.core.plan.aggregation_tree import Role, VirtualConnection
 from inaproto.core.switch.events import RingState
 from inaproto.core.switch.lookup_table import Flow, LookupTable
 from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
@@ -24,6 +23,7 @@ from inaproto.core.switch.tree.region import Shape, TreeArray, TreeRegion
 from inaproto.core.switch.tree.translation import base_header, inward
 from inaproto.errors import InvariantBroken
 from inaproto.units import PortId
+from inaproto.wire.messages.switch import Role, VirtualConnection
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ def _flow(spec: RingSpec, flow: FlowSpec) -> TreeFlow:
 
 
 def _virtual_flow(spec: RingSpec, connection: VirtualConnection) -> TreeFlow:
-    addresses = connection.there.mac, connection.here.mac
+    addresses = connection.there_mac, connection.here_mac
     return _flow(spec, FlowSpec(connection.rank, *inward(connection), *addresses))
 
 

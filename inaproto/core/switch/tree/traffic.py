@@ -143,7 +143,7 @@ class TreeTraffic:
                 role.steer_to,
                 steered,
                 connections,
-                port_of_switch={link.there.ip: link.port for link in role.passes},
+                port_of_switch={link.there_ip: link.port for link in role.passes},
                 below=None if role.below is None else frozenset(role.below),
             )
             self._steered[spec.ring_id] = ring

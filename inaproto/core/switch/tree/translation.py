@@ -25,12 +25,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE, VirtualConnection
+from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE
 from inaproto.core.switch.aggregator import FIRST, LAST_IMM, MIDDLE, ONLY, ONLY_IMM, LastPacket
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.crc import byte_table, crc32, pair_table, shift
 from inaproto.wire.icrc import ICRC_BYTES, masked_header
 from inaproto.wire.ipv4 import internet_checksum
+from inaproto.wire.messages.switch import VirtualConnection
 from inaproto.wire.vector import BTH_END, FlowTemplate, RoceRun
 
 Connection = tuple[bytes, bytes, int]
@@ -60,12 +61,12 @@ class Translation(NamedTuple):
 
 def outward(connection: VirtualConnection) -> Connection:
     """What leaves here for the peer."""
-    return (connection.here.ip, connection.there.ip, connection.qp)
+    return (connection.here_ip, connection.there_ip, connection.qp)
 
 
 def inward(connection: VirtualConnection) -> Connection:
     """What comes from the peer."""
-    return (connection.there.ip, connection.here.ip, connection.qp)
+    return (connection.there_ip, connection.here_ip, connection.qp)
 
 
 def start_psn(spec: RingSpec) -> int:
@@ -181,10 +182,10 @@ def share_of(header: bytes | bytearray, tail_bytes: int) -> int:
 def base_header(connection: VirtualConnection) -> bytes:
     """``MessageHeaders.base`` of what leaves on a virtual connection."""
     return FlowTemplate(
-        src_mac=connection.here.mac,
-        dst_mac=connection.there.mac,
-        src_ip=connection.here.ip,
-        dst_ip=connection.there.ip,
+        src_mac=connection.here_mac,
+        dst_mac=connection.there_mac,
+        src_ip=connection.here_ip,
+        dst_ip=connection.there_ip,
         udp_source_port=VIRTUAL_UDP_PORT,
         dest_qp=connection.qp,
     ).header(MIDDLE, 0)
