@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.daemon.settings.fabric_file import Fabric, fabric_of
+from inaproto.wire.messages.trees import FabricTree
 from tests.daemon.test_allreduce_end_to_end import Array, reference
 
 SEATS = ("leaf0", "leaf0", "leaf1", "leaf1")

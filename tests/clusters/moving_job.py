@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import trio
 
 from inaproto.core.host.engines.two_paths import BASE, INA, BoundPath, TwoPaths
-from inaproto.core.rendezvous.events import TreeState, TreeWished
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.daemon.host.daemon import HostDaemon
 from inaproto.daemon.host.turns import Turns, TurnsOf
 from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.units import OpIndex
+from inaproto.wire.messages.trees import FabricTree, TreeState, TreeWished
 from tests.daemon.test_two_paths import Planned, ring_of
 
 NEVER = 1 << 30

@@ -20,7 +20,7 @@ from inaproto.daemon.net.tls_listener import listen_tls
 from inaproto.daemon.switch.tree_grants import TreeGrants
 from inaproto.wire.control_messages import Error, Message, StatusReply
 from inaproto.wire.messages.controller import AgentHello, AgentReport, AgentRole, AgentWelcome
-from inaproto.wire.messages.trees import TreeRecord, TreeReport
+from inaproto.wire.messages.trees import TreeReport, TreeState
 from inaproto_controller.cluster.desired import Desired
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.service.agents import LIMITS, Agents
@@ -177,7 +177,7 @@ async def test_a_session_that_takes_the_place_of_another_begins_its_report_anew(
         return services[0]
 
     def report(job: str, *, more: bool) -> TreeReport:
-        record = TreeRecord(job=job, hosts=("h0", "h2"), epoch=0, phase="standing")
+        record = TreeState(job=job, hosts=("h0", "h2"), epoch=0, phase="standing")
         return TreeReport(term=0, revision=0, trees=(record,), more=more)
 
     async with agents_of(tmp_path, trees=trees) as (deployment, port):

@@ -37,7 +37,7 @@ from inaproto.wire.messages.sharing import (
     Version,
 )
 from inaproto.wire.messages.slots import Lease, Outcome, SlotAnswer
-from inaproto.wire.messages.trees import AssignedTree, TreeWish, TreeWishes
+from inaproto.wire.messages.trees import FabricTree, TreeWished, TreeWishes
 from inaproto_hil.crashes.campaign import Findings, Phase, Plan
 from inaproto_hil.crashes.cluster import CrashCluster
 from inaproto_hil.crashes.leader import Leader
@@ -311,9 +311,9 @@ def test_a_switch_lends_no_more_slots_than_it_has() -> None:
 
 def test_the_epoch_of_a_lease_is_of_one_job_and_that_of_a_jobs_tree_does_not_go_back() -> None:
     story = Story()
-    tree = AssignedTree(root="s0", above=())
+    tree = FabricTree("s0")
     for revision, (job, epoch) in enumerate((("a", 3), ("b", 3), ("a", 2))):
-        wish = TreeWish(job=job, epoch=epoch, tree=tree)
+        wish = TreeWished(job=job, epoch=epoch, tree=tree)
         story.witness.told("s0", 1, TreeWishes(term=1, revision=revision, trees=(wish,)), 0.0)
     assert story.faults == [
         "a lease's epoch 3 was of job a, and is of job b",

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from inaproto.core.plan.aggregation_tree import SwitchAddress
-from inaproto.core.rendezvous.events import TreeState
 from inaproto.core.rendezvous.fabric.shapes import fault_of, tree_of
-from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree, LinkUp
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch, LinkUp
 from inaproto.errors import Infeasible
 from inaproto.units import PortId
+from inaproto.wire.messages.trees import FabricTree, TreeState
 from inaproto_controller.cluster.graph_file import parse_json
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.planning.fabric_trees import FabricTrees

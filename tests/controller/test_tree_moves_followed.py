@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from inaproto.core.migration.events import JobView, Phase
 from inaproto.core.migration.moves import MOVES_MAX, Moves
-from inaproto.core.rendezvous.events import TreeState, TreeWished
-from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.wire.messages.trees import FabricTree, TreeState, TreeWished
 
 JOB = "train"
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from inaproto.core.rendezvous.events import TreeState
-from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.wire.messages.trees import FabricTree, TreeState
 from inaproto_controller.cluster.model import CLUSTER, measured
 from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.fabric_trees import FabricTrees

@@ -13,7 +13,7 @@ import trio.testing
 from inaproto.errors import DecodeError
 from inaproto.wire.control_messages import Message
 from inaproto.wire.messages.slots import Outcome, SlotAnswer
-from inaproto.wire.messages.trees import TreeRecord, TreeReport, TreeWishes
+from inaproto.wire.messages.trees import TreeReport, TreeState, TreeWishes
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.service.controller import NotLeading
 from inaproto_controller.service.store.records import PutRecord
@@ -150,7 +150,7 @@ async def test_a_report_of_several_messages_counts_when_its_last_has_come() -> N
     its = service()
     leading(its)
     pages = [
-        tuple(TreeRecord(job=job, hosts=("h0", "h2"), epoch=0, phase="standing") for job in of)
+        tuple(TreeState(job=job, hosts=("h0", "h2"), epoch=0, phase="standing") for job in of)
         for of in ("ab", "c", "d")
     ]
     async with trio.open_nursery() as nursery:

@@ -6,7 +6,7 @@ import json
 
 from inaproto.core.migration.events import JobRecord, MigrationRecord, Tree
 from inaproto.core.migration.numbers import StoredTrees
-from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.wire.messages.trees import FabricTree
 from inaproto_controller.service.trees.store import decode_record, encode_record
 
 TREE = FabricTree("spine", (("leaf", "mid"), ("mid", "spine")), ("mid",))

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import trio
 
-from inaproto.core.rendezvous.events import TreeState, TreeWished
 from inaproto.daemon.net.control_address import UnixDoor
 from inaproto.daemon.net.controller_link import ControllerLink
 from inaproto.daemon.net.names import AGENTS_SOCKET
@@ -24,6 +23,7 @@ from inaproto.daemon.switch.lent_slots import LentSlots
 from inaproto.daemon.switch.tree_grants import TreeGrants
 from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.units import S
+from inaproto.wire.messages.trees import TreeState, TreeWished
 
 ROOT: Final = "spine0"
 HOSTS: Final = ("h0", "h1", "h2", "h3")

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.core.rendezvous.events import TreeState, TreeWished
 from inaproto.daemon.settings.config import SwitchSettings
 from inaproto.daemon.settings.fabric_file import Place
 from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.daemon.switch.daemon import Switch
 from inaproto.errors import ConfigError
 from inaproto.ports import FramePort, PortClosed
+from inaproto.wire.messages.trees import TreeState, TreeWished
 from inaproto_adapters.memory import MemoryFramePort
 from tests.clusters.fabrics import NESTED, SEATS, tree_of_root, two_spines
 from tests.clusters.jobs import WEATHER, Job

@@ -17,12 +17,12 @@ import numpy as np
 import trio
 
 import inaproto
-from inaproto.core.rendezvous.events import TreeWished
 from inaproto.daemon.host.daemon import HostDaemon, run_host
 from inaproto.daemon.settings.config import HostSettings
 from inaproto.daemon.settings.fabric_file import Fabric, load_fabric
 from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.ports import Nic, load_adapter
+from inaproto.wire.messages.trees import TreeWished
 from inaproto_hil.rigs.fork_server import ForkedProcess, fork_server
 from tests.child_processes import end_forked
 from tests.clusters.fabric import RunningFabric

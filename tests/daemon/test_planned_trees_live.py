@@ -23,7 +23,6 @@ import trio
 import inaproto
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous.fabric.shapes import tree_of
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.switch.aggregator import DATA_OPCODES
 from inaproto.daemon.host.daemon import HostDaemon, run_host
 from inaproto.daemon.settings.config import HostSettings
@@ -31,6 +30,7 @@ from inaproto.daemon.settings.fabric_file import Fabric, fabric_of
 from inaproto.ports import FramePort, FramePortCapabilities, Nic, PortCounters, load_adapter
 from inaproto.units import Frames
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
+from inaproto.wire.messages.trees import FabricTree
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import RoceRun, decode_runs
 from inaproto_controller.planning.paring.live_trees import LiveTree, LiveTrees

@@ -14,11 +14,10 @@ import pytest
 import trio
 
 from inaproto.core.host.engines.two_paths import INA, Binding
-from inaproto.core.rendezvous.events import TreeState
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.daemon.switch.daemon import Switch
 from inaproto.units import Instant, OpIndex
+from inaproto.wire.messages.trees import FabricTree, TreeState
 from tests.clusters.fabrics import SEATS, tree_of_root, two_spines
 from tests.clusters.jobs import WEATHER, Job, daemon
 from tests.clusters.memory import DIRECTORY, MemoryCluster, run_world

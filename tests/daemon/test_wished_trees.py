@@ -9,12 +9,11 @@ from typing import Final
 import pytest
 import trio
 
-from inaproto.core.rendezvous.events import TreeState
 from inaproto.daemon.net.control_stream import ControlStream
 from inaproto.daemon.net.controller_link import _send
 from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.wire.messages.controller import AgentWelcome
-from inaproto.wire.messages.trees import TreeRecord, TreeReport
+from inaproto.wire.messages.trees import TreeReport, TreeState
 
 WELCOME: Final = AgentWelcome(term=1, report_ms=1000, trees=True)
 
@@ -65,7 +64,7 @@ async def test_what_cannot_be_told_is_logged_and_ends_nothing(caplog: pytest.Log
     here, there = socket.socketpair()
     stream = ControlStream(here)
     names = tuple(f"h{number}".ljust(128, "x") for number in range(9000))
-    record = TreeRecord(job="j", hosts=names, epoch=1, phase="standing")
+    record = TreeState(job="j", hosts=names, epoch=1, phase="standing")
     with caplog.at_level(logging.ERROR):
         _send(stream, TreeReport(term=1, revision=1, trees=(record,)))
     assert "the controller is not told: control tree_report" in caplog.text

@@ -60,11 +60,10 @@ from inaproto.wire.messages.switch import (
     VirtualConnection,
 )
 from inaproto.wire.messages.trees import (
-    AboveRecord,
-    AssignedTree,
-    TreeRecord,
+    FabricTree,
     TreeReport,
-    TreeWish,
+    TreeState,
+    TreeWished,
     TreeWishes,
 )
 from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
@@ -313,23 +312,23 @@ _MESSAGES: Final = (
         term=2,
         revision=3,
         trees=(
-            TreeWish(
+            TreeWished(
                 job="a",
                 epoch=4,
-                tree=AssignedTree(
-                    root="spine1",
-                    above=(AboveRecord(switch="leaf0", above="spine1"),),
+                tree=FabricTree(
+                    "spine1",
+                    (("leaf0", "spine1"),),
                     passing=("leaf0",),
                 ),
             ),
-            TreeWish(job="b", epoch=2),
+            TreeWished(job="b", epoch=2),
         ),
     ),
     TreeReport(
         id=15,
         term=2,
         revision=3,
-        trees=(TreeRecord(job="a", hosts=("h0", "h1"), epoch=4, phase="standing", pool="shared@spine1"),),
+        trees=(TreeState(job="a", hosts=("h0", "h1"), epoch=4, phase="standing", pool="shared@spine1"),),
     ),
     ModelJoin(id=16, model="digits", pid=4711),
     ModelPulled(id=17, clock=4, model_clock=3, oldest=3, newest=5, staleness=1),

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.switch.accelerator import Accelerator, AcceleratorConfig
 from inaproto.errors import ConfigError
 from inaproto.sim.frames.draw.racks import along_a_further_root, draw_racks
@@ -20,6 +19,7 @@ from inaproto.sim.frames.draw.topology import (
     node_names,
 )
 from inaproto.sim.frames.world import World
+from inaproto.wire.messages.trees import FabricTree
 from tests.seeds import seeds
 from tests.sim.worlds import run
 

@@ -8,7 +8,7 @@ import pytest
 
 from inaproto.core.plan.aggregation_tree import SwitchAddress, TreeSwitch
 from inaproto.core.rendezvous.fabric.shapes import tree_of
-from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch
 from inaproto.errors import ConfigError
 from inaproto.sim.campaign.kinds import FRAME_KINDS, draw_kind, kind_of
 from inaproto.sim.frames.draw.racks import draw_racks
@@ -23,6 +23,7 @@ from inaproto.sim.frames.draw.topology import (
     node_names,
     parse_topology,
 )
+from inaproto.wire.messages.trees import FabricTree
 
 
 def test_a_fat_tree_of_4_has_13_switches_in_its_active_tree() -> None:

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.core.rendezvous.fabric.shapes import plan_of
-from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree, LinkUp
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch, LinkUp
 from inaproto.units import PortId
+from inaproto.wire.messages.trees import FabricTree
 from tests.unit.test_tree_control import switch
 
 

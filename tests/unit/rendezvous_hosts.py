@@ -26,7 +26,6 @@ from inaproto.core.rendezvous.events import (
     WantRing,
     Woke,
 )
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.rendezvous.jobs import Phase
 from inaproto.core.rendezvous.rendezvous import Rendezvous
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing
@@ -45,6 +44,7 @@ from inaproto.wire.control_messages import (
     Ready,
     encode_message,
 )
+from inaproto.wire.messages.trees import FabricTree
 from tests.unit.rendezvous_fabrics import fabric_adding
 from tests.unit.rendezvous_members import hello, member
 

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from inaproto.core.rendezvous.events import (
-    MemberParked,
-    RendezvousAction,
-    RingStands,
-    Send,
-    TreeState,
-    TreesWished,
-    TreeWished,
-)
-from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.rendezvous.events import MemberParked, RendezvousAction, RingStands, Send, TreesWished
 from inaproto.core.rendezvous.tree_moves import stands
 from inaproto.wire.messages.ina import InaParked
 from inaproto.wire.messages.switch import PoolSpec
+from inaproto.wire.messages.trees import FabricTree, TreeState, TreeWished
 from tests.unit.rendezvous_hosts import World
 from tests.unit.test_rendezvous_shared import joined
 

@@ -20,7 +20,6 @@ from inaproto.core.rendezvous.events import (
     SessionEnded,
     SessionId,
     TreesWished,
-    TreeWished,
     WelcomeHost,
     Woke,
 )
@@ -42,12 +41,12 @@ from inaproto.core.rendezvous.fabric.events import (
     TrunkSaid,
 )
 from inaproto.core.rendezvous.fabric.one_switch import ALONE, OneSwitch
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.steps import Steps
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Closed, Failed, Halt, Left, Message, Ring, Start
 from inaproto.wire.messages.ina import InaParked, InaStands
+from inaproto.wire.messages.trees import FabricTree, TreeWished
 from tests.unit.rendezvous_fabrics import TWO_SPINES
 from tests.unit.rendezvous_hosts import World, sent
 from tests.unit.rendezvous_members import hello, ip

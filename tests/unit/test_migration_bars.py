@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from inaproto.core.migration.bars import REMEMBERED, Bars
-from inaproto.core.rendezvous.events import TreePhase, TreeState, TreeWished
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.units import Instant, S
+from inaproto.wire.messages.trees import FabricTree, TreePhase, TreeState, TreeWished
 
 SPINE: Final = FabricTree("spine")
 BARRED: Final = {"a": frozenset({SPINE})}

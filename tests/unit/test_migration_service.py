@@ -18,11 +18,10 @@ from inaproto.core.migration.service_events import (
     TreesPlanned,
     Woke,
 )
-from inaproto.core.rendezvous.events import TreeState
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.steps import Steps
 from inaproto.units import Instant
 from inaproto.wire.messages.slots import Lease, Order, Outcome, SlotAnswer
+from inaproto.wire.messages.trees import FabricTree, TreeState
 
 
 class Service:

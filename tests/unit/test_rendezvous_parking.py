@@ -6,12 +6,11 @@ from typing import Any, Final
 
 import pytest
 
-from inaproto.core.rendezvous.events import TreeState
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.switch.accelerator import RemoveRing
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Halt, Start
 from inaproto.wire.messages.ina import InaPark, InaStands
+from inaproto.wire.messages.trees import FabricTree, TreeState
 from tests.unit.rendezvous_fabrics import TWO_SPINES
 from tests.unit.rendezvous_hosts import World, sent
 from tests.unit.rendezvous_tree_moves import (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from inaproto.core.rendezvous.events import Noted, Send, TreeState, TreesWished, WantRing
+from inaproto.core.rendezvous.events import Noted, Send, TreesWished, WantRing
 from inaproto.core.rendezvous.fabric.events import StartAsked
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing
 from inaproto.wire.control_messages import Start
 from inaproto.wire.messages.ina import InaPark, InaStands
 from inaproto.wire.messages.switch import PoolSpec
+from inaproto.wire.messages.trees import TreeState
 from tests.unit.rendezvous_fabrics import TWO_SPINES
 from tests.unit.rendezvous_hosts import World, sent
 from tests.unit.rendezvous_tree_moves import (

@@ -14,16 +14,15 @@ from inaproto.core.rendezvous.events import (
     RendezvousAction,
     RingStands,
     RoomMade,
-    TreeState,
     WantRing,
 )
 from inaproto.core.rendezvous.fabric.control import SWITCH_LOST, TRUNK_LOST
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.rendezvous.tree_moves import stands
 from inaproto.core.switch.accelerator import RemoveRing, RingFault, RingRefused
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Failed, Halt, Ready, Ring, Start
 from inaproto.wire.messages.ina import InaPark, InaParked, InaStands
+from inaproto.wire.messages.trees import FabricTree, TreeState
 from tests.unit.rendezvous_fabrics import CROSSED, IN_TURN, OTHER, OTHER_PLAN, THREE_LEAVES, TWO_SPINES
 from tests.unit.rendezvous_hosts import World, sent
 from tests.unit.rendezvous_tree_moves import (

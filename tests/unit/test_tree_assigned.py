@@ -28,10 +28,11 @@ from inaproto.core.rendezvous.fabric.events import (
     TrunkSaid,
 )
 from inaproto.core.rendezvous.fabric.shapes import plan_of, roles_of, shape_of
-from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree, LinkUp
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch, LinkUp
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant, PortId, S
+from inaproto.wire.messages.trees import FabricTree
 from tests.unit.test_tree_control import RING, Controlled, ip, spec, start, switch
 
 OTHER_RING = 8

@@ -47,6 +47,7 @@ from inaproto.wire.messages.client import AllReduce, Done, Join, Ok
 from inaproto.wire.messages.clocks import CLOCK_MAX, Clocks, ClocksKind, WorkerId
 from inaproto.wire.messages.models import Epoch, EpochKind
 from inaproto.wire.messages.switch import InputKind, NoteKind, VirtualConnection
+from inaproto.wire.messages.trees import TreeKind
 
 OUT = OutAddress(mac=b"\x52\x54\0\0\0\1", ip=b"\x0a\0\0\1", qpn=17, psn=0x100)
 INTO = IntoAddress(
@@ -108,6 +109,8 @@ def values_of(kind: control_fields.Kind) -> st.SearchStrategy[Any]:
             return st.integers(0, 0xFFFF) | records_of(VirtualConnection)
         case NoteKind():
             return st.tuples(st.integers(0, 0xFFFF), records_of(VirtualConnection))
+        case TreeKind(cls):
+            return records_of(cls).map(lambda said: kind.take(control_fields.give_fields(said)))
         case control_fields.Record(cls):
             return records_of(cls)
         case control_fields.FreeMap():

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.rendezvous.events import TreeWished
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.daemon.switch.tree_records import TOLD_SWITCHES_MAX, wish_messages
 from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import decode_message, encode_message
 from inaproto.wire.messages.controller import AgentWelcome
-from inaproto.wire.messages.trees import TreeWishes
+from inaproto.wire.messages.trees import FabricTree, TreeWished, TreeWishes
 
 
 def tree(switches: int, number: int = 0, *, nbytes: int = 12) -> FabricTree:

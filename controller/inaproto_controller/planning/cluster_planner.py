@@ -41,7 +41,7 @@ class Resource(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TreeWish:
+class TreeWished:
     """A job with hosts, and which tree it has."""
 
     number: int
@@ -115,7 +115,7 @@ class ClusterPlanner:
         return self._entered[number][1]
 
     def build(
-        self, wishes: Sequence[TreeWish], barred: Mapping[int, Collection[TreeNames]]
+        self, wishes: Sequence[TreeWished], barred: Mapping[int, Collection[TreeNames]]
     ) -> dict[int, TreeNames]:
         """First trees for those without one. ``wishes``: all jobs with several hosts, by number, entered by
         :meth:`enter`; ``barred``: candidates that a job cannot have now."""
@@ -146,7 +146,7 @@ class ClusterPlanner:
             if root is not None
         }
 
-    def enter(self, wishes: Sequence[TreeWish]) -> None:
+    def enter(self, wishes: Sequence[TreeWished]) -> None:
         """Those are the jobs from now on."""
         wanted = {wish.number: wish.hosts for wish in wishes}
         for number, (hosts, _) in list(self._entered.items()):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.daemon.switch.tree_records import TOLD_SWITCHES_MAX
+from inaproto.wire.messages.trees import FabricTree
 from inaproto_controller.cluster.graph_network import GraphNetwork, GraphTree
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.planning.trees.shared_roots import Option

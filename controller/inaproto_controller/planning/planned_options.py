@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.errors import Infeasible
+from inaproto.wire.messages.trees import FabricTree
 from inaproto_controller.planning.fabric_trees import FabricOption, FabricTrees
 from inaproto_controller.planning.trees.shared_roots import Option
 

@@ -34,7 +34,7 @@ from inaproto_controller.cluster.desired import (
     Slot,
     TreeNames,
 )
-from inaproto_controller.planning.cluster_planner import ClusterPlanner, Resource, TreeWish
+from inaproto_controller.planning.cluster_planner import ClusterPlanner, Resource, TreeWished
 from inaproto_controller.service.observed import Agent, Observed, Phase, Presence
 
 HISTORY_MAX: Final = 1000
@@ -234,9 +234,9 @@ class _Plan:
                     own = tuple(slot for slot in slots if slot.agent == name)
                     self._give(job, GrantKind.TREE, name, own)
 
-    def _wishes(self) -> list[TreeWish]:
+    def _wishes(self) -> list[TreeWished]:
         return [
-            TreeWish(job.number, job.hosts, job.spec.model, job.tree)
+            TreeWished(job.number, job.hosts, job.spec.model, job.tree)
             for job in self._live()
             if len(job.hosts) > 1 and self._planner.hosts.issuperset(job.hosts)
         ]
@@ -249,7 +249,7 @@ class _Plan:
                 room[resource] -= 1
         return room
 
-    def _is_barred(self, wish: TreeWish, tree: TreeNames, room: dict[Resource, int]) -> bool:
+    def _is_barred(self, wish: TreeWished, tree: TreeNames, room: dict[Resource, int]) -> bool:
         summing = (self._observed.agent(name) for name in tree.switches if name in self._planner.summing)
         if not all(self._is_usable(agent) for agent in summing):
             return True

@@ -205,7 +205,7 @@ def _warm_controller() -> None:
 
         _load(psycopg)
     from inaproto_controller.cluster import graph_file
-    from inaproto_controller.planning.cluster_planner import ClusterPlanner, TreeWish
+    from inaproto_controller.planning.cluster_planner import ClusterPlanner, TreeWished
     from inaproto_controller.service import command, daemon
     from inaproto_controller.service.store import postgresql as postgresql_store
     from inaproto_controller.service.store import sqlite as sqlite_store
@@ -217,7 +217,7 @@ def _warm_controller() -> None:
         "links": [{"between": ["a", "s"]}, {"between": ["b", "s"]}],
     }
     planner = ClusterPlanner(graph_file.parse_json(json.dumps(cluster).encode()))
-    wishes = [TreeWish(1, ("a", "b"), None, None)]
+    wishes = [TreeWished(1, ("a", "b"), None, None)]
     planner.enter(wishes)
     planner.build(wishes, {})
 

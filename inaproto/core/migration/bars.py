@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from inaproto.core.rendezvous.events import TreeState, TreeWished
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.units import Instant
+from inaproto.wire.messages.trees import FabricTree, TreeState, TreeWished
 
 REMEMBERED: Final = 4
 """A bar is forgotten after so many times its length."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from inaproto.core.migration.events import JobView, Migration, Phase
-from inaproto.core.rendezvous.events import TreeState, TreeWished
+from inaproto.wire.messages.trees import TreeState, TreeWished
 
 INSTALLING: Final = "installing"
 """Its slots are there; its switches get the ring."""

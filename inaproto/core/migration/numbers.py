@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from inaproto.core.migration.events import MigrationRecord
-from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.wire.messages.trees import FabricTree
 
 
 class StoredTrees(NamedTuple):

@@ -74,10 +74,10 @@ from inaproto.core.migration.service_events import (
     Woke,
 )
 from inaproto.core.migration.wanted_roots import WantedRoots
-from inaproto.core.rendezvous.events import TreeState, TreeWished
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, S
 from inaproto.wire.messages.slots import SlotAnswer
+from inaproto.wire.messages.trees import TreeState, TreeWished
 
 MOVING: Final = ("parking", "parked", "moving")
 """Phases of a job that has no turn."""

@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 from inaproto.core.migration.events import MigrationConfig, MigrationView, ToSwitch
 from inaproto.core.migration.moves import Move, MovePhase
 from inaproto.core.migration.numbers import StoredTrees
-from inaproto.core.rendezvous.events import TreeState, TreeWished
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import MS, S
 from inaproto.wire.messages.slots import SlotAnswer, SlotsChanged
+from inaproto.wire.messages.trees import FabricTree, TreeState, TreeWished
 
 TERMS_MAX: Final = 1 << 32
 """No switch has heard of a term so far above ours: ours would begin after it, and run out of numbers."""

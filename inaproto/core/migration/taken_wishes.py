@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from inaproto.core.rendezvous.events import TreeState, TreeWished
 from inaproto.units import Instant
+from inaproto.wire.messages.trees import TreeState, TreeWished
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from inaproto.core.rendezvous.events import (
     RingStands,
     Send,
     SessionId,
-    TreeState,
     WantRing,
     WelcomeHost,
     Woke,
@@ -62,6 +61,7 @@ from inaproto.errors import Blame
 from inaproto.units import Instant
 from inaproto.wire.control_messages import Start
 from inaproto.wire.messages.ina import InaStands
+from inaproto.wire.messages.trees import TreeState
 
 ControlEvent = HostEvent | SwitchEvent
 """What hosts, a controller and the clock say, and what switches do."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NewType
+from typing import NewType
 
-from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch
 from inaproto.core.rendezvous.path_costs import IN_DEGREE_DEFAULT, LinkFigures
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.switch.ring_spec import RingSpec
@@ -30,6 +30,7 @@ from inaproto.wire.control_messages import (
 )
 from inaproto.wire.messages.ina import InaParked
 from inaproto.wire.messages.switch import PoolSpec
+from inaproto.wire.messages.trees import FabricTree, TreeState, TreeWished
 
 SessionId = NewType("SessionId", int)
 """One connection of a host daemon; never used twice."""
@@ -169,20 +170,6 @@ class MemberRegroups:
 
     session: SessionId
     message: Regroup
-
-
-@dataclass(frozen=True, slots=True)
-class TreeWished:
-    """Where the ring through the switches of a job on the path ``shared`` is to stand."""
-
-    job: str
-    epoch: int
-    """Epoch of the wish: what is reported of the job's tree says which one it follows. Greater than 0."""
-    tree: FabricTree | None
-    """None: nowhere, all goes by the base ring."""
-    anew: bool = False
-    """Whether it moves even if that tree adds in another order: then the generation of the job's rings ends,
-    and the next one begins there. Else it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,27 +329,6 @@ class RegroupingView:
     phase: str
     came: tuple[int, ...]
     awaited: tuple[int, ...]
-
-
-TreePhase = Literal["standing", "parking", "parked", "moving", "refused"]
-"""``parking``: its hosts have been asked to end what they do there; ``parked``: no switch has it;
-``moving``: switches get it; ``refused``: one has not taken it, or has lost it, and the base ring has all."""
-
-
-@dataclass(frozen=True, slots=True)
-class TreeState:
-    """Where the ring through the switches is, of a job on the path ``shared`` that has two hosts or more."""
-
-    job: str
-    hosts: tuple[str, ...]
-    """Names of its hosts, by position."""
-    epoch: int
-    """Epoch of the wish that it follows; 0: none, it is on the fabric's own tree."""
-    phase: TreePhase
-    pool: str = ""
-    """Pool whose slots it has by turns there; empty while it has none."""
-    reason: str = ""
-    """Why it is refused; or whom a ring that parks waits for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,19 +18,6 @@ from inaproto.units import PortId
 
 _NO_PORT: Final = PortId(0)
 
-Link = tuple[str, str]
-"""Two switches, the lower first: the one farther from the root."""
-
-
-class FabricTree(NamedTuple):
-    """Switches, rooted; the links between them are the fabric's."""
-
-    root: str
-    above: tuple[Link, ...] = ()
-    """Each switch of the tree but the root with the one above it, sorted."""
-    passing: tuple[str, ...] = ()
-    """Those of them that add nothing up for this tree and send on what is added below them, sorted."""
-
 
 class LinkUp(NamedTuple):
     """From a switch to one above it."""

@@ -20,10 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.rendezvous.recovery import RETURN_FIRST_NS, RETURN_LAST_NS
 from inaproto.units import Instant
 from inaproto.wire.messages.switch import PoolSpec
+from inaproto.wire.messages.trees import FabricTree
 
 
 class TreeIs(Enum):

@@ -59,7 +59,6 @@ from inaproto.core.rendezvous.events import (
     SessionEnded,
     SessionId,
     ShuttingDown,
-    TreeState,
     TreesWished,
     WelcomeHost,
     Woke,
@@ -83,6 +82,7 @@ from inaproto.wire.control_messages import (
     error_message,
     failed_message,
 )
+from inaproto.wire.messages.trees import TreeState
 
 HELLO_REFUSED: Final = "hello_refused"
 

@@ -24,7 +24,6 @@ from inaproto.core.rendezvous.events import (
     RingStands,
     Send,
     SessionId,
-    TreeWished,
 )
 from inaproto.core.rendezvous.jobs import Job, Phase, Seat, process_of
 from inaproto.core.rendezvous.link_measures import LinkMeasures
@@ -42,6 +41,7 @@ from inaproto.wire.control_messages import (
     Message,
     error_message,
 )
+from inaproto.wire.messages.trees import TreeWished
 
 K = TypeVar("K")
 

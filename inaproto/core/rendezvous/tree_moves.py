@@ -33,13 +33,10 @@ from inaproto.core.rendezvous.events import (
     Noted,
     RendezvousAction,
     RingStands,
-    TreeState,
     TreesWished,
-    TreeWished,
     WantRing,
 )
 from inaproto.core.rendezvous.fabric.shapes import plan_of, shape_of
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.rendezvous.job_tree import TreeIs
 from inaproto.core.rendezvous.jobs import Job, Phase, ring_spec
 from inaproto.core.rendezvous.state import State
@@ -49,6 +46,7 @@ from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Message, Start
 from inaproto.wire.messages.ina import POOL_DEFAULT, InaPark, InaStands
 from inaproto.wire.messages.switch import PoolSpec
+from inaproto.wire.messages.trees import FabricTree, TreeState, TreeWished
 
 
 class TreeMoves:

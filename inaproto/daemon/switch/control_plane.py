@@ -26,9 +26,7 @@ from inaproto.core.rendezvous.events import (
     SessionEnded,
     SessionId,
     ShuttingDown,
-    TreeState,
     TreesWished,
-    TreeWished,
     WelcomeHost,
     Woke,
 )
@@ -60,6 +58,7 @@ from inaproto.units import MS
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Message, Welcome
 from inaproto.wire.messages.probe import LinkProbed, LinkProbeWord
 from inaproto.wire.messages.switch import PoolSpec, RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
+from inaproto.wire.messages.trees import TreeState, TreeWished
 
 log = logging.getLogger("inaproto.switch")
 

@@ -26,7 +26,6 @@ from typing import Any, assert_never
 import trio
 
 from inaproto.ca.identity import Role
-from inaproto.core.rendezvous.events import TreeState, TreeWished
 from inaproto.core.switch.accelerator import (
     Accelerator,
     AcceleratorConfig,
@@ -58,6 +57,7 @@ from inaproto.daemon.switch.trunks import Trunks
 from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.errors import Blame, ConfigError, InvariantBroken
 from inaproto.ports import Link, RandomBits, StreamNetwork
+from inaproto.wire.messages.trees import TreeState, TreeWished
 
 log = logging.getLogger("inaproto.switch")
 

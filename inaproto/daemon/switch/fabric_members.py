@@ -12,8 +12,8 @@ from typing import Any, Final
 import trio
 
 from inaproto.core.rendezvous.fabric.events import TreeControlView
-from inaproto.core.rendezvous.fabric_tree import Link
 from inaproto.daemon.settings.fabric_file import FabricEntry, Place
+from inaproto.wire.messages.trees import Link
 
 log = logging.getLogger("inaproto.switch")
 

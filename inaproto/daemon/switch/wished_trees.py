@@ -7,6 +7,7 @@ Here are the messages: what is reported of many jobs goes in several pages.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, assert_never
 
 from inaproto.core.migration.taken_wishes import (
@@ -19,13 +20,12 @@ from inaproto.core.migration.taken_wishes import (
     WishesCame,
     WishEvent,
 )
-from inaproto.core.rendezvous.events import TreeState, TreeWished
-from inaproto.daemon.switch.tree_records import state_record, wish_of
+from inaproto.daemon.switch.tree_records import REASON_CHARACTERS
 from inaproto.units import Instant
 from inaproto.wire.control import MESSAGE_BYTES_MAX
 from inaproto.wire.control_messages import Message
 from inaproto.wire.messages.controller import AgentWelcome
-from inaproto.wire.messages.trees import TREES_MAX, TreeRecord, TreeReport, TreeWishes
+from inaproto.wire.messages.trees import TREES_MAX, TreeReport, TreeState, TreeWished, TreeWishes
 
 PAGE_BYTES: Final = MESSAGE_BYTES_MAX // 2
 FIELD_BYTES: Final = 8
@@ -58,8 +58,7 @@ class WishedTrees:
         self._step(Disconnected())
 
     def heard(self, message: TreeWishes) -> None:
-        wishes = tuple(map(wish_of, message.trees))
-        self._step(WishesCame(message.term, message.revision, wishes, message.part, message.parts))
+        self._step(WishesCame(message.term, message.revision, message.trees, message.part, message.parts))
 
     def changed(self) -> None:
         """Where jobs are may have changed."""
@@ -80,7 +79,7 @@ class WishedTrees:
     def _report(self, term: int, revision: int, states: Sequence[TreeState]) -> None:
         if self._send is None:
             return
-        *first, last = _pages(tuple(map(state_record, states)))
+        *first, last = _pages([replace(one, reason=one.reason[:REASON_CHARACTERS]) for one in states])
         for page in first:
             self._send(TreeReport(term=term, revision=revision, trees=page, more=True))
         self._send(TreeReport(term=term, revision=revision, trees=last))
@@ -98,9 +97,9 @@ class WishedTrees:
         }
 
 
-def _pages(records: Sequence[TreeRecord]) -> list[tuple[TreeRecord, ...]]:
+def _pages(records: Sequence[TreeState]) -> list[tuple[TreeState, ...]]:
     """Each fits in a message; one at least."""
-    pages: list[list[TreeRecord]] = [[]]
+    pages: list[list[TreeState]] = [[]]
     left = PAGE_BYTES
     for record in records:
         texts = (record.job, record.pool, record.reason, *record.hosts)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from inaproto.core.host.engines.two_paths import TwoPaths
-from inaproto.core.rendezvous.events import TreeState, TreesWished, TreeWished
-from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.rendezvous.events import TreesWished
 from inaproto.sim.frames.draw.swarm import JobConfig, TreeMove
+from inaproto.wire.messages.trees import FabricTree, TreeState, TreeWished
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.ring import HostRing

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from inaproto.core.rendezvous.fabric.shapes import roles_of
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.switch.aggregator import bytes_needed
 from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.sim.frames.draw.swarm import JobConfig
@@ -18,6 +17,7 @@ from inaproto.sim.frames.notes import note_kind
 from inaproto.sim.frames.switch import SimSwitch, Trunk
 from inaproto.sim.kernel.fates import DrawnFates, LinkFates, RecordedFates
 from inaproto.units import Frames, PortId
+from inaproto.wire.messages.trees import FabricTree
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.world import World

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from heapq import heappop
 from typing import Final
 
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.switch.accelerator import Accelerator, AcceleratorConfig
 from inaproto.core.switch.ring_spec import FlowSpec
 from inaproto.faults.streams import Draws
@@ -42,6 +41,7 @@ from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.kernel.world import DIGEST_BYTES, RunResult, SimulatedWorld, StepCounts
 from inaproto.units import PSN_MASK, Frames
 from inaproto.wire.crc import crc32
+from inaproto.wire.messages.trees import FabricTree
 
 _NOTE: Final = struct.Struct("<qHHI")
 _FRAMES: Final = 0

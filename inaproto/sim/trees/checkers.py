@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from inaproto.core.migration.service_events import PlanTrees, ServiceView, TellRoot, TreesPlanned
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.trees.rings import Installed, Ring, switches_of
 from inaproto.wire.messages.slots import Lease, Order, SlotRequest
+from inaproto.wire.messages.trees import FabricTree
 
 if TYPE_CHECKING:
     from inaproto.sim.trees.controller import TreesController

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.errors import ConfigError
 from inaproto.sim.kernel.config import TimedFault, WordsConfig
 from inaproto.units import MS
+from inaproto.wire.messages.trees import FabricTree
 
 
 class FaultKind(StrEnum):

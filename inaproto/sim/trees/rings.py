@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from inaproto.core.rendezvous.events import TreePhase, TreeState, TreeWished
-from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.wire.messages.trees import FabricTree, TreePhase, TreeState, TreeWished
 
 if TYPE_CHECKING:
     from inaproto.sim.trees.config import TreesJob

@@ -27,7 +27,6 @@ from inaproto.core.migration.taken_wishes import (
     WishesCame,
     WishEvent,
 )
-from inaproto.core.rendezvous.events import TreeWished
 from inaproto.errors import Blame
 from inaproto.sim.kernel.machine import Machine, Timer
 from inaproto.sim.kernel.violated import Violated
@@ -35,6 +34,7 @@ from inaproto.sim.trees.config import switch_name
 from inaproto.sim.trees.rings import Ring
 from inaproto.sim.trees.words import ReportPage, Welcome
 from inaproto.wire.messages.slots import Lease, SlotRequest
+from inaproto.wire.messages.trees import TreeWished
 
 if TYPE_CHECKING:
     from inaproto.sim.trees.sessions import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inaproto.core.rendezvous.events import TreeState
+from inaproto.wire.messages.trees import TreeState
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from inaproto.core.migration.service_events import PlanTrees, TreesPlanned
-from inaproto.core.rendezvous.events import TreeWished
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.sim.kernel.fates import LinkFates
 from inaproto.sim.kernel.machine import Machine
 from inaproto.sim.kernel.words import WorldOfWords
@@ -28,6 +26,7 @@ from inaproto.sim.trees.rings import switches_of
 from inaproto.sim.trees.sessions import Sessions
 from inaproto.sim.trees.switch import TreesRoot, TreesSwitch
 from inaproto.units import MS
+from inaproto.wire.messages.trees import FabricTree, TreeWished
 
 _LOOK_EVENTS: Final = 16
 _ASK_AGAIN_NS: Final = 3 * MS

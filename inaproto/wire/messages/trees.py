@@ -13,10 +13,10 @@ Checks are of form alone. That only a fabric's root reports trees is for the con
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from inaproto.wire.messages.fields import Integer, Many, OneOf, Record, Text
-from inaproto.wire.messages.types import U32, U64, Explanation, Flag, Message, Name, Names, Secret
+from inaproto.wire.messages.types import U32, U64, Explanation, Flag, Message, Name, Names, Positive32, Secret
 
 TREES_MAX: Final = 1 << 12
 """Jobs in a message."""
@@ -24,10 +24,26 @@ TREE_SWITCHES_MAX: Final = 1 << 12
 PARTS_MAX: Final = 1 << 10
 """Messages that say all wishes, where one cannot carry them."""
 TreePhase = Literal["standing", "parking", "parked", "moving", "refused"]
+"""``parking``: its hosts have been asked to end what they do there; ``parked``: no switch has it;
+``moving``: switches get it; ``refused``: one has not taken it, or has lost it, and the base ring has all."""
 _PHASES: Final = ("standing", "parking", "parked", "moving", "refused")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Link = tuple[str, str]
+"""Two switches, the lower first: the one farther from the root."""
+
+
+class FabricTree(NamedTuple):
+    """Switches, rooted; the links between them are the fabric's."""
+
+    root: str
+    above: tuple[Link, ...] = ()
+    """Each switch of the tree but the root with the one above it, sorted."""
+    passing: tuple[str, ...] = ()
+    """Those of them that add nothing up for this tree and send on what is added below them, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
 class AboveRecord:
     """A switch of a tree, and the one above it there."""
 
@@ -35,7 +51,7 @@ class AboveRecord:
     above: Name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AssignedTree:
     root: Name
     above: Annotated[tuple[AboveRecord, ...], Many(Record(AboveRecord), TREE_SWITCHES_MAX)]
@@ -44,15 +60,32 @@ class AssignedTree:
     """Those of them that add nothing up for it, and send sums on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeWish:
+class TreeKind(Record):
+    """Kind of a tree, which travels as an ``AssignedTree``, in any order."""
+
+    def take(self, value: Any) -> FabricTree:
+        said: AssignedTree = super().take(value)
+        above = tuple(sorted((one.switch, one.above) for one in said.above))
+        return FabricTree(said.root, above, tuple(sorted(set(said.passing))))
+
+    def give(self, value: FabricTree) -> Any:
+        above = tuple(AboveRecord(*link) for link in value.above)
+        return super().give(AssignedTree(value.root, above, value.passing))
+
+
+@dataclass(frozen=True, slots=True)
+class TreeWished:
+    """Where the ring through the switches of a job on the path ``shared`` is to stand."""
+
     job: Name
-    epoch: Annotated[int, Integer(1, 0xFFFF_FFFF)]
-    """Epoch of the lease of its tree; without a tree, of that which it had."""
-    tree: Annotated[AssignedTree, Record(AssignedTree)] | None = None
-    """None: it shall have none, and its hosts sum."""
+    epoch: Positive32
+    """Epoch of the wish, that of the lease of its tree; without a tree, of that which it had. What is
+    reported of the job's tree says which one it follows."""
+    tree: Annotated[FabricTree, TreeKind(AssignedTree)] | None = None
+    """None: nowhere, its hosts sum."""
     anew: Flag = False
-    """Whether to follow it even if it adds in another order: the job's rings begin anew for it."""
+    """Whether it moves even if that tree adds in another order: then the generation of the job's rings ends,
+    and the next one begins there. Else it is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,24 +95,26 @@ class TreeWishes(Message, type="tree_wishes"):
     term: U64
     revision: U64
     """Grows within a term."""
-    trees: Annotated[tuple[TreeWish, ...], Many(Record(TreeWish), TREES_MAX)]
+    trees: Annotated[tuple[TreeWished, ...], Many(Record(TreeWished), TREES_MAX)]
     part: Annotated[int, Integer(0, PARTS_MAX - 1)] = 0
     """From 0; all parts of a revision together are the wishes."""
     parts: Annotated[int, Integer(1, PARTS_MAX)] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeRecord:
-    """Where a job on the path ``shared`` is."""
+@dataclass(frozen=True, slots=True)
+class TreeState:
+    """Where the ring through the switches is, of a job on the path ``shared`` that has two hosts or more."""
 
     job: Name
     hosts: Names
+    """Names of its hosts, by position."""
     epoch: U32
-    """Epoch of the wish that its phase is about; 0: there was none."""
+    """Epoch of the wish that it follows; 0: none, it is on the fabric's own tree."""
     phase: Annotated[TreePhase, OneOf(_PHASES)]
     pool: Secret = ""
-    """Pool whose slots its ring has by turns; empty: it has no ring through the switches."""
+    """Pool whose slots it has by turns there; empty while it has none."""
     reason: Explanation = ""
+    """Why it is refused; or whom a ring that parks waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +126,6 @@ class TreeReport(Message, type="tree_report"):
 
     term: U64
     revision: U64
-    trees: Annotated[tuple[TreeRecord, ...], Many(Record(TreeRecord), TREES_MAX)]
+    trees: Annotated[tuple[TreeState, ...], Many(Record(TreeState), TREES_MAX)]
     more: Flag = False
     """The next one goes on with this."""

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.daemon.switch.tree_records import TOLD_SWITCHES_MAX
 from inaproto.errors import Infeasible
+from inaproto.wire.messages.trees import FabricTree
 from inaproto_controller.cluster.graph_topology import UNREACHABLE, GraphLink, GraphTopology
 from inaproto_controller.planning.paring.model import (
     ZERO,

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from inaproto.core.rendezvous.events import TreeState
-from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.wire.messages.trees import FabricTree, TreeState
 from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.fabric_trees import FabricOption, FabricTrees
 from inaproto_controller.planning.planned_options import PlannedOptions, Wanting

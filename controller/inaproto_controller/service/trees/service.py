@@ -45,7 +45,7 @@ from inaproto.core.migration.service_events import (
 )
 from inaproto.core.steps import Steps
 from inaproto.daemon.shell import Alarm, current_instant
-from inaproto.daemon.switch.tree_records import state_of, wish_messages
+from inaproto.daemon.switch.tree_records import wish_messages
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import MS
 from inaproto.wire.control_messages import Message
@@ -256,7 +256,7 @@ class TreeService:
     def heard(self, agent: str, message: SlotAnswer | SlotsChanged | TreeReport) -> None:
         """Raises ``DecodeError`` for what that switch cannot say."""
         if isinstance(message, TreeReport):
-            states = tuple(map(state_of, message.trees))
+            states = message.trees
             self._step(Reported(agent, message.term, message.revision, states, message.more))
         else:
             self._step(SwitchSaid(agent, message))

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from inaproto.core.migration.events import JobRecord, MigrationRecord, Tree
 from inaproto.core.migration.numbers import StoredTrees, numbers_in
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.errors import ConfigError, LocalMisuse
+from inaproto.wire.messages.trees import FabricTree
 
 FORMAT: Final = 1
 

@@ -62,12 +62,12 @@ from inaproto.core.rendezvous.fabric.events import (
 )
 from inaproto.core.rendezvous.fabric.shapes import links_of, roles_of, tree_of
 from inaproto.core.rendezvous.fabric.ways import NOT_SAID, Obstacle, Ways
-from inaproto.core.rendezvous.fabric_tree import FabricTree, Link
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant, S
 from inaproto.wire.messages.switch import Role
+from inaproto.wire.messages.trees import FabricTree, Link
 
 SWITCH_LOST: Final = "switch lost"
 """Rule of the fault of a ring one of whose switches is gone."""

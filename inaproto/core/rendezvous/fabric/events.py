@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from inaproto.core.rendezvous.events import RoomMade, Send
-from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree, Link
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import S
 from inaproto.wire.control_messages import Start
 from inaproto.wire.messages.ina import InaStands
+from inaproto.wire.messages.trees import FabricTree, Link
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from inaproto.core.plan.aggregation_tree import TreeSwitch, compose_roles
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous.fabric.events import TreeControlConfig
-from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree, Link
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import PortId
 from inaproto.wire.messages.switch import Role
+from inaproto.wire.messages.trees import FabricTree, Link
 
 
 def roles_of(

@@ -16,7 +16,7 @@ from typing import Final
 
 from inaproto.core.plan.aggregation_tree import TreeSwitch
 from inaproto.core.rendezvous.fabric.shapes import links_of
-from inaproto.core.rendezvous.fabric_tree import Link
+from inaproto.wire.messages.trees import Link
 
 NOT_SAID: Final = "it has not come up yet"
 """Why a trunk is down of which its switch has said nothing."""

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.errors import ConfigError
 from inaproto.faults.weather import Weather
 from inaproto.units import US
+from inaproto.wire.messages.trees import FabricTree
 
 SWITCH_NODE: Final = 1000
 """Node number of the first switch in traces; those of the others follow."""
