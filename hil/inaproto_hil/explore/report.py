@@ -87,32 +87,41 @@ def shortest(variant: str, found: Search, states_max: int) -> Found | None:
 
 
 def report_of(variant: str, done: Search, found: Found | None) -> dict[str, Any]:
-    verdict, world = done.verdict, done.world
-    told = None
-    if found is not None:
-        told = {
-            "kind": found.counterexample.kind.name.lower(),
-            "rule": found.counterexample.rule,
-            "is_shortest": found.is_shortest,
-            "run": found.counterexample.run,
-            "aftermath": found.counterexample.aftermath,
-        }
+    world = done.world
     return {
         "version": VERSION,
         "variant": variant,
         "config": asdict(world.config),
         "violations": 0 if found is None else 1,
-        "counterexample": told,
+        "counterexample": None if found is None else told(found.counterexample, found.is_shortest),
         "assumptions": assumptions(world.config),
         "notes": notes(world.config),
+        **figures(done.verdict, done.seconds),
+        "local_states": {"switch": len(world.switch), "ranks": [len(rank) for rank in world.ranks]},
+        "memory_mib": memory_mib(),
+        "environment": environment.describe(),
+    }
+
+
+def told(found: engine.Counterexample, is_shortest: bool | None = None) -> dict[str, Any]:
+    """A counterexample of a report; ``is_shortest`` is None where all are."""
+    said = {} if is_shortest is None else {"is_shortest": is_shortest}
+    return {
+        "kind": found.kind.name.lower(),
+        "rule": found.rule,
+        **said,
+        "run": found.run,
+        "aftermath": found.aftermath,
+    }
+
+
+def figures(verdict: engine.Verdict, seconds: float) -> dict[str, Any]:
+    return {
         "states": verdict.states,
         "transitions": verdict.transitions,
         "finished_states": verdict.finished,
         "depth": verdict.depth,
-        "seconds": round(done.seconds, 3),
-        "local_states": {"switch": len(world.switch), "ranks": [len(rank) for rank in world.ranks]},
-        "memory_mib": memory_mib(),
-        "environment": environment.describe(),
+        "seconds": round(seconds, 3),
     }
 
 

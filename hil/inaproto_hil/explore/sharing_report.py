@@ -17,9 +17,9 @@ from inaproto.sim.explore import engine
 from inaproto.sim.explore.sharing.config import RANGES, SharingWorldConfig
 from inaproto.sim.explore.sharing.variants import SHARING_VARIANTS, sharing_config
 from inaproto.sim.explore.sharing.world import SharingWorld
+from inaproto_hil.explore.report import VERSION, figures, told
 from inaproto_hil.rigs import environment
 
-VERSION: Final = 1
 BOTH_RULES: Final = ("by-index", "equal-index")
 ASSUMED: Final = (
     "letters under way are in no order; timers expire when what they wait for can no longer come, but for "
@@ -61,20 +61,9 @@ def _report_of(name: str, world: SharingWorld, verdict: engine.Verdict, seconds:
         "rule": world.config.rule.value,
         "config": {size: getattr(world.config, size) for size in _sizes()},
         "violations": 0 if found is None else 1,
-        "counterexample": None
-        if found is None
-        else {
-            "kind": found.kind.name.lower(),
-            "rule": found.rule,
-            "run": found.run,
-            "aftermath": found.aftermath,
-        },
+        "counterexample": None if found is None else told(found),
         "assumptions": ASSUMED,
-        "states": verdict.states,
-        "transitions": verdict.transitions,
-        "finished_states": verdict.finished,
-        "depth": verdict.depth,
-        "seconds": round(seconds, 3),
+        **figures(verdict, seconds),
         "environment": environment.describe(),
     }
 
@@ -100,6 +89,6 @@ def _show(console: Console, report: dict[str, Any]) -> None:
         return
     console.print(f"\n{engine.Kind[found['kind'].upper()].value}: {escape(found['rule'])}", highlight=False)
     console.print(f"A shortest run, {len(found['run'])} steps:", highlight=False)
-    for number, told in enumerate(found["run"], 1):
-        text = told.replace("\n", "\n      ")
+    for number, step in enumerate(found["run"], 1):
+        text = step.replace("\n", "\n      ")
         console.print(f"  {number}. {escape(text)}", highlight=False, soft_wrap=True)

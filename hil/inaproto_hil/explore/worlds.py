@@ -19,7 +19,7 @@ from inaproto.sim.explore.migration.config import FAULTS, SCENARIOS
 from inaproto.sim.explore.models.config import RANGES, TREES, OverlayWorldConfig
 from inaproto.sim.explore.models.symmetry import NotAlike
 from inaproto.sim.explore.models.world import OverlayExplored
-from inaproto_hil.explore.report import VERSION, memory_mib, print_run, watched
+from inaproto_hil.explore.report import VERSION, figures, memory_mib, print_run, told, watched
 from inaproto_hil.rigs import environment
 
 
@@ -44,19 +44,21 @@ class NamedWorld:
     """The variants that are explored if none is named."""
 
 
-def _migration(variant: str, settings: Mapping[str, str], reduced: bool) -> Made:
-    known = ("capacity", "faults", *FAULTS)
-    numbers: dict[str, Any] = {}
+def _sizes(settings: Mapping[str, str], texts: Sequence[str], numbers: Sequence[str]) -> dict[str, Any]:
+    """The settings by name. Raises ``ConfigError`` for a name that is in neither, or no number."""
+    sizes: dict[str, Any] = {}
     for name, value in settings.items():
-        if name == "scenario":
-            numbers[name] = value
-        elif name not in known:
-            raise ConfigError(f"--set {name}: there are scenario, {', '.join(known)}")
-        elif not value.isdecimal():
+        if name not in (*texts, *numbers):
+            raise ConfigError(f"--set {name}: there are {', '.join((*texts, *numbers))}")
+        if name not in texts and not value.isdecimal():
             raise ConfigError(f"--set {name} must be a number, not {value!r}")
-        else:
-            numbers[name] = int(value)
-    config = migration_variants.migration_config(variant, reduced=reduced, **numbers)
+        sizes[name] = value if name in texts else int(value)
+    return sizes
+
+
+def _migration(variant: str, settings: Mapping[str, str], reduced: bool) -> Made:
+    sizes = _sizes(settings, ("scenario",), ("capacity", "faults", *FAULTS))
+    config = migration_variants.migration_config(variant, reduced=reduced, **sizes)
     return Made(migration_variants.migration_world(variant, config), asdict(config))
 
 
@@ -101,16 +103,7 @@ EXPLORED: Final = ("flat", "interior", "staleness", "torn-down", "abandoned", "p
 def _overlay(variant: str, settings: Mapping[str, str], reduced: bool) -> Made:
     if variant not in OVERLAYS:
         raise ConfigError(f"variant {variant!r} does not exist; there are {', '.join(OVERLAYS)}")
-    sizes: dict[str, Any] = dict(OVERLAYS[variant][2])
-    for name, value in settings.items():
-        if name in ("tree", "struck"):
-            sizes[name] = value
-        elif name not in RANGES:
-            raise ConfigError(f"--set {name}: there are tree, struck, {', '.join(RANGES)}")
-        elif not value.isdecimal():
-            raise ConfigError(f"--set {name} must be a number, not {value!r}")
-        else:
-            sizes[name] = int(value)
+    sizes = OVERLAYS[variant][2] | _sizes(settings, ("tree", "struck"), tuple(RANGES))
     config = OverlayWorldConfig(**sizes, reduced=reduced)
     shown = {name: getattr(config, name) for name in ("tree", "struck", *RANGES)}
     return Made(OverlayExplored(config), shown, must_end=True)
@@ -159,27 +152,15 @@ class NamedReport:
     is_shortest: bool
 
     def as_json(self) -> dict[str, Any]:
-        found = None
-        if self.counterexample is not None:
-            found = {
-                "kind": self.counterexample.kind.name.lower(),
-                "rule": self.counterexample.rule,
-                "is_shortest": self.is_shortest,
-                "run": self.counterexample.run,
-                "aftermath": self.counterexample.aftermath,
-            }
+        found = self.counterexample
         return {
             "version": VERSION,
             "world": self.world,
             "variant": self.variant,
             "config": self.config,
             "violations": 0 if found is None else 1,
-            "counterexample": found,
-            "states": self.verdict.states,
-            "transitions": self.verdict.transitions,
-            "finished_states": self.verdict.finished,
-            "depth": self.verdict.depth,
-            "seconds": round(self.seconds, 3),
+            "counterexample": None if found is None else told(found, self.is_shortest),
+            **figures(self.verdict, self.seconds),
             "memory_mib": memory_mib(),
             "environment": environment.describe(),
         }
