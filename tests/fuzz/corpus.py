@@ -48,7 +48,7 @@ from inaproto.wire.messages.model_connections import (
 )
 from inaproto.wire.messages.models import Attach, Epoch, Push, Reshaped, ShardState
 from inaproto.wire.messages.probe import LinkProbe, LinkProbed, LinkProbeWord
-from inaproto.wire.messages.slots import Lease, LeaseRenew, Order, Outcome, SlotAnswer, SlotRequest
+from inaproto.wire.messages.slots import Lease, Order, Outcome, SlotAnswer, SlotRequest
 from inaproto.wire.messages.switch import (
     FlowRecord,
     PoolSpec,
@@ -306,7 +306,6 @@ _MESSAGES: Final = (
         held=(_LEASE,),
         newest_term=1,
     ),
-    LeaseRenew(id=13, lease=_LEASE),
     TreeWishes(
         id=14,
         term=2,

@@ -32,6 +32,7 @@ from inaproto.core.migration.ledger import (
     FromController,
     LedgerAction,
     LedgerWoke,
+    NotHeld,
     Renew,
     SlotFreed,
     SlotLedger,
@@ -41,7 +42,7 @@ from inaproto.core.migration.ledger import (
     ToHost,
 )
 from inaproto.units import MS, Instant, S
-from inaproto.wire.messages.slots import Lease, NotHeld, Order
+from inaproto.wire.messages.slots import Lease, Order
 
 TRIP_NS = MS
 LEASE_NS = 2 * S

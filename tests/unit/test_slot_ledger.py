@@ -12,7 +12,9 @@ from inaproto.core.migration.ledger import (
     FromController,
     LedgerAction,
     LedgerWoke,
+    NotHeld,
     Renew,
+    Renewed,
     SlotFreed,
     SlotLedger,
     SlotLedgerConfig,
@@ -24,10 +26,8 @@ from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant
 from inaproto.wire.messages.slots import (
     Lease,
-    NotHeld,
     Order,
     Outcome,
-    Renewed,
     SlotAnswer,
     SlotRequest,
     SlotsChanged,

@@ -9,11 +9,8 @@ from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import Message, decode_message, encode_message
 from inaproto.wire.messages.slots import (
     Lease,
-    LeaseRenew,
-    NotHeld,
     Order,
     Outcome,
-    Renewed,
     SlotAnswer,
     SlotRequest,
     SlotsChanged,
@@ -33,13 +30,6 @@ SAID: dict[bytes, Message] = {
     ),
     b"\x85\xa1v\x01\xa4type\xa9slot_hint\xa2id\x00\xa6switch\xa5leaf0\xa4boot\xa2b1": (
         SlotsChanged("leaf0", "b1")
-    ),
-    b"\x84\xa1v\x01\xa4type\xablease_renew\xa2id\x00\xa5lease" + _TREE: LeaseRenew(LEASE),
-    b"\x85\xa1v\x01\xa4type\xadlease_renewed\xa2id\x00\xa5lease" + _TREE + b"\xa8lease_ns\x05": (
-        Renewed(LEASE, 5)
-    ),
-    b"\x85\xa1v\x01\xa4type\xaalease_gone\xa2id\x00\xa5lease" + _TREE + b"\xa4boot\xa2b1": NotHeld(
-        LEASE, "b1"
     ),
 }
 

@@ -27,10 +27,8 @@ from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, S
 from inaproto.wire.messages.slots import (
     Lease,
-    NotHeld,
     Order,
     Outcome,
-    Renewed,
     SlotAnswer,
     SlotRequest,
     SlotsChanged,
@@ -93,6 +91,22 @@ LedgerEvent = FromController | ControllerArrived | Renew | CapacityTold | Ledger
 @dataclass(frozen=True, slots=True)
 class ToController:
     message: SlotAnswer | SlotsChanged
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The lease is renewed for ``lease_ns``."""
+
+    lease: Lease
+    lease_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotHeld:
+    """The lease that a host would renew is not here (any more)."""
+
+    lease: Lease
+    boot: str
 
 
 @dataclass(frozen=True, slots=True)

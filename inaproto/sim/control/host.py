@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inaproto.core.migration.ledger import Renew
+from inaproto.core.migration.ledger import NotHeld, Renew, Renewed
 from inaproto.sim.control.node import Node
 from inaproto.sim.control.seat import SimSeat
 from inaproto.sim.control.words import (
@@ -17,7 +17,6 @@ from inaproto.sim.control.words import (
     ToSeat,
 )
 from inaproto.wire.messages.sharing import PeerMessage, Seat, SeatMessage
-from inaproto.wire.messages.slots import NotHeld, Renewed
 
 if TYPE_CHECKING:
     from inaproto.sim.control.world import ControlWorld

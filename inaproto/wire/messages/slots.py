@@ -1,8 +1,6 @@
 """What is said about the slots of switches (MINA section IV-A).
 
 controller -> switch: SlotRequest. switch -> controller: SlotAnswer, and unasked SlotsChanged.
-host -> switch: LeaseRenew, for each switch of a tree that one of its jobs uses. switch -> host: Renewed,
-NotHeld.
 
 Checks are of form alone; what they mean is for :mod:`inaproto.core.migration.ledger` to say.
 """
@@ -14,7 +12,7 @@ from enum import Enum
 from typing import Annotated, Final
 
 from inaproto.wire.messages.fields import Choice, Integer, Many, Record
-from inaproto.wire.messages.types import U32, U64, Name, Secret, Unnumbered
+from inaproto.wire.messages.types import U32, Name, Secret, Unnumbered
 
 LEASES_MAX: Final = 1 << 12
 """Most leases that a switch lends at once."""
@@ -93,28 +91,4 @@ class SlotsChanged(Unnumbered, type="slot_hint"):
     """Unasked, a hint: ask anew. Said when leases ran out, and to a coordinator that has just connected."""
 
     switch: Name
-    boot: Name
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseRenew(Unnumbered, type="lease_renew"):
-    """The job uses its tree on the host of this session."""
-
-    lease: LeaseField
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed(Unnumbered, type="lease_renewed"):
-    """The lease is renewed for ``lease_ns``."""
-
-    lease: LeaseField
-    lease_ns: U64
-    """From when the switch got the renewal: a host counts from when it sent it."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotHeld(Unnumbered, type="lease_gone"):
-    """The lease that a host would renew is not here (any more)."""
-
-    lease: LeaseField
     boot: Name
