@@ -85,7 +85,7 @@ class Host:
     def join(self, number: int, size: int = 3) -> LocalRank:
         self.processes.append(Process())
         join = Join(id=1, job="j", rank=number, size=size, key="", pid=100 + len(self.processes))
-        rank = LocalRank(join, self.processes[-1], "h0")
+        rank = LocalRank(join, self.processes[-1])
         self.ring.add(rank, join.pid)
         return rank
 

@@ -150,7 +150,7 @@ class Fabric:
             if holder is not None:
                 who = f"rank {join.rank} ({self.settings.name}, pid {join.pid})"
                 raise JoinRefused(f"{who} cannot join job {join.job!r}: {_why_not_beside(holder)}")
-        return self._announce_new(LocalRank(join, owner, self.settings.name))
+        return self._announce_new(LocalRank(join, owner))
 
     def _announce_new(self, rank: LocalRank) -> LocalRank:
         """Put it to the ranks of its job that are gathering here, or begin to gather."""

@@ -8,19 +8,30 @@ its ring ends: the transport may still have to repeat what a neighbour lacks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from inaproto.core.host.operations import Operation
+from inaproto.core.host.ranks import HostedRank
 from inaproto.daemon.host.ring_orders import Tensor
 from inaproto.daemon.net.shared_buffers import SharedBuffer, check_request
 from inaproto.errors import JobError
 from inaproto.ports import Nic
 from inaproto.units import Instant
-from inaproto.wire.control_messages import Regrouped
+from inaproto.wire.control_messages import Gone, Regrouped
 from inaproto.wire.messages.client import AllReduce, DonePath, Join
 
-if TYPE_CHECKING:
-    from inaproto.daemon.host.ring import HostRing
+
+class Ring(Protocol):
+    """Whoever carries its operations out."""
+
+    nic: Nic
+
+    @property
+    def ring_id(self) -> int | None: ...
+    def submit(self, rank: LocalRank, request: AllReduce) -> None: ...
+    def leave(self, rank: LocalRank) -> None: ...
+    def gone(self, rank: LocalRank, reason: str) -> None: ...
+    def gone_after_end(self, rank: LocalRank, reason: str) -> Gone: ...
 
 
 class Owner(Protocol):
@@ -42,20 +53,18 @@ class Owner(Protocol):
 
 
 class LocalRank:
-    """A rank from its ``Join`` to its end; ``host`` is the name of its host."""
+    """A rank from its ``Join`` to its end."""
 
-    def __init__(self, join: Join, owner: Owner, host: str) -> None:
+    def __init__(self, join: Join, owner: Owner) -> None:
         self.join = join
         self.owner = owner
-        self.ring: HostRing | None = None
+        self.ring: Ring | None = None
+        self.hosted: HostedRank | None = None
+        """What the core of its ring has of it."""
         self.segments: dict[int, SharedBuffer] = {}
         self.tensors: dict[int, Tensor] = {}
         """Tensors of the all-reduces that it has called and that have not ended."""
-        self.has_left = False
-        """In good order: it has all its results and calls no more."""
         self.has_ended = False
-        self._host = host
-        self._called = 0
 
     def __str__(self) -> str:
         return f"rank {self.number} of job {self.join.job!r} (pid {self.join.pid})"
@@ -65,17 +74,26 @@ class LocalRank:
         """Its rank in the job."""
         return self.join.rank
 
+    @property
+    def has_left(self) -> bool:
+        """In good order: it has all its results and calls no more."""
+        return self.hosted is not None and self.hosted.has_left
+
+    @property
+    def called(self) -> int:
+        """All-reduces."""
+        return 0 if self.hosted is None else self.hosted.called
+
     def call(self, request: AllReduce, now: Instant, operations_max: int) -> Operation:
         """Take its next all-reduce. Raises ``JobError`` for what no client library asks."""
         buffer = self.segments.get(request.segment)
         operation = check_request(request, buffer)
-        if request.op_index != self._called:
-            raise JobError(f"{self}: all_reduce {request.op_index} where {self._called} is next")
+        if request.op_index != self.called:
+            raise JobError(f"{self}: all_reduce {request.op_index} where {self.called} is next")
         if len(self.tensors) >= operations_max:
             raise JobError(f"{self}: {len(self.tensors)} all-reduces wait already; wait for one of them")
         if buffer is not None:
             self.tensors[request.op_index] = Tensor(operation, buffer, request.offset, now)
-        self._called += 1
         return operation
 
     def done(self, op_index: int, path: DonePath, now: Instant) -> None:
@@ -114,7 +132,7 @@ class LocalRank:
         return {
             "rank": self.number,
             "pid": self.join.pid,
-            "called": self._called,
+            "called": self.called,
             "waiting": len(self.tensors),
             "left": self.has_left,
             "segments": len(self.segments),

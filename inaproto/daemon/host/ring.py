@@ -251,6 +251,7 @@ class HostRing(HostDriver):
         rank.ring = self
         self.ranks = dict(sorted((self.ranks | {rank.number: rank}).items()))
         self.feed(events.RankJoined(rank.join, request))
+        rank.hosted = self.core.ranks.get(rank.number)
 
     def take_strangers(self) -> list[LocalRank]:
         """Ranks that the ring was made without: they are this object's no more."""
@@ -272,8 +273,6 @@ class HostRing(HostDriver):
         """A process has said that it is finished."""
         if self.ranks.get(rank.number) is rank:
             self.feed(events.RankLeft(rank.number))
-            hosted = self.core.ranks.get(rank.number)
-            rank.has_left = hosted is not None and hosted.has_left
 
     def gone(self, rank: LocalRank, reason: str) -> None:
         """A process is lost to the job."""

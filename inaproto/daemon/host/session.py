@@ -18,8 +18,7 @@ import trio
 
 from inaproto.core.rendezvous.rules import job_name
 from inaproto.daemon.host.attachment import Fabric
-from inaproto.daemon.host.local_rank import LocalRank
-from inaproto.daemon.host.ring import HostRing
+from inaproto.daemon.host.local_rank import LocalRank, Ring
 from inaproto.daemon.host.seats import HostSeats
 from inaproto.daemon.models.seat import ModelSeat
 from inaproto.daemon.models.session import ModelSession
@@ -260,7 +259,7 @@ class ClientSession:
         if fabric is not None:
             fabric.regroup(rank, self, message.operations_done)
 
-    def _process_ended(self, rank: LocalRank, ring: HostRing, reason: str) -> None:
+    def _process_ended(self, rank: LocalRank, ring: Ring, reason: str) -> None:
         fabric, had_failed = self._daemon.fabric, rank.has_ended
         ring.gone(rank, reason)
         if had_failed and fabric is not None:
