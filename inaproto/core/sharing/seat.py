@@ -206,8 +206,6 @@ class SeatView:
     seat: Seat | None
     """None: no ring stands."""
     place: Place
-    is_parking: bool
-    """It was asked to park, and something is in the way."""
     granted: int
     """Operations that were bound to INA, over all seats that the job has had here."""
     participant: ParticipantView | None
@@ -244,7 +242,7 @@ class SharingSeat:
 
     def view(self) -> SeatView:
         participant = None if self._participant is None else self._participant.view()
-        return SeatView(self._seat, self._place, self._is_parking, self._granted, participant)
+        return SeatView(self._seat, self._place, self._granted, participant)
 
     def step(self, event: SeatEvent, now: Instant) -> list[SeatAction]:
         """Raises ``LocalMisuse``, unchanged, if more operations would be under way than may be."""
