@@ -218,7 +218,7 @@ class Carrier:
         return self._out
 
     def answered(self, op_index: OpIndex, binding: Binding | BindingWait, now: Instant) -> Actions:
-        """By which of two rings an all-reduce goes."""
+        """The one of two rings by which an all-reduce goes."""
         self._begin(now)
         if self.two_paths is not None:
             self._apply(self.two_paths.answered(op_index, binding, now))

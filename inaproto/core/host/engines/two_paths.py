@@ -332,7 +332,7 @@ class TwoPaths:
         return not (self._ina is None or self._is_parked or self._operations.progress <= self._base_until)
 
     def answered(self, op_index: OpIndex, binding: Binding | Wait, now: Instant) -> list[TwoPathsAction]:
-        """By which path an operation goes, or until when that cannot be said; it is asked again by then.
+        """The path by which an operation goes, or until when that cannot be said; it is asked again by then.
 
         What was answered to nobody, or to a generation that has ended, is nothing.
         """
