@@ -109,9 +109,6 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "!sizes3-3-2-1-2-False",
         "!sizes1-2-1-2-3-True",
     ),
-    "sim/test_control_world.py::test_a_campaign_that_fails_says_how_to_run_it_again": (),
-    "sim/test_control_world.py::test_a_digest_does_not_depend_on_hashes": (),
-    "sim/test_control_world.py::test_a_failure_is_told_made_smaller_and_replayed": (),
     "sim/test_explore_given_up.py::test_a_seat_that_is_given_up_runs_no_operation_under_two_epochs": (
         "!*'turns': 2,*",
     ),
@@ -130,8 +127,6 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "!flush_forgotten",
         "!multicast_to_one",
     ),
-    "sim/test_overlay_world.py::test_a_digest_does_not_depend_on_hashes": (),
-    "sim/test_overlay_world.py::test_the_command_runs_and_replays_one_seed": (),
     "sim/test_racks_world.py::test_a_campaign_of_racks_runs_and_reruns": (),
     "sim/test_shrink.py::test_a_failing_world_becomes_small_and_fails_alike": (),
     "sim/test_soak.py::test_a_campaign_in_two_processes_prints_and_reports": (),
@@ -139,6 +134,11 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "sim/test_soak.py::test_a_resumed_campaign_runs_each_seed_once": (),
     "sim/test_soak.py::test_nothing_is_left_of_a_campaign_that_is_stopped": ("signals0",),
     "sim/test_soak.py::test_the_digest_does_not_depend_on_the_hash_seed": (),
+    "sim/test_worlds_of_words.py::test_a_campaign_reports": ("overlay",),
+    "sim/test_worlds_of_words.py::test_a_campaign_that_fails_says_how_to_run_it_again": (),
+    "sim/test_worlds_of_words.py::test_a_digest_does_not_depend_on_hashes": (),
+    "sim/test_worlds_of_words.py::test_a_failure_is_told_made_smaller_and_replayed": ("overlay",),
+    "sim/test_worlds_of_words.py::test_the_command_runs_and_replays_one_seed": ("trees",),
 }
 
 

@@ -16,7 +16,7 @@ from tests.planted.elastic_faults import ELASTIC_FAULTS
 from tests.planted.host_faults import HOST_FAULTS
 from tests.planted.job_faults import JOB_FAULTS
 from tests.planted.plane_faults import PLANE_FAULTS
-from tests.planted.planting import PlantedFault
+from tests.planted.planting import PlantedFault, by_name
 from tests.planted.receiver_faults import RECEIVER_FAULTS
 from tests.planted.recovery_faults import RECOVERY_FAULTS
 from tests.planted.sender_faults import SENDER_FAULTS
@@ -46,7 +46,4 @@ def install(name: str) -> AbstractContextManager[None]:
     return FAULTS[name]()
 
 
-def __getattr__(name: str) -> PlantedFault:
-    if name in FAULTS:
-        return FAULTS[name]
-    raise AttributeError(f"there is no planted fault {name!r}; there are {', '.join(FAULTS)}")
+__getattr__ = by_name(FAULTS)

@@ -7,71 +7,51 @@ from typing import Final
 from inaproto.core.rendezvous.endings import Endings
 from inaproto.core.rendezvous.life import Running
 from inaproto.core.rendezvous.rendezvous import Rendezvous
-from tests.planted.planting import Change, PlantedFault
+from tests.planted.planting import fault
 from tests.planted.shapes import calm
 
 RINGS: Final = "NetReduce 3.1, rings; inaproto.core.rendezvous.rendezvous"
 
 CONTROL_FAULTS: Final = (
-    PlantedFault(
+    fault(
         "start_before_all_are_ready",
         RINGS,
         "starts the job when the first rank is ready",
-        (
-            Change(
-                Running.ready,
-                "if not all(seat.ready for seat in job.seats.values()):",
-                "if not any(seat.ready for seat in job.seats.values()):",
-            ),
-        ),
+        Running.ready,
+        "if not all(seat.ready for seat in job.seats.values()):",
+        "if not any(seat.ready for seat in job.seats.values()):",
     ),
-    PlantedFault(
+    fault(
         "failure_told_to_one",
         RINGS,
         "tells the first host that a rank is lost, not all of them",
-        (
-            Change(
-                Endings.fail,
-                "told = self._state.tell_all(job, failed, without=without)",
-                "told = self._state.tell_all(job, failed, without=without)[:1]",
-            ),
-        ),
+        Endings.fail,
+        "told = self._state.tell_all(job, failed, without=without)",
+        "told = self._state.tell_all(job, failed, without=without)[:1]",
     ),
-    PlantedFault(
+    fault(
         "ring_not_removed",
         RINGS,
         "forgets a job and leaves its ring in the accelerator",
-        (
-            Change(
-                Endings._forget,
-                "return self.remove_ring(job)",
-                "return []",
-            ),
-        ),
+        Endings._forget,
+        "return self.remove_ring(job)",
+        "return []",
         shape=calm,
     ),
-    PlantedFault(
+    fault(
         "lost_host_unnoticed",
         RINGS,
         "takes note that a host is gone, and leaves its ranks in their jobs",
-        (
-            Change(
-                Rendezvous._session_ended,
-                "actions += self._endings.lose(job, seats,",
-                "actions += () and self._endings.lose(job, seats,",
-            ),
-        ),
+        Rendezvous._session_ended,
+        "actions += self._endings.lose(job, seats,",
+        "actions += () and self._endings.lose(job, seats,",
     ),
-    PlantedFault(
+    fault(
         "closed_when_first_leaves",
         RINGS,
         "closes the job when one rank has left in good order",
-        (
-            Change(
-                Running.leave,
-                "any(other.left_after is None for other in job.seats.values()):",
-                "all(other.left_after is None for other in job.seats.values()):",
-            ),
-        ),
+        Running.leave,
+        "any(other.left_after is None for other in job.seats.values()):",
+        "all(other.left_after is None for other in job.seats.values()):",
     ),
 )

@@ -6,102 +6,74 @@ from typing import Final
 
 from inaproto.core.rendezvous.regrouping import Regrouping
 from inaproto.core.rendezvous.regroupings import Regroupings
-from tests.planted.planting import Change, PlantedFault
+from tests.planted.planting import fault
 from tests.planted.shapes import elastic
 
 REGROUPING: Final = "ours, after ULFM; inaproto.core.rendezvous.regrouping"
 NEXT: Final = "ours, after ULFM; inaproto.core.rendezvous.regroupings"
 
 ELASTIC_FAULTS: Final = (
-    PlantedFault(
+    fault(
         "first_survivor_decides",
         REGROUPING,
         "decides who goes on as soon as one survivor has come",
-        (
-            Change(
-                Regrouping._decide_if_complete,
-                "if len(done) < len(self._came):",
-                "if not done:",
-            ),
-        ),
+        Regrouping._decide_if_complete,
+        "if len(done) < len(self._came):",
+        "if not done:",
         shape=elastic,
     ),
-    PlantedFault(
+    fault(
         "agreed_on_the_most",
         REGROUPING,
         "goes on from the last result that any survivor has, not from one that all have",
-        (
-            Change(
-                Regrouping._decide_if_complete,
-                "min(done.values())",
-                "max(done.values())",
-            ),
-        ),
+        Regrouping._decide_if_complete,
+        "min(done.values())",
+        "max(done.values())",
         shape=elastic,
     ),
-    PlantedFault(
+    fault(
         "second_loss_ends_the_regrouping",
         REGROUPING,
         "keeps the outcome when another of those that were to go on is lost",
-        (
-            Change(
-                Regrouping._undo,
-                "if event.rank in self._came:",
-                "if event.rank not in self._came:",
-            ),
-        ),
+        Regrouping._undo,
+        "if event.rank in self._came:",
+        "if event.rank not in self._came:",
         shape=elastic,
     ),
-    PlantedFault(
+    fault(
         "survivors_with_the_lost",
         NEXT,
         "counts a rank that is lost among the survivors",
-        (
-            Change(
-                Regroupings.job_failed,
-                "if seat.left_after is None and seat.member.rank not in out",
-                "if seat.left_after is None",
-            ),
-        ),
+        Regroupings.job_failed,
+        "if seat.left_after is None and seat.member.rank not in out",
+        "if seat.left_after is None",
         shape=elastic,
     ),
-    PlantedFault(
+    fault(
         "lost_survivor_waited_for",
         NEXT,
         "takes no note of a survivor that dies while the others are waited for",
-        (
-            Change(
-                Regroupings.gone,
-                "return self._step(ended, Lost(said.rank, said.reason), now)",
-                "return []",
-            ),
-        ),
+        Regroupings.gone,
+        "return self._step(ended, Lost(said.rank, said.reason), now)",
+        "return []",
         shape=elastic,
     ),
-    PlantedFault(
+    fault(
         "answer_to_the_last_that_came",
         NEXT,
         "tells the survivor that came last who goes on, and not those that came before",
-        (
-            Change(
-                Regroupings._step,
-                "for action in told:",
-                "for action in told[-1:]:",
-            ),
-        ),
+        Regroupings._step,
+        "for action in told:",
+        "for action in told[-1:]:",
         shape=elastic,
     ),
-    PlantedFault(
+    fault(
         "next_job_for_anybody",
         NEXT,
         "gives places in the next job to who asks first, whichever the survivors' places are",
-        (
-            Change(
-                Regroupings._step,
-                "ranks=outcome.ranks, agreed=outcome.agreed",
-                "ranks=outcome.ranks[::-1], agreed=outcome.agreed",
-            ),
-        ),
+        Regroupings._step,
+        "ranks=outcome.ranks, agreed=outcome.agreed",
+        "ranks=outcome.ranks[::-1], agreed=outcome.agreed",
         shape=elastic,
     ),
 )

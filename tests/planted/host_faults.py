@@ -7,64 +7,48 @@ from typing import Final
 from inaproto.core.host.gathering import Gathering
 from inaproto.core.host.local_reduction import SlicedReduction, reduce_parts
 from inaproto.core.host.performer import RingOrders
-from tests.planted.planting import Change, PlantedFault
+from tests.planted.planting import Change, PlantedFault, fault
 from tests.planted.shapes import alone, crowded, crowded_bfloat16, crowded_chain
 
 LOCAL: Final = "NetReduce section 3.4, reduce inside the machine; inaproto.core.host.local_reduction"
 GATHERING: Final = "NetReduce section 3.4; inaproto.core.host.gathering"
 
 HOST_FAULTS: Final = (
-    PlantedFault(
+    fault(
         "host_adds_in_another_order",
         LOCAL,
         "adds the parts of a host's ranks from the last to the first",
-        (
-            Change(
-                RingOrders.post,
-                "reduce_parts(*_called(action), parts,",
-                "reduce_parts(*_called(action), parts[::-1],",
-            ),
-        ),
+        RingOrders.post,
+        "reduce_parts(*_called(action), parts,",
+        "reduce_parts(*_called(action), parts[::-1],",
         shape=crowded,
     ),
-    PlantedFault(
+    fault(
         "host_posts_its_first_part",
         LOCAL,
         "sends the part of the host's first rank for that of all",
-        (
-            Change(
-                RingOrders.post,
-                "reduce_parts(*_called(action), parts,",
-                "reduce_parts(*_called(action), parts[:1],",
-            ),
-        ),
+        RingOrders.post,
+        "reduce_parts(*_called(action), parts,",
+        "reduce_parts(*_called(action), parts[:1],",
         shape=crowded,
     ),
-    PlantedFault(
+    fault(
         "host_rounds_every_addition",
         LOCAL,
         "adds two parts after two parts, each time rounded",
-        (
-            Change(
-                reduce_parts,
-                "reduce_into(dtype, op, inputs, np.frombuffer(out, np.uint8))",
-                "[reduce_into(dtype, op, [np.frombuffer(out, np.uint8).copy() if at else inputs[0], part], "
-                "np.frombuffer(out, np.uint8)) for at, part in enumerate(inputs[1:])]",
-            ),
-        ),
+        reduce_parts,
+        "reduce_into(dtype, op, inputs, np.frombuffer(out, np.uint8))",
+        "[reduce_into(dtype, op, [np.frombuffer(out, np.uint8).copy() if at else inputs[0], part], "
+        "np.frombuffer(out, np.uint8)) for at, part in enumerate(inputs[1:])]",
         shape=crowded_bfloat16,
     ),
-    PlantedFault(
+    fault(
         "result_for_the_first_rank",
         LOCAL,
         "copies a result to the host's first rank alone",
-        (
-            Change(
-                RingOrders.take,
-                "self._tensors.views(action.op_index, action.offset, action.nbytes)",
-                "self._tensors.views(action.op_index, action.offset, action.nbytes)[:1]",
-            ),
-        ),
+        RingOrders.take,
+        "self._tensors.views(action.op_index, action.offset, action.nbytes)",
+        "self._tensors.views(action.op_index, action.offset, action.nbytes)[:1]",
         shape=crowded,
     ),
     PlantedFault(

@@ -7,7 +7,7 @@ from typing import Final
 from inaproto.core.host.carrier import Carrier
 from inaproto.core.host.hearing import Hearing, _is_of
 from inaproto.core.host.job import HostJob
-from tests.planted.planting import Change, PlantedFault
+from tests.planted.planting import Change, PlantedFault, fault
 from tests.planted.shapes import elastic, going_on
 
 RACES: Final = "docs/protocol.md 13; inaproto.core.host.hearing"
@@ -15,15 +15,13 @@ TESTS: Final = "tests/unit/test_host_job.py"
 JOB: Final = "docs/protocol.md 13; inaproto.core.host.job"
 
 JOB_FAULTS: Final = (
-    PlantedFault(
+    fault(
         "halt_of_the_ring_before",
         RACES,
         "halts ranks that gather when the ring before them ends",
-        (
-            Change(
-                Hearing.heard, "in_it if self.has_heard_of(message.job, ring_id) else everyone", "everyone"
-            ),
-        ),
+        Hearing.heard,
+        "in_it if self.has_heard_of(message.job, ring_id) else everyone",
+        "everyone",
         test=f"{TESTS}::test_ranks_that_gather_are_not_halted_with_the_ring_before_them",
     ),
     PlantedFault(
@@ -47,17 +45,13 @@ JOB_FAULTS: Final = (
         (Change(HostJob._announce, "self.progress if self.has_started else None", "None"),),
         shape=going_on,
     ),
-    PlantedFault(
+    fault(
         "others_named_as_lost",
         JOB,
         "names all ranks of a host as lost where one of an elastic job is",
-        (
-            Change(
-                HostJob._tell_gone,
-                "if first is None or not self.ranks.are_elastic:",
-                "if first or not first:",
-            ),
-        ),
+        HostJob._tell_gone,
+        "if first is None or not self.ranks.are_elastic:",
+        "if first or not first:",
         shape=elastic,
     ),
     PlantedFault(
@@ -67,17 +61,13 @@ JOB_FAULTS: Final = (
         (Change(HostJob._tell_gone, "self.last_words = words", "self.last_words = []"),),
         test=f"{TESTS}::test_the_next_switch_hears_of_a_rank_that_was_lost_while_there_was_none",
     ),
-    PlantedFault(
+    fault(
         "left_hosts_close_at_once",
         JOB,
         "gives queue pairs back when its own ranks have left",
-        (
-            Change(
-                HostJob._leave,
-                "self.phase = Phase.LEFT",
-                "self._close()",
-            ),
-        ),
+        HostJob._leave,
+        "self.phase = Phase.LEFT",
+        "self._close()",
         shape=going_on,
     ),
     PlantedFault(

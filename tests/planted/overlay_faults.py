@@ -18,15 +18,11 @@ from inaproto.core.models.subtree import Subtree
 from inaproto.core.models.tree.shape import _Place
 from inaproto.core.models.updates import goes_on
 from inaproto.wire.messages.models import Epoch
-from tests.planted.planting import Change, PlantedFault
+from tests.planted.planting import Change, PlantedFault, by_name, fault
 
 _RULES: Final = "MLNet 3.1, 3.2"
 _FAULTS: Final = "MLNet 3.2, fault tolerance"
 _TUNING: Final = "MLNet 5, future work"
-
-
-def _fault(name: str, paper: str, text: str, function: object, right: str, wrong: str) -> PlantedFault:
-    return PlantedFault(name, paper, text, (Change(function, right, wrong),))
 
 
 _ALL: Final = (
@@ -39,7 +35,7 @@ _ALL: Final = (
             Change(LocalWorker.prune, "if not root.covers(update.after)", "if False"),
         ),
     ),
-    _fault(
+    fault(
         "window_sent_in_parts",
         _RULES,
         "does not wait for all children of a window",
@@ -47,7 +43,7 @@ _ALL: Final = (
         "self._pending.first_window(sub_clock)",
         "self._pending.first_window(1 << 40)",
     ),
-    _fault(
+    fault(
         "root_merges_what_is_inside",
         _FAULTS,
         "the server merges whatever is pushed",
@@ -55,7 +51,7 @@ _ALL: Final = (
         "if not goes_on(self._merged, update):",
         "if False:",
     ),
-    _fault(
+    fault(
         "merges_what_is_inside",
         _FAULTS,
         "merges whatever a child pushes, also what came by another way",
@@ -63,7 +59,7 @@ _ALL: Final = (
         "return all(vector.get(worker) == clock for worker, clock in update.before.items())",
         "return True",
     ),
-    _fault(
+    fault(
         "forwards_at_equal",
         _RULES,
         "forwards at every new clock",
@@ -71,7 +67,7 @@ _ALL: Final = (
         "sub_clock // (staleness + 1) > up_clock // (staleness + 1)",
         "sub_clock >= up_clock + 1",
     ),
-    _fault(
+    fault(
         "forwards_too_late",
         _RULES,
         "forwards when it is more than s clocks behind, counted from its last push",
@@ -79,7 +75,7 @@ _ALL: Final = (
         "sub_clock // (staleness + 1) > up_clock // (staleness + 1)",
         "sub_clock - up_clock > staleness + 1",
     ),
-    _fault(
+    fault(
         "answers_from_a_stale_cache",
         _RULES,
         "answers from weights that are one clock too old",
@@ -87,7 +83,7 @@ _ALL: Final = (
         "return model_clock(root) >= needed_clock",
         "return model_clock(root) + 1 >= needed_clock",
     ),
-    _fault(
+    fault(
         "flush_forgotten",
         _RULES,
         "asks for weights and withholds what they wait for",
@@ -95,7 +91,7 @@ _ALL: Final = (
         "is_flush=is_flush, is_held=is_held",
         "is_flush=False, is_held=is_held",
     ),
-    _fault(
+    fault(
         "window_in_another_order",
         _RULES,
         "adds what is below a node from right to left",
@@ -103,7 +99,7 @@ _ALL: Final = (
         "in_order = [part for group in groups for part in group]",
         "in_order = [part for group in reversed(groups) for part in group]",
     ),
-    _fault(
+    fault(
         "acknowledges_before_durable",
         _FAULTS,
         "shows what is merged before it is on the disk",
@@ -111,7 +107,7 @@ _ALL: Final = (
         "self._persisting = record",
         "self._apply(record)\n    self._persisting = RootRecord(Clocks(), None)",
     ),
-    _fault(
+    fault(
         "new_order_at_once",
         _TUNING,
         "adds a window in the order of the newest tree, whichever its clock",
@@ -119,7 +115,7 @@ _ALL: Final = (
         "if clock >= self.first else self.before",
         "",
     ),
-    _fault(
+    fault(
         "epoch_not_told_to_who_asks",
         _TUNING,
         "tells of another tree those who are its children then, and nobody who comes later",
@@ -127,7 +123,7 @@ _ALL: Final = (
         "if epoch.number else []",
         "if False else []",
     ),
-    _fault(
+    fault(
         "merged_told_too_soon",
         _FAULTS,
         "tells its children what it has merged, not what is on the disk",
@@ -135,7 +131,7 @@ _ALL: Final = (
         "children.tell_merged(self._clocks)",
         "children.tell_merged(self._merged)",
     ),
-    _fault(
+    fault(
         "records_forgotten",
         _FAULTS,
         "starts again from the snapshot and leaves the newest record out",
@@ -143,7 +139,7 @@ _ALL: Final = (
         "for record in records:",
         "for record in records[:-1]:",
     ),
-    _fault(
+    fault(
         "multicast_to_one",
         _RULES,
         "answers the first child that waits, and forgets the others",
@@ -151,7 +147,7 @@ _ALL: Final = (
         "actions.append(Tell(child.node, word))",
         "actions = actions or [Tell(child.node, word)]",
     ),
-    _fault(
+    fault(
         "blames_what_was_on_its_way",
         _FAULTS,
         "blames a child for words that it said before it knew that its session is over",
@@ -159,7 +155,7 @@ _ALL: Final = (
         "if child is None or child.bond is Bond.NONE:",
         "if child is None:",
     ),
-    _fault(
+    fault(
         "resumes_from_the_beginning",
         _FAULTS,
         "lets a worker whose host has crashed begin anew",
@@ -168,7 +164,7 @@ _ALL: Final = (
         "    return [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, min(known, base))]",
         "worker.resume(0)\n    return [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, 0)]",
     ),
-    _fault(
+    fault(
         "never_goes_back",
         _FAULTS,
         "stays with the node that adopted it",
@@ -176,7 +172,7 @@ _ALL: Final = (
         "return [Noted(Mark.RETURNED, peer), *self._go(at, now)]",
         "return []",
     ),
-    _fault(
+    fault(
         "waits_for_the_dead",
         _FAULTS,
         "waits for its parent however long that is silent",
@@ -184,7 +180,7 @@ _ALL: Final = (
         "if dies is None or now < dies:",
         "if True:",
     ),
-    _fault(
+    fault(
         "dead_child_is_awaited",
         _FAULTS,
         "never takes a child for dead",
@@ -192,7 +188,7 @@ _ALL: Final = (
         "if dies is None or now < dies:",
         "if True:",
     ),
-    _fault(
+    fault(
         "never_built_up",
         _FAULTS,
         "stays in direct mode",
@@ -200,7 +196,7 @@ _ALL: Final = (
         "return self._change(dead, is_direct=False)",
         "return None",
     ),
-    _fault(
+    fault(
         "ahead_without_bound",
         _RULES,
         "lets a worker run ahead for as long as it likes",
@@ -208,7 +204,7 @@ _ALL: Final = (
         "self.clock - root >= self._shard.ahead_max",
         "False",
     ),
-    _fault(
+    fault(
         "cache_without_own_updates",
         _RULES,
         "puts new weights into the cache as they came, and says that all is in them",
@@ -248,7 +244,4 @@ FINDS: Final[Mapping[str, tuple[int, str]]] = {
 """Of each: the seed of a world (``draw_overlay(seed, has_processes=False)``), and the rule that it breaks."""
 
 
-def __getattr__(name: str) -> PlantedFault:
-    if name in FAULTS:
-        return FAULTS[name]
-    raise AttributeError(f"there is no planted fault {name!r}; there are {', '.join(FAULTS)}")
+__getattr__ = by_name(FAULTS)

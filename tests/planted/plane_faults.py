@@ -7,35 +7,29 @@ from typing import Final
 from inaproto.core.rendezvous.control_plane import ControlPlane
 from inaproto.core.rendezvous.fabric.one_switch import OneSwitch
 from inaproto.core.rendezvous.tree_moves import TreeMoves
-from tests.planted.planting import Change, PlantedFault
+from tests.planted.planting import Change, PlantedFault, fault
 from tests.planted.shapes import across_racks, half_sums_of_hosts
 
 PLANE: Final = "NetReduce 3.3, table populating; inaproto.core.rendezvous.control_plane"
 ALONE: Final = "NetReduce 3.1, rings; inaproto.core.rendezvous.fabric.one_switch"
 
 PLANE_FAULTS: Final = (
-    PlantedFault(
+    fault(
         "refusal_of_the_next_ring",
         ALONE,
         "takes what the accelerator refuses for the ring that comes after it",
-        (
-            Change(
-                OneSwitch.step, "Tell(refusal)]", "Tell(type(refusal)(refusal.ring_id + 1, refusal.reason))]"
-            ),
-        ),
+        OneSwitch.step,
+        "Tell(refusal)]",
+        "Tell(type(refusal)(refusal.ring_id + 1, refusal.reason))]",
         shape=half_sums_of_hosts,
     ),
-    PlantedFault(
+    fault(
         "hosts_all_at_the_root",
         PLANE,
         "lays every ring as if all its hosts were at the root of the fabric",
-        (
-            Change(
-                ControlPlane._hear,
-                "HostSeen(event.hello.ip, event.hello.switch or self._root)",
-                "HostSeen(event.hello.ip, self._root)",
-            ),
-        ),
+        ControlPlane._hear,
+        "HostSeen(event.hello.ip, event.hello.switch or self._root)",
+        "HostSeen(event.hello.ip, self._root)",
         shape=across_racks,
     ),
     PlantedFault(

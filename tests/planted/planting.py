@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
@@ -64,6 +64,24 @@ class PlantedFault:
 
     def __call__(self) -> AbstractContextManager[None]:
         return _planted(self)
+
+
+def fault(
+    name: str, paper: str, text: str, function: Any, right: str, wrong: str, **rest: Any
+) -> PlantedFault:
+    """Of one change; ``rest``: the other fields."""
+    return PlantedFault(name, paper, text, (Change(function, right, wrong),), **rest)
+
+
+def by_name(faults: Mapping[str, PlantedFault]) -> Callable[[str], PlantedFault]:
+    """The ``__getattr__`` of a module whose faults these are: for ``--with MODULE:NAME``."""
+
+    def found(name: str) -> PlantedFault:
+        if name in faults:
+            return faults[name]
+        raise AttributeError(f"there is no planted fault {name!r}; there are {', '.join(faults)}")
+
+    return found
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Final
 from inaproto.core.rdma.nic import SoftNicEngine
 from inaproto.core.rdma.requester import RcRequester
 from inaproto.core.rdma.responder import RcResponder
-from tests.planted.planting import Change, PlantedFault
+from tests.planted.planting import Change, PlantedFault, fault
 
 RELIABILITY: Final = "NetReduce 3.2, reliability"
 
@@ -41,18 +41,14 @@ RECEIVER_FAULTS: Final = (
         "acknowledges the packet that ends a gap and leaves its payload out",
         (Change(RcResponder._place, "if nbytes:", "if nbytes and not self._silent:"),),
     ),
-    PlantedFault(
+    fault(
         "gap_acknowledged",
         RELIABILITY,
         "acknowledges the highest PSN that has come, as if nothing before it were missing",
-        (
-            Change(
-                RcResponder._packet,
-                "        self._gap(1, replies)",
-                "        self._expected = (packet.psn + 1) & self.config.psn_mask\n"
-                "        append_reply(replies, self._reply(ACK))",
-            ),
-        ),
+        RcResponder._packet,
+        "        self._gap(1, replies)",
+        "        self._expected = (packet.psn + 1) & self.config.psn_mask\n"
+        "        append_reply(replies, self._reply(ACK))",
     ),
     PlantedFault(
         "nak_for_every_packet",
@@ -60,20 +56,16 @@ RECEIVER_FAULTS: Final = (
         "sends a NAK for each packet behind a gap, not for the gap",
         (Change(RcResponder._gap, "if not self._silent:", "if True:"),),
     ),
-    PlantedFault(
+    fault(
         "duplicate_completes_again",
         RELIABILITY,
         "tells of a message once more when its last packet comes again",
-        (
-            Change(
-                RcResponder._packet,
-                "self._repeated(1, replies)",
-                "self._repeated(1, replies)\n"
-                "        if packet.imm is not None and self._receives:\n"
-                "            wr_id = self._receives.popleft()\n"
-                "            actions.append(Deliver(wr_id, packet.imm, packet.payload_bytes))",
-            ),
-        ),
+        RcResponder._packet,
+        "self._repeated(1, replies)",
+        "self._repeated(1, replies)\n"
+        "        if packet.imm is not None and self._receives:\n"
+        "            wr_id = self._receives.popleft()\n"
+        "            actions.append(Deliver(wr_id, packet.imm, packet.payload_bytes))",
     ),
     PlantedFault(
         "icrc_not_verified_by_nic",

@@ -13,7 +13,7 @@ from inaproto.core.plan.accumulators import added
 from inaproto.core.plan.neutral import neutral_bytes
 from inaproto.core.rendezvous.life import Joining, Running
 from inaproto.core.rendezvous.ring_ends import Halted
-from tests.planted.planting import SMALL, Change, PlantedFault
+from tests.planted.planting import SMALL, Change, PlantedFault, fault
 from tests.planted.shapes import (
     going_on,
     half_sums_of_hosts,
@@ -29,17 +29,13 @@ RING: Final = "docs/protocol.md 9.4, ring; inaproto.core.host.engines.ring"
 TWO_RINGS: Final = "MINA IV-C; inaproto.core.host.engines.two_paths"
 
 RECOVERY_FAULTS: Final = (
-    PlantedFault(
+    fault(
         "kept_told_apart_by_ring_id",
         RECOVERY,
         "copies the results whose ring has the id of the newest one, not those of the ring that ended",
-        (
-            Change(
-                KeptResults.keep,
-                "if kept.serial >= since",
-                "if kept.ring_id == results[-1].ring_id",
-            ),
-        ),
+        KeptResults.keep,
+        "if kept.serial >= since",
+        "if kept.ring_id == results[-1].ring_id",
         shape=restarting,
         swarm=SMALL,
     ),
@@ -50,56 +46,40 @@ RECOVERY_FAULTS: Final = (
         (Change(KeptResults.keep, "if kept.serial >= since", "if kept.serial >= 0"),),
         shape=restarting,
     ),
-    PlantedFault(
+    fault(
         "neutral_sum_of_plus_zero",
         RECOVERY + "; inaproto.core.plan.neutral",
         "takes +0 for the neutral element of a float sum",
-        (
-            Change(
-                neutral_bytes,
-                "_ELEMENTS[dtype, op] * (nbytes // dtype.itemsize)",
-                "bytes(nbytes) if op is Op.SUM else _ELEMENTS[dtype, op] * (nbytes // dtype.itemsize)",
-            ),
-        ),
+        neutral_bytes,
+        "_ELEMENTS[dtype, op] * (nbytes // dtype.itemsize)",
+        "bytes(nbytes) if op is Op.SUM else _ELEMENTS[dtype, op] * (nbytes // dtype.itemsize)",
         test="tests/unit/test_accumulators.py::test_neutral_elements",
     ),
-    PlantedFault(
+    fault(
         "donor_sends_its_tensor",
         RECOVERY,
         "lets the donor send its part of the tensor again, where the result that it kept was meant",
-        (
-            Change(
-                OperationQueue.resume,
-                "self._again_source = Source.KEPT if is_donor else Source.NEUTRAL",
-                "self._again_source = Source.OWN if is_donor else Source.NEUTRAL",
-            ),
-        ),
+        OperationQueue.resume,
+        "self._again_source = Source.KEPT if is_donor else Source.NEUTRAL",
+        "self._again_source = Source.OWN if is_donor else Source.NEUTRAL",
         shape=going_on,
     ),
-    PlantedFault(
+    fault(
         "others_send_their_tensors_again",
         RECOVERY,
         "adds its own tensor to the result that the donor passes along",
-        (
-            Change(
-                OperationQueue.next_part,
-                "source = Source.NEUTRAL",
-                "source = Source.OWN",
-            ),
-        ),
+        OperationQueue.next_part,
+        "source = Source.NEUTRAL",
+        "source = Source.OWN",
         shape=going_on,
     ),
-    PlantedFault(
+    fault(
         "progress_one_too_high",
         RECOVERY,
         "reports the number of the next result as the number of results",
-        (
-            Change(
-                RingEngine.progress,
-                "return self._operations.progress",
-                "return self._operations.progress + 1",
-            ),
-        ),
+        RingEngine.progress,
+        "return self._operations.progress",
+        "return self._operations.progress + 1",
         shape=going_on,
     ),
     PlantedFault(
@@ -109,17 +89,13 @@ RECOVERY_FAULTS: Final = (
         (Change(Joining._ring_messages, "donor=resumed.donor,", "donor=0,"),),
         shape=going_on,
     ),
-    PlantedFault(
+    fault(
         "results_taken_after_the_halt",
         RECOVERY,
         "goes on taking results of a ring that was halted",
-        (
-            Change(
-                RingEngine._result,
-                "if self._is_over:",
-                "if self._operations.failure is not None:",
-            ),
-        ),
+        RingEngine._result,
+        "if self._is_over:",
+        "if self._operations.failure is not None:",
         test="tests/unit/test_ring_engine_recovery.py::test_a_halted_ring_takes_and_sends_nothing",
     ),
     PlantedFault(
@@ -154,43 +130,31 @@ RECOVERY_FAULTS: Final = (
         ),
         shape=going_on,
     ),
-    PlantedFault(
+    fault(
         "those_who_left_never_closed",
         RECOVERY,
         "waits for ranks to leave that have said so before the switch restarted",
-        (
-            Change(
-                Running.ready,
-                "if any(seat.left_after is None for seat in job.seats.values()):",
-                "if job.seats:",
-            ),
-        ),
+        Running.ready,
+        "if any(seat.left_after is None for seat in job.seats.values()):",
+        "if job.seats:",
         shape=restarting,
     ),
-    PlantedFault(
+    fault(
         "ring_counts_results_that_wait",
         RING,
         "lets results that overtook others open the window, though those before them are not here",
-        (
-            Change(
-                RingAllReduceEngine._look_up_parts,
-                "self._next < self._due + self._config.window_messages",
-                "self._next < self._due + len(self._results) + self._config.window_messages",
-            ),
-        ),
+        RingAllReduceEngine._look_up_parts,
+        "self._next < self._due + self._config.window_messages",
+        "self._next < self._due + len(self._results) + self._config.window_messages",
         test="tests/paper/test_protocol_5_ring.py::test_a_rank_that_lacks_a_result_does_not_go_on_past_its_window",
     ),
-    PlantedFault(
+    fault(
         "ring_takes_results_as_they_come",
         RING,
         "takes a result for the one that is due because it came",
-        (
-            Change(
-                RingAllReduceEngine._has_result,
-                "self._results.add(serial)",
-                "self._results.add(self._due)",
-            ),
-        ),
+        RingAllReduceEngine._has_result,
+        "self._results.add(serial)",
+        "self._results.add(self._due)",
         test="tests/paper/test_protocol_5_ring.py::test_results_that_overtake_others_are_taken_in_their_order",
     ),
     PlantedFault(
@@ -207,31 +171,23 @@ RECOVERY_FAULTS: Final = (
         (Change(Running.stalled, "if disagreement:", "if job.size == 0:"),),
         shape=one_host_disagrees,
     ),
-    PlantedFault(
+    fault(
         "first_of_a_generation_bound_anew",
         TWO_RINGS,
         "asks by which ring the all-reduce goes that others have started before the rings ended",
-        (
-            Change(
-                TwoPaths._may_choose,
-                "self._operations.progress <= self._base_until",
-                "self._base_until < 0",
-            ),
-        ),
+        TwoPaths._may_choose,
+        "self._operations.progress <= self._base_until",
+        "self._base_until < 0",
         test="tests/property/test_two_paths.py::"
         "test_generations_may_end_at_any_moment_whatever_path_an_operation_is_on",
     ),
-    PlantedFault(
+    fault(
         "drained_before_acknowledged",
         TWO_RINGS,
         "lets another job have the switches when all results are here, though sends may be repeated",
-        (
-            Change(
-                TwoPaths._of_ina,
-                "while self._undrained and self._undrained[0][1] <= self._ina_acknowledged:",
-                "while self._undrained:",
-            ),
-        ),
+        TwoPaths._of_ina,
+        "while self._undrained and self._undrained[0][1] <= self._ina_acknowledged:",
+        "while self._undrained:",
         test="tests/property/test_two_paths.py::"
         "test_each_operation_goes_by_the_path_that_it_is_bound_to_and_gives_the_plan_s_bytes",
     ),

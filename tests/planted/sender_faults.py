@@ -8,7 +8,7 @@ from inaproto.core.host.engines.in_network import RingEngine
 from inaproto.core.host.message_window import MessageWindow
 from inaproto.core.host.operation_queue import OperationQueue
 from inaproto.core.rdma.requester import RcRequester
-from tests.planted.planting import Change, PlantedFault
+from tests.planted.planting import Change, PlantedFault, fault
 from tests.planted.shapes import busy, one_message_window, stalling
 
 FLOW_CONTROL: Final = "NetReduce 3.2, flow control"
@@ -26,29 +26,21 @@ ahead, window, every = self._sent, self._window, self._ack_every
     return again"""
 
 SENDER_FAULTS: Final = (
-    PlantedFault(
+    fault(
         "window_one_too_wide",
         FLOW_CONTROL,
         "compares with <= where < was meant: N+1 messages are in flight",
-        (
-            Change(
-                MessageWindow._sendable,
-                "self._received + self._config.window_messages,",
-                "self._received + self._config.window_messages + 1,",
-            ),
-        ),
+        MessageWindow._sendable,
+        "self._received + self._config.window_messages,",
+        "self._received + self._config.window_messages + 1,",
     ),
-    PlantedFault(
+    fault(
         "window_advanced_on_ack",
         FLOW_CONTROL,
         "lets the next message out when the transport has acknowledged one, not when a result has come",
-        (
-            Change(
-                MessageWindow._sendable,
-                "self._received + self._config.window_messages,",
-                "self._completed + self._config.window_messages,",
-            ),
-        ),
+        MessageWindow._sendable,
+        "self._received + self._config.window_messages,",
+        "self._completed + self._config.window_messages,",
     ),
     PlantedFault(
         "header_slot_reused_early",
@@ -58,54 +50,38 @@ SENDER_FAULTS: Final = (
         shape=one_message_window,
         seeds_max=200,
     ),
-    PlantedFault(
+    fault(
         "done_before_last_result",
         OPERATIONS,
         "ends an operation when all messages that were sent so far have their results",
-        (
-            Change(
-                RingEngine._take,
-                "if operations.results == operations.messages:",
-                "if operations.results == operations.messages - operations.unsent:",
-            ),
-        ),
+        RingEngine._take,
+        "if operations.results == operations.messages:",
+        "if operations.results == operations.messages - operations.unsent:",
     ),
-    PlantedFault(
+    fault(
         "done_reported_twice",
         OPERATIONS,
         "the end of the last message and the end of the operation both report it as done",
-        (
-            Change(
-                RingEngine._take,
-                "actions.append(operations.end(operation))",
-                "actions += [operations.end(operation), OperationDone(operation.index)]",
-            ),
-        ),
+        RingEngine._take,
+        "actions.append(operations.end(operation))",
+        "actions += [operations.end(operation), OperationDone(operation.index)]",
     ),
-    PlantedFault(
+    fault(
         "queued_operations_forgotten",
         OPERATIONS,
         "a failure ends the running operation; those that wait behind it never hear of it",
-        (
-            Change(
-                OperationQueue.fail,
-                "[*self._waiting] if self.running is None else [self.running, *self._waiting]",
-                "[*self._waiting] if self.running is None else [self.running]",
-            ),
-        ),
+        OperationQueue.fail,
+        "[*self._waiting] if self.running is None else [self.running, *self._waiting]",
+        "[*self._waiting] if self.running is None else [self.running]",
         shape=busy,
     ),
-    PlantedFault(
+    fault(
         "stall_reported_once",
         OPERATIONS,
         "reports the first stall of an operation and sets no timer after it",
-        (
-            Change(
-                OperationQueue.deadline,
-                "if self.running is None:",
-                "if self.running is None or self._reported != self.since:",
-            ),
-        ),
+        OperationQueue.deadline,
+        "if self.running is None:",
+        "if self.running is None or self._reported != self.since:",
         shape=stalling,
     ),
     PlantedFault(
@@ -115,17 +91,13 @@ SENDER_FAULTS: Final = (
         (Change(RingEngine._contradiction, "if not got.is_result:", "if False:"),),
         test="tests/paper/test_netreduce_3_2_reliability.py::test_a_rank_takes_nothing_for_a_result_that_was_not_summed",
     ),
-    PlantedFault(
+    fault(
         "resend_first_only",
         RELIABILITY,
         "resends the first unacknowledged packet alone and goes on where it was",
-        (
-            Change(
-                RcRequester._retry,
-                "return self._transmit(now)",
-                _ONE_AGAIN,
-            ),
-        ),
+        RcRequester._retry,
+        "return self._transmit(now)",
+        _ONE_AGAIN,
         test="tests/paper/test_netreduce_3_2_reliability.py::test_a_nak_brings_every_packet_from_the_missing_one_on",
     ),
     PlantedFault(
@@ -145,29 +117,21 @@ SENDER_FAULTS: Final = (
             ),
         ),
     ),
-    PlantedFault(
+    fault(
         "timer_not_rearmed",
         RELIABILITY,
         "sets the retransmission timer when something new is sent, not after a timeout",
-        (
-            Change(
-                RcRequester._timer_expired,
-                "return self._retry(now)",
-                "again = self._retry(now)\n    self._timer = None\n    return again",
-            ),
-        ),
+        RcRequester._timer_expired,
+        "return self._retry(now)",
+        "again = self._retry(now)\n    self._timer = None\n    return again",
     ),
-    PlantedFault(
+    fault(
         "timer_not_cancelled",
         RELIABILITY,
         "lets the retransmission timer run on when everything has been acknowledged",
-        (
-            Change(
-                RcRequester._acknowledge,
-                "    self._timer = None\n    self._arm(now)",
-                "    if self._una < self._sent:\n        self._timer = None\n    self._arm(now)",
-            ),
-        ),
+        RcRequester._acknowledge,
+        "    self._timer = None\n    self._arm(now)",
+        "    if self._una < self._sent:\n        self._timer = None\n    self._arm(now)",
     ),
     PlantedFault(
         "every_nak_honoured",

@@ -14,7 +14,7 @@ from inaproto.core.sharing.patience import Patience
 from inaproto.core.sharing.round import Round
 from inaproto.core.sharing.rounds import Rounds
 from inaproto.core.sharing.wishes import Wishes
-from tests.planted.planting import Change, PlantedFault
+from tests.planted.planting import Change, PlantedFault, by_name, fault
 from tests.planted.sharing_group_faults import GROUP_FAULTS
 from tests.planted.sharing_seat_faults import SEAT_FAULTS
 from tests.planted.sharing_word_faults import SHARING, WORD_FAULTS
@@ -22,65 +22,45 @@ from tests.planted.sharing_word_faults import SHARING, WORD_FAULTS
 _SLOTS: Final = "MINA IV-A; docs/protocol.md 16"
 
 _FAULTS: Final = (
-    PlantedFault(
+    fault(
         "lease_ignored",
         SHARING,
         "holds its lock until the coordinator speaks",
-        (
-            Change(
-                SharingParticipant._lease_over,
-                "if self._deadline is None or now < self._deadline:",
-                "if True:",
-            ),
-        ),
+        SharingParticipant._lease_over,
+        "if self._deadline is None or now < self._deadline:",
+        "if True:",
     ),
-    PlantedFault(
+    fault(
         "lease_too_long",
         SHARING,
         "takes a lease for ten times as long",
-        (
-            Change(
-                SharingParticipant._prepare,
-                "min(said.lease_ns, self._config.lease_max_ns)",
-                "min(10 * said.lease_ns, self._config.lease_max_ns)",
-            ),
-        ),
+        SharingParticipant._prepare,
+        "min(said.lease_ns, self._config.lease_max_ns)",
+        "min(10 * said.lease_ns, self._config.lease_max_ns)",
     ),
-    PlantedFault(
+    fault(
         "drained_too_soon",
         SHARING,
         "says that it has drained while an operation is under way",
-        (
-            Change(
-                SharingParticipant._pay,
-                " or any(epoch is not None and epoch <= owed for epoch in self._running.values())",
-                "",
-            ),
-        ),
+        SharingParticipant._pay,
+        " or any(epoch is not None and epoch <= owed for epoch in self._running.values())",
+        "",
     ),
-    PlantedFault(
+    fault(
         "granted_without_room",
         SHARING,
         "gives a turn while another has not drained",
-        (
-            Change(
-                Wishes.change,
-                "has_room = turns.occupied < config.capacity",
-                "has_room = True",
-            ),
-        ),
+        Wishes.change,
+        "has_room = turns.occupied < config.capacity",
+        "has_room = True",
     ),
-    PlantedFault(
+    fault(
         "ina_operation_not_looked_at",
         SHARING,
         "ends a turn under an operation",
-        (
-            Change(
-                Round.objection,
-                "return Mark.ABORTED_IN_INA if is_in_ina else None",
-                "return None",
-            ),
-        ),
+        Round.objection,
+        "return Mark.ABORTED_IN_INA if is_in_ina else None",
+        "return None",
     ),
     PlantedFault(
         "turns_forgotten",
@@ -88,29 +68,21 @@ _FAULTS: Final = (
         "knows of no turn after a restart",
         (Change(Rounds.__init__, "StandingTurns(self._record.turns)", "StandingTurns(())"),),
     ),
-    PlantedFault(
+    fault(
         "drains_waited_for_ever",
         SHARING,
         "waits for a seat to drain for as long as it is heard of",
-        (
-            Change(
-                SharingCoordinator._owed,
-                "owed += [(seat, one.turn.epoch) for seat in one.undrained]",
-                "pass",
-            ),
-        ),
+        SharingCoordinator._owed,
+        "owed += [(seat, one.turn.epoch) for seat in one.undrained]",
+        "pass",
     ),
-    PlantedFault(
+    fault(
         "done_waited_for_ever",
         SHARING,
         "waits for a seat to do what was decided for as long as it is heard of",
-        (
-            Change(
-                SharingCoordinator._owed,
-                "owed = [(seat, rounds.decided) for seat in rounds.missing]",
-                "pass",
-            ),
-        ),
+        SharingCoordinator._owed,
+        "owed = [(seat, rounds.decided) for seat in rounds.missing]",
+        "pass",
     ),
     PlantedFault(
         "left_out_for_ever",
@@ -124,17 +96,13 @@ _FAULTS: Final = (
         "asks for slots while what it is to promise is on its way to the disk",
         (Change(TreeMigration._settle, "if self._is_writing:\n        return []", "pass"),),
     ),
-    PlantedFault(
+    fault(
         "slots_under_an_old_epoch",
         _SLOTS,
         "counts the epochs of leases from one again after a restart",
-        (
-            Change(
-                TreeMigration._record,
-                "MigrationRecord(self._term, self._plan, self._epoch, jobs)",
-                "MigrationRecord(self._term, self._plan, 0, jobs)",
-            ),
-        ),
+        TreeMigration._record,
+        "MigrationRecord(self._term, self._plan, self._epoch, jobs)",
+        "MigrationRecord(self._term, self._plan, 0, jobs)",
     ),
     PlantedFault(
         "epoch_of_two_trees",
@@ -142,29 +110,21 @@ _FAULTS: Final = (
         "acquires all trees under one epoch",
         (Change(JobMoves._acquire, "self._epoch += 1", "self._epoch = max(1, self._epoch)"),),
     ),
-    PlantedFault(
+    fault(
         "slots_taken_from_operations",
         _SLOTS,
         "releases a tree that is to go before its job has drained",
-        (
-            Change(
-                JobMoves._leave,
-                "return replace(job, phase=Phase.DRAINING, is_drained=False)",
-                "return replace(job, phase=Phase.RELEASING, drained=now)",
-            ),
-        ),
+        JobMoves._leave,
+        "return replace(job, phase=Phase.DRAINING, is_drained=False)",
+        "return replace(job, phase=Phase.RELEASING, drained=now)",
     ),
-    PlantedFault(
+    fault(
         "slot_too_many",
         _SLOTS,
         "lends one slot more than there are",
-        (
-            Change(
-                SlotLedger._obey,
-                "len(self._held) >= self._capacity",
-                "len(self._held) > self._capacity",
-            ),
-        ),
+        SlotLedger._obey,
+        "len(self._held) >= self._capacity",
+        "len(self._held) > self._capacity",
     ),
 )
 FAULTS: Final[Mapping[str, PlantedFault]] = {
@@ -172,7 +132,4 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
 }
 
 
-def __getattr__(name: str) -> PlantedFault:
-    if name in FAULTS:
-        return FAULTS[name]
-    raise AttributeError(f"there is no planted fault {name!r}; there are {', '.join(FAULTS)}")
+__getattr__ = by_name(FAULTS)

@@ -14,7 +14,7 @@ from inaproto.core.switch.ingest import Ingest
 from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.ina_header import Dtype
-from tests.planted.planting import CRASHES, Change, PlantedFault
+from tests.planted.planting import CRASHES, Change, PlantedFault, fault
 from tests.planted.shapes import (
     late_copies,
     slowly_told,
@@ -86,27 +86,21 @@ SWITCH_FAULTS: Final = (
             ),
         ),
     ),
-    PlantedFault(
+    fault(
         "whole_slot_freed",
         FREEING,
         "the first packet of a message frees the slots one window away for all ranks",
-        (
-            Change(
-                Ingest._opens,
-                "return flow.open_message(MessageEntry(serial, psn, region.packets))",
-                _WHOLE_SLOT,
-            ),
-        ),
+        Ingest._opens,
+        "return flow.open_message(MessageEntry(serial, psn, region.packets))",
+        _WHOLE_SLOT,
     ),
-    PlantedFault(
+    fault(
         "taken_over_from_newer_tenant",
         FREEING,
         "a region goes to whichever message a packet of comes, also to an older one",
-        (
-            Change(
-                Ingest._open, "serial < max(region.serial, array.first_serial)", "serial < array.first_serial"
-            ),
-        ),
+        Ingest._open,
+        "serial < max(region.serial, array.first_serial)",
+        "serial < array.first_serial",
         shape=late_copies,
     ),
     PlantedFault(
@@ -127,17 +121,13 @@ SWITCH_FAULTS: Final = (
         "holds as many messages as may be in flight, N instead of 2N",
         (Change(RingSpec.regions, "2 * self.window_messages", "self.window_messages"),),
     ),
-    PlantedFault(
+    fault(
         "buffer_given_back_and_kept",
         AGGREGATION,
         "gives the payload buffer of a finished message back and goes on using it",
-        (
-            Change(
-                Region.finish,
-                "self.pool.give_back(self.payload)\n        self.payload = None",
-                "self.pool.give_back(self.payload)",
-            ),
-        ),
+        Region.finish,
+        "self.pool.give_back(self.payload)\n        self.payload = None",
+        "self.pool.give_back(self.payload)",
         shape=two_message_window,
     ),
     PlantedFault(
@@ -153,36 +143,28 @@ SWITCH_FAULTS: Final = (
             Change(Region.finish, "if self.pending == 0:", "if False:"),
         ),
     ),
-    PlantedFault(
+    fault(
         "replay_on_all_flows",
         KEPT,
         "answers a resend on the flows of all ranks",
-        (
-            Change(
-                Emission.replay,
-                "self._emit(flow, block[0], actions)",
-                "self._emit(flow, block[0], actions)\n"
-                "            for other in ring.flows:\n"
-                "                if other is not flow:\n"
-                "                    one = slice(other.spec.rank, other.spec.rank + 1)\n"
-                "                    for more in region.packets_out(one, first, past, self._arena):\n"
-                "                        self._emit(other, more[0], actions)",
-            ),
-        ),
+        Emission.replay,
+        "self._emit(flow, block[0], actions)",
+        "self._emit(flow, block[0], actions)\n"
+        "            for other in ring.flows:\n"
+        "                if other is not flow:\n"
+        "                    one = slice(other.spec.rank, other.spec.rank + 1)\n"
+        "                    for more in region.packets_out(one, first, past, self._arena):\n"
+        "                        self._emit(other, more[0], actions)",
         test="tests/paper/test_netreduce_3_2_transparency.py::"
         "test_a_lost_result_comes_back_from_the_kept_one_on_its_own_flow_only",
     ),
-    PlantedFault(
+    fault(
         "replay_sealed_for_first_header",
         KEPT,
         "answers a resend under its own header with the checksum made for the header that came first",
-        (
-            Change(
-                Region.store,
-                "self.share[rank, offsets] = run.header_crc[rows]",
-                "if self.payload is not None:\n        self.share[rank, offsets] = run.header_crc[rows]",
-            ),
-        ),
+        Region.store,
+        "self.share[rank, offsets] = run.header_crc[rows]",
+        "if self.payload is not None:\n        self.share[rank, offsets] = run.header_crc[rows]",
     ),
     PlantedFault(
         "result_sent_when_complete",
@@ -216,17 +198,13 @@ SWITCH_FAULTS: Final = (
         "lets a later result through on flows whose own packets are all there, too",
         (Change(Emission._signal_gaps, "if not missing.any():", "if False:"),),
     ),
-    PlantedFault(
+    fault(
         "ack_not_forwarded",
         "docs/protocol.md 6.11, everything else",
         "counts every tenth frame that it switches and forgets to send it",
-        (
-            Change(
-                Accelerator._pass,
-                "for out in self._bridge.egress(dst_mac, port):",
-                "for out in self._bridge.egress(dst_mac, port) if self._counters.bridged % 10 else ():",
-            ),
-        ),
+        Accelerator._pass,
+        "for out in self._bridge.egress(dst_mac, port):",
+        "for out in self._bridge.egress(dst_mac, port) if self._counters.bridged % 10 else ():",
     ),
     PlantedFault(
         "gap_never_signalled",
@@ -256,19 +234,15 @@ SWITCH_FAULTS: Final = (
         "sends a first packet's result with the checksum of its payload before its header was marked",
         (Change(Region._packet, "crc = crc32(body[INA_HEADER_BYTES:], crc32(ina))", "pass"),),
     ),
-    PlantedFault(
+    fault(
         "unplaced_packets_forwarded",
         INTEGRITY,
         "forwards packets that belong to no known message, as a switch does",
-        (
-            Change(
-                Ingest.general,
-                'self._counters.drop("first packet of the message not seen", len(run.frames) - placed)',
-                "self._counters.bridged += len(run.frames) - placed\n"
-                "        if not placed:\n"
-                "            self._emission._emit(flow, run.frames, actions)",
-            ),
-        ),
+        Ingest.general,
+        'self._counters.drop("first packet of the message not seen", len(run.frames) - placed)',
+        "self._counters.bridged += len(run.frames) - placed\n"
+        "        if not placed:\n"
+        "            self._emission._emit(flow, run.frames, actions)",
     ),
     PlantedFault(
         "result_not_marked",
@@ -289,29 +263,21 @@ SWITCH_FAULTS: Final = (
         "begins the sum with the last rank",
         (Change(reduce.reduce_into, "shape = out.shape", "shape = out.shape\n    inputs = inputs[::-1]"),),
     ),
-    PlantedFault(
+    fault(
         "sum_in_order_of_arrival",
         ARITHMETIC,
         "begins the sum with the rank whose packet came first",
-        (
-            Change(
-                Region.finish,
-                "array = self.payload.array",
-                "array = np.roll(self.payload.array, -self.ina.rank, axis=0)",
-            ),
-        ),
+        Region.finish,
+        "array = self.payload.array",
+        "array = np.roll(self.payload.array, -self.ina.rank, axis=0)",
     ),
-    PlantedFault(
+    fault(
         "stale_epoch_accepted",
         LOOKUP,
         "does not compare the epoch of a first packet with its ring's",
-        (
-            Change(
-                ingest.foreign_field,
-                "ina.epoch, ina.rank, ina.ring_size) == (",
-                "epoch, ina.rank, ina.ring_size) == (",
-            ),
-        ),
+        ingest.foreign_field,
+        "ina.epoch, ina.rank, ina.ring_size) == (",
+        "epoch, ina.rank, ina.ring_size) == (",
         test="tests/paper/test_netreduce_3_2_reliability.py::test_the_switch_sums_for_the_ring_and_its_epoch_alone",
         arguments=("epoch", 4, "wrong epoch"),
     ),
@@ -375,17 +341,13 @@ SWITCH_FAULTS: Final = (
         "removes a ring without its connections",
         (Change(Accelerator._remove, "self._table.remove(flow.spec)", "pass"),),
     ),
-    PlantedFault(
+    fault(
         "removed_connections_bridged",
         "inaproto.core.switch.accelerator: raw payloads of a removed ring",
         "forgets the connections of a ring at once; what its ranks still send passes raw",
-        (
-            Change(
-                Accelerator._remove,
-                "self._retired[flow.spec.connection] = Instant(now + self._config.retired_ns)",
-                "pass",
-            ),
-        ),
+        Accelerator._remove,
+        "self._retired[flow.spec.connection] = Instant(now + self._config.retired_ns)",
+        "pass",
         test="tests/unit/test_accelerator_hard_cases.py::"
         "test_packets_in_flight_of_a_removed_ring_never_reach_a_receiver",
     ),
@@ -397,16 +359,12 @@ SWITCH_FAULTS: Final = (
         swarm=CRASHES,
         shape=together,
     ),
-    PlantedFault(
+    fault(
         "drop_not_counted",
         "the ledger: every frame is accounted for",
         "drops packets with a wrong checksum without a trace",
-        (
-            Change(
-                Ingest.general,
-                'self._counters.drop("wrong ICRC", int(len(right) - right.sum()))',
-                "pass",
-            ),
-        ),
+        Ingest.general,
+        'self._counters.drop("wrong ICRC", int(len(right) - right.sum()))',
+        "pass",
     ),
 )

@@ -13,18 +13,14 @@ from inaproto.core.migration.service import TreeService
 from inaproto.core.migration.slot_lender import SlotLender
 from inaproto.core.migration.taken_wishes import TakenWishes
 from inaproto.core.migration.wanted_roots import WantedRoots
-from tests.planted.planting import Change, PlantedFault
+from tests.planted.planting import PlantedFault, by_name, fault
 
 _MOVES: Final = "MINA IV-A; inaproto.core.migration.service"
 _SLOTS: Final = "MINA IV-A; inaproto.core.migration.slot_lender"
 
 
-def _fault(name: str, paper: str, text: str, function: object, right: str, wrong: str) -> PlantedFault:
-    return PlantedFault(name, paper, text, (Change(function, right, wrong),))
-
-
 _ALL: Final = (
-    _fault(
+    fault(
         "tree_moved_twice",
         _MOVES,
         "moves a job once more to the tree that it has, when the controller has started again",
@@ -32,7 +28,7 @@ _ALL: Final = (
         "self._stands(job) and job.target == job.tree",
         "False",
     ),
-    _fault(
+    fault(
         "released_while_parking",
         _MOVES,
         "takes a ring that its hosts are about to park for one that is parked",
@@ -40,7 +36,7 @@ _ALL: Final = (
         'state.phase == "parked"',
         'state.phase in ("parking", "parked")',
     ),
-    _fault(
+    fault(
         "drained_by_older_wishes",
         _MOVES,
         "believes that a job has drained though the root has not taken the wish yet",
@@ -48,7 +44,7 @@ _ALL: Final = (
         "self._told is not None and self._taken >= (self.config.term, self._revision)",
         "True",
     ),
-    _fault(
+    fault(
         "older_refusal_believed",
         _MOVES,
         "bars a tree for a refusal of the wish before",
@@ -56,7 +52,7 @@ _ALL: Final = (
         " or state.epoch != wish.epoch",
         "",
     ),
-    _fault(
+    fault(
         "told_while_adopting",
         _MOVES,
         "wishes a part of what the leader before it has promised",
@@ -64,7 +60,7 @@ _ALL: Final = (
         "its.phase is Phase.ADOPTING",
         "False",
     ),
-    _fault(
+    fault(
         "numbers_given_again",
         _MOVES,
         "counts the numbers of trees from one again after a restart",
@@ -72,7 +68,7 @@ _ALL: Final = (
         "self.next)",
         "1)",
     ),
-    _fault(
+    fault(
         "turns_not_held",
         _MOVES,
         "lets a job have turns while its ring is to park",
@@ -80,7 +76,7 @@ _ALL: Final = (
         "return [HoldTurns(held)]",
         "return []",
     ),
-    _fault(
+    fault(
         "job_over_unnoticed",
         _MOVES,
         "keeps the slots of a job that the root does not know any more",
@@ -88,7 +84,7 @@ _ALL: Final = (
         "actions += self._migrate(JobEnded(its.job), now)",
         "pass",
     ),
-    _fault(
+    fault(
         "stands_without_slots",
         _MOVES,
         "leaves a ring where it is when its slots went to others while its job was away",
@@ -96,7 +92,7 @@ _ALL: Final = (
         "(wish is None or wish.tree is not None)",
         "wish is None",
     ),
-    _fault(
+    fault(
         "renewals_missed",
         _SLOTS,
         "does not make up for renewals that it missed while its machine stood still",
@@ -104,7 +100,7 @@ _ALL: Final = (
         "min(now, Instant(min(standing.values()) - 1)) if standing else now",
         "now",
     ),
-    _fault(
+    fault(
         "wanted_root_forgotten",
         _MOVES,
         "forgets where one job was wanted when another one is",
@@ -112,7 +108,7 @@ _ALL: Final = (
         "{**self._without({job}), **",
         "{**",
     ),
-    _fault(
+    fault(
         "reported_once",
         _MOVES,
         "reports in a new session only what has changed since the one before",
@@ -120,7 +116,7 @@ _ALL: Final = (
         "self._is_heard, self._told = True, None",
         "self._is_heard = True",
     ),
-    _fault(
+    fault(
         "slots_on_the_way_to_disk",
         _MOVES,
         "asks for slots while what it is to promise is on its way to the disk",
@@ -149,7 +145,4 @@ FINDS: Final[Mapping[str, tuple[int, str]]] = {
 """The seed of a world that finds a fault, and the rule that it breaks."""
 
 
-def __getattr__(name: str) -> PlantedFault:
-    if name in FAULTS:
-        return FAULTS[name]
-    raise AttributeError(f"there is no planted fault {name!r}; there are {', '.join(FAULTS)}")
+__getattr__ = by_name(FAULTS)

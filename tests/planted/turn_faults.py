@@ -6,7 +6,7 @@ from typing import Final
 
 from inaproto.core.switch.aggregator import AggregatorArray
 from inaproto.core.switch.slot_pools import SlotPools
-from tests.planted.planting import Change, PlantedFault
+from tests.planted.planting import Change, PlantedFault, fault
 
 TURNS: Final = "MINA III-D, one job at a switch at a time"
 _PAPER: Final = "tests/paper/test_mina_3_d_pools.py::"
@@ -58,17 +58,13 @@ TURN_FAULTS: Final = (
         (Change(SlotPools.refusal, "if ahead < 0:", "if False:"),),
         test="tests/unit/test_slot_pools.py::test_a_message_of_an_earlier_turn_cannot_begin_one",
     ),
-    PlantedFault(
+    fault(
         "turn_counts_from_zero",
         TURNS,
         "expects the first message of the ring in each of its turns",
-        (
-            Change(
-                AggregatorArray.occupy,
-                "self.regions = regions",
-                "self.regions = regions\n    self.next_serial = 0",
-            ),
-        ),
+        AggregatorArray.occupy,
+        "self.regions = regions",
+        "self.regions = regions\n    self.next_serial = 0",
         test=_PAPER + "test_jobs_take_turns_at_the_slots_of_a_switch_operation_by_operation",
     ),
 )

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from inaproto.errors import ConfigError
-from inaproto.faults.weather import Weather
-from inaproto.sim.campaign.failure import say_failure
 from inaproto.sim.campaign.kinds import WorldKind
 from inaproto.sim.campaign.log import DamagedLog, Program, read_log
-from inaproto.sim.campaign.marks import declared_of, meaning_of, seeds_min_of
 from inaproto.sim.campaign.replay import Parts
 from inaproto.sim.campaign.replay import replay as run_again
 from inaproto.sim.campaign.rules import rules_of
-from inaproto.sim.campaign.shrink import shrink
 from inaproto.sim.control.config import (
     NO_TREE,
     RULES,
@@ -36,8 +27,6 @@ from inaproto.sim.control.config import (
 from inaproto.sim.control.drawing import draw_control
 from inaproto.sim.control.world import ControlWorld
 from inaproto.units import MS, US
-from inaproto_hil.soak import replay, soak
-from tests.planted.sharing_faults import FAULTS
 from tests.seeds import seeds
 
 PROGRAM = Program("0.1.0")
@@ -168,35 +157,7 @@ def test_a_lease_runs_out_where_no_host_can_renew_it() -> None:
     assert result.marks["a job ended"] == 2
 
 
-def test_a_digest_does_not_depend_on_hashes() -> None:
-    program = (
-        "from inaproto.sim.control.drawing import draw_control\n"
-        "from inaproto.sim.control.world import ControlWorld\n"
-        "print(*(ControlWorld(draw_control(seed)).run().digest for seed in (0, 3)))"
-    )
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        ).stdout
-        for hash_seed in ("0", "1")
-    }
-    assert len(said) == 1
-    here = [ControlWorld(draw_control(seed)).run().digest for seed in (0, 3)]
-    assert said == {" ".join(here) + "\n"}
-
-
 # --- the configuration
-
-
-def test_a_configuration_survives_its_record() -> None:
-    for seed in range(40):
-        config = draw_control(seed)
-        assert ControlConfig.from_record(json.loads(json.dumps(config.as_record()))) == config
 
 
 def test_seeds_draw_both_rules_and_all_that_may_befall() -> None:
@@ -231,26 +192,7 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any]) -> None:
         world(**changes)
 
 
-def test_a_record_that_is_no_configuration_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="world: hosts"):
-        ControlConfig.from_record(world().as_record() | {"hosts": "many"})
-
-
 # --- logs
-
-
-def test_a_log_replays_without_a_draw_of_weather(tmp_path: Path) -> None:
-    config = world(weather=Weather(drop=0.1, duplicate=0.1, reorder=0.2), weather_until_ns=40 * MS)
-    log = PARTS.record(config, PROGRAM)
-    assert log.fates
-    path = tmp_path / "log"
-    log.write(path)
-    again = read_log(path)
-    assert again == log
-    calm = replace(again, config=replace(config, weather=Weather()))
-    done = run_again(calm, PARTS, PROGRAM)
-    assert done.differs is None
-    assert "passes as in the log" in run_again(again, PARTS, PROGRAM).verdict()
 
 
 def test_an_edited_log_is_found_out(tmp_path: Path) -> None:
@@ -270,84 +212,3 @@ def test_an_edited_log_is_found_out(tmp_path: Path) -> None:
     path.write_text('{"world":"control","format":99,"events":0}\n')
     with pytest.raises(ConfigError, match="format 99"):
         read_log(path)
-
-
-# --- failures
-
-
-def test_a_failure_is_told_made_smaller_and_replayed(tmp_path: Path) -> None:
-    with FAULTS["granted_without_room"]():
-        seed = next(seed for seed in range(40) if ControlWorld(draw_control(seed)).run().violation)
-        log = PARTS.record(draw_control(seed), PROGRAM)
-        assert log.violation is not None
-        said = say_failure(log, path="x.jsonl")
-        assert f"rerun     inaproto soak --world control --seed {seed}" in said
-        assert "replay    inaproto replay x.jsonl" in said
-        shrunk = shrink(log.config, PARTS.run, runs_max=60)
-        assert shrunk.after.violation is not None
-        assert shrunk.after.violation.rule == log.violation.rule
-        assert shrunk.after.events < shrunk.before.events
-        assert "shrunk in" in str(shrunk)
-        small = PARTS.record(shrunk.config, PROGRAM, shrunk.fates)
-        assert small.violation == shrunk.after.violation
-        assert run_again(small, PARTS, PROGRAM).same
-    assert "this run breaks no rule" in run_again(small, PARTS, PROGRAM).verdict()
-    with pytest.raises(ConfigError, match="breaks no rule"):
-        shrink(world(), PARTS.run)
-
-
-# --- the command
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    command = soak if arguments[0] == "soak" else replay
-    done = CliRunner().invoke(command, arguments[1:], catch_exceptions=False)
-    return done.exit_code, done.output
-
-
-def test_the_command_runs_and_replays_one_seed(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    status, said = run("soak", "--world", "control", "--seed", "3", "--log", str(log))
-    assert status == 0
-    for word in ("rounds", "trees", "messages hit", "every rule was kept"):
-        assert word in said
-    digest = ControlWorld(draw_control(3)).run().digest
-    assert digest in said
-    assert run("soak", "--world", "control", "--seed", "3", "--digest") == (0, digest + "\n")
-    status, said = run("replay", str(log))
-    assert (status, "passes as in the log" in said) == (0, True)
-    status, said = run("replay", str(log), "--svg", str(tmp_path / "svg"))
-    assert (status, "has no frames to draw" in said) == (2, True)
-
-
-def test_a_campaign_of_control_worlds_reports(tmp_path: Path) -> None:
-    status, said = run("soak", "--world", "control", "--seeds", "3", "--jobs", "1", "--out", str(tmp_path))
-    assert status == 0, said
-    assert "messages " in said
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert report["passed"]
-    assert report["rules"] == RULES_KEPT
-    assert report["plan"]["world"] == "control"
-    assert set(report["core_steps"]) >= {"coordinator", "participant", "migration", "slot_ledger"}
-    page = (tmp_path / "report.html").read_text()
-    assert "fault: controller crash" in page
-
-
-def test_a_campaign_that_fails_says_how_to_run_it_again(tmp_path: Path) -> None:
-    variant = "tests.planted.sharing_faults:granted_without_room"
-    asked = ("--seeds", "4:5", "--jobs", "1", "--with", variant, "--out", str(tmp_path), "--no-shrink")
-    status, said = run("soak", "--world", "control", *asked)
-    assert status == 1
-    assert f"inaproto soak --world control --seed 4 --with {variant}    # a decision is kept" in said
-    assert run("replay", str(tmp_path / "seed-4.jsonl"))[0] == 1
-    assert run("replay", str(tmp_path / "seed-4.jsonl"), "--with", variant)[0] == 0
-
-
-def test_marks_and_rules_of_control_worlds_are_their_own() -> None:
-    declared = declared_of(WorldKind.CONTROL)
-    assert seeds_min_of(WorldKind.CONTROL) == 1000
-    for name, meaning in declared.items():
-        assert meaning_of(name) is not None
-        assert meaning
-    assert not set(declared) & {"weather: lost", "a job finished after it had started anew"}
-    assert rules_of(WorldKind.SINGLE) != RULES_KEPT

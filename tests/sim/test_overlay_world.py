@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from click.testing import CliRunner
 
 from inaproto.core.models.events import Mark
 from inaproto.errors import ConfigError
-from inaproto.faults.weather import Weather
-from inaproto.sim.campaign.failure import say_failure
-from inaproto.sim.campaign.kinds import WorldKind
-from inaproto.sim.campaign.log import Program, read_log
-from inaproto.sim.campaign.marks import declared_of, meaning_of, seeds_min_of
+from inaproto.sim.campaign.log import Program
 from inaproto.sim.campaign.replay import Parts
-from inaproto.sim.campaign.replay import replay as run_again
-from inaproto.sim.campaign.rules import rules_of
-from inaproto.sim.campaign.shrink import shrink
 from inaproto.sim.kernel.world import RunResult
-from inaproto.sim.models.checkers import all_checkers
 from inaproto.sim.models.config import (
     FIRST_SERVER,
     FaultKind,
@@ -37,8 +23,6 @@ from inaproto.sim.models.config import (
 from inaproto.sim.models.drawing import draw_overlay
 from inaproto.sim.models.world import OverlayWorld
 from inaproto.units import MS
-from inaproto_hil.soak import replay, soak
-from tests.planted.overlay_faults import FAULTS
 from tests.seeds import seeds
 
 PROGRAM = Program("0.1.0")
@@ -134,34 +118,7 @@ def test_several_shards_are_trained_together() -> None:
     run(shards=shards, faults=(crash,))
 
 
-def test_a_digest_does_not_depend_on_hashes() -> None:
-    program = (
-        "from inaproto.sim.models.drawing import draw_overlay\n"
-        "from inaproto.sim.models.world import OverlayWorld\n"
-        "print(*(OverlayWorld(draw_overlay(seed)).run().digest for seed in (0, 3)))"
-    )
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        ).stdout
-        for hash_seed in ("0", "1")
-    }
-    here = [OverlayWorld(draw_overlay(seed)).run().digest for seed in (0, 3)]
-    assert said == {" ".join(here) + "\n"}
-
-
 # --- the configuration
-
-
-def test_a_configuration_survives_its_record() -> None:
-    for seed in range(40):
-        config = draw_overlay(seed)
-        assert OverlayConfig.from_record(json.loads(json.dumps(config.as_record()))) == config
 
 
 def test_seeds_draw_all_that_there_is() -> None:
@@ -194,83 +151,3 @@ def test_seeds_draw_all_that_there_is() -> None:
 def test_what_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="overlay world"):
         world(**changes)
-
-
-def test_a_record_that_is_no_configuration_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="world: hosts"):
-        OverlayConfig.from_record(world().as_record() | {"hosts": "many"})
-
-
-# --- logs and failures
-
-
-def test_a_log_replays_without_a_draw_of_weather(tmp_path: Path) -> None:
-    config = world(weather=Weather(drop=0.01, reorder=0.2), weather_until_ns=40 * MS)
-    log = PARTS.record(config, PROGRAM)
-    assert log.fates
-    path = tmp_path / "log"
-    log.write(path)
-    again = read_log(path)
-    assert again == log
-    calm = replace(again, config=replace(config, weather=Weather()))
-    assert run_again(calm, PARTS, PROGRAM).differs is None
-
-
-def test_a_failure_is_told_made_smaller_and_replayed() -> None:
-    with FAULTS["acknowledges_before_durable"]():
-        seed = next(seed for seed in range(40) if OverlayWorld(draw_overlay(seed)).run().violation)
-        log = PARTS.record(draw_overlay(seed), PROGRAM)
-        assert log.violation is not None
-        said = say_failure(log, path="x.jsonl")
-        assert f"rerun     inaproto soak --world overlay --seed {seed}" in said
-        shrunk = shrink(log.config, PARTS.run, runs_max=60)
-        assert shrunk.after.violation is not None
-        assert shrunk.after.violation.rule == log.violation.rule
-        assert shrunk.after.events <= shrunk.before.events
-        assert " shards, " in str(shrunk)
-        small = PARTS.record(shrunk.config, PROGRAM, shrunk.fates)
-        assert small.violation == shrunk.after.violation
-        assert run_again(small, PARTS, PROGRAM).same
-    with pytest.raises(ConfigError, match="the overlay world of seed calm breaks no rule"):
-        shrink(world(), PARTS.run)
-
-
-# --- the command
-
-
-def command(*arguments: str) -> tuple[int, str]:
-    called = soak if arguments[0] == "soak" else replay
-    done = CliRunner().invoke(called, arguments[1:], catch_exceptions=False)
-    return done.exit_code, done.output
-
-
-def test_the_command_runs_and_replays_one_seed(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    status, said = command("soak", "--world", "overlay", "--seed", "3", "--log", str(log))
-    assert status == 0
-    for word in ("shards", "updates", "pulls", "messages hit", "every rule was kept"):
-        assert word in said
-    digest = OverlayWorld(draw_overlay(3)).run().digest
-    assert digest in said
-    assert command("soak", "--world", "overlay", "--seed", "3", "--digest") == (0, digest + "\n")
-    status, said = command("replay", str(log))
-    assert (status, "passes as in the log" in said) == (0, True)
-    status, said = command("replay", str(log), "--svg", str(tmp_path / "svg"))
-    assert (status, "log of a overlay world" in said or "log of an overlay" in said) == (2, True)
-
-
-def test_a_campaign_reports(tmp_path: Path) -> None:
-    asked = ("--world", "overlay", "--seeds", "3", "--jobs", "1", "--out", str(tmp_path))
-    status, said = command("soak", *asked)
-    assert status == 0
-    assert "pulls" in said
-    assert (tmp_path / "report.html").exists()
-
-
-def test_marks_and_rules_of_overlay_worlds_are_their_own() -> None:
-    declared = declared_of(WorldKind.OVERLAY)
-    assert seeds_min_of(WorldKind.OVERLAY) == 1000
-    for name, meaning in declared.items():
-        assert meaning_of(name) is not None
-        assert meaning
-    assert {one.name for one in all_checkers()} < set(rules_of(WorldKind.OVERLAY))

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from inaproto.errors import ConfigError
 from inaproto.sim.campaign.kinds import WorldKind
-from inaproto.sim.campaign.log import Program, read_log
+from inaproto.sim.campaign.log import Program
 from inaproto.sim.campaign.marks import declared_of
 from inaproto.sim.campaign.replay import Parts
-from inaproto.sim.campaign.replay import replay as run_again
 from inaproto.sim.campaign.rules import rules_of
-from inaproto.sim.campaign.shrink import shrink
 from inaproto.sim.kernel.world import RunResult
 from inaproto.sim.trees.checkers import all_checkers
 from inaproto.sim.trees.config import FaultKind, Refusal, TreesConfig, TreesFault, TreesJob, Want
@@ -25,7 +20,6 @@ from inaproto.sim.trees.drawing import draw_trees
 from inaproto.sim.trees.marks import DECLARED
 from inaproto.sim.trees.world import TreesWorld
 from inaproto.units import MS, S
-from inaproto_hil.soak import replay, soak
 from tests.planted.tree_faults import FAULTS, FINDS
 from tests.seeds import seeds
 
@@ -124,14 +118,6 @@ def test_a_world_finds_it(name: str) -> None:
 # --- configuration, logs, campaigns
 
 
-def test_a_configuration_survives_its_record() -> None:
-    for seed in range(40):
-        config = draw_trees(seed)
-        assert TreesConfig.from_record(json.loads(json.dumps(config.as_record()))) == config
-    with pytest.raises(ConfigError, match="world of trees: slots"):
-        TreesConfig.from_record(world().as_record() | {"slots": "many"})
-
-
 def test_seeds_draw_all_that_may_befall() -> None:
     drawn = [draw_trees(seed) for seed in range(200)]
     assert {fault.kind for config in drawn for fault in config.faults} == set(FaultKind)
@@ -155,41 +141,6 @@ def test_seeds_draw_all_that_may_befall() -> None:
 def test_what_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="world of trees"):
         world(**changes)
-
-
-def test_a_failure_is_told_made_smaller_and_replayed(tmp_path: Path) -> None:
-    seed, rule = FINDS["released_while_parking"]
-    with FAULTS["released_while_parking"]():
-        log = PARTS.record(draw_trees(seed), PROGRAM)
-        path = tmp_path / "log"
-        log.write(path)
-        assert read_log(path) == log
-        shrunk = shrink(log.config, PARTS.run, runs_max=30)
-        assert shrunk.after.violation is not None
-        assert shrunk.after.violation.rule == rule
-        assert shrunk.after.events <= shrunk.before.events
-        small = PARTS.record(shrunk.config, PROGRAM, shrunk.fates)
-        assert run_again(small, PARTS, PROGRAM).same
-    assert "this run breaks no rule" in run_again(small, PARTS, PROGRAM).verdict()
-
-
-def command(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(
-        soak if arguments[0] == "soak" else replay, arguments[1:], catch_exceptions=False
-    )
-    return done.exit_code, done.output
-
-
-def test_the_command_runs_and_replays_one_seed(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    status, said = command("soak", "--world", "trees", "--seed", "3", "--log", str(log))
-    assert status == 0
-    for word in ("switches", "moves", "every rule was kept"):
-        assert word in said
-    digest = TreesWorld(draw_trees(3)).run().digest
-    assert command("soak", "--world", "trees", "--seed", "3", "--digest") == (0, digest + "\n")
-    status, said = command("replay", str(log))
-    assert (status, "passes as in the log" in said) == (0, True)
 
 
 def test_marks_and_rules_of_worlds_of_trees_are_their_own() -> None:

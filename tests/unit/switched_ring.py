@@ -271,3 +271,7 @@ def by_port(actions: Sequence[Action]) -> dict[int, list[bytes]]:
     for port, frame in emitted(actions):
         found.setdefault(port, []).append(frame)
     return found
+
+
+def dropped(ring: SwitchedRing) -> dict[str, int]:
+    return ring.accelerator.view().counters.dropped

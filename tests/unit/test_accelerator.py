@@ -16,17 +16,13 @@ from tests.unit.switched_ring import (
     SwitchedRing,
     block,
     by_port,
+    dropped,
     emitted,
     into_qp,
     mac,
     others,
     ring_of,
 )
-
-
-def dropped(ring: SwitchedRing) -> dict[str, int]:
-    return ring.accelerator.view().counters.dropped
-
 
 # -- results
 

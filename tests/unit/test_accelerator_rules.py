@@ -22,14 +22,9 @@ from inaproto.units import Instant, PortId
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import FLAG_LAST, FLAG_RESULT, INA_HEADER_BYTES, InaHeader
 from inaproto.wire.roce import RocePacket
-from tests.unit.switched_ring import NOW, SwitchedRing, block, by_port, emitted, mac, others, ring_of
+from tests.unit.switched_ring import NOW, SwitchedRing, block, by_port, dropped, emitted, mac, others, ring_of
 from tests.unit.test_accelerator_identity import vlan
 from tests.unit.test_accelerator_switch import moved, tcp
-
-
-def dropped(ring: SwitchedRing) -> dict[str, int]:
-    return ring.accelerator.view().counters.dropped
-
 
 # -- frames that no NIC of a ring emits
 

@@ -22,6 +22,7 @@ from tests.unit.switched_ring import (
     SwitchedRing,
     block,
     by_port,
+    dropped,
     emitted,
     mac,
     nameless,
@@ -31,10 +32,6 @@ from tests.unit.switched_ring import (
 
 PEER = "10.0.0.0 to queue pair 513"
 """Rank 0's connection."""
-
-
-def dropped(ring: SwitchedRing) -> dict[str, int]:
-    return ring.accelerator.view().counters.dropped
 
 
 # -- refusals, by way of single packets and of blocks

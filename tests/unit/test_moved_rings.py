@@ -11,7 +11,7 @@ from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import Blame
 from inaproto.units import PortId
 from tests.unit.pooled_rings import pool_of, pooled_ring, pooled_tree
-from tests.unit.switched_ring import NOW, SwitchedRing, by_port
+from tests.unit.switched_ring import NOW, SwitchedRing, by_port, dropped
 from tests.unit.switched_tree import SwitchedTree, data_of
 
 
@@ -34,10 +34,6 @@ def move(ring: SwitchedRing, first_message: int, *, elsewhere: bool = False) -> 
         for port in range(ring.spec.size + 1):
             ring.accelerator.step(PortUp(PortId(port)), NOW)
     assert ring.accelerator.step(InstallRing(moved(ring.spec, first_message)), NOW) == []
-
-
-def dropped(ring: SwitchedRing) -> dict[str, int]:
-    return ring.accelerator.view().counters.dropped
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

@@ -18,7 +18,7 @@ from inaproto.core.switch.aggregator import bytes_needed
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.wire.messages.switch import PoolSpec
 from tests.unit.pooled_rings import POOL, pool_of, pooled_ring, two_rings
-from tests.unit.switched_ring import MTU, NOW, SwitchedRing, block, by_port, emitted, others, ring_of
+from tests.unit.switched_ring import MTU, NOW, SwitchedRing, block, by_port, dropped, emitted, others, ring_of
 
 
 def turn(ring: SwitchedRing, epoch: int, *serials: int) -> None:
@@ -26,10 +26,6 @@ def turn(ring: SwitchedRing, epoch: int, *serials: int) -> None:
     ring.epoch = epoch
     for serial in serials:
         assert by_port(ring.finish(serial)) == ring.results(serial)
-
-
-def dropped(ring: SwitchedRing) -> dict[str, int]:
-    return ring.accelerator.view().counters.dropped
 
 
 def faults(actions: list[Action]) -> list[tuple[int, str]]:
