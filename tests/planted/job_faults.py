@@ -20,8 +20,8 @@ JOB_FAULTS: Final = (
         RACES,
         "halts ranks that gather when the ring before them ends",
         Hearing.heard,
-        "in_it if self.has_heard_of(message.job, ring_id) else everyone",
-        "everyone",
+        "if not in_it and not self.has_heard_of(message.job, ring_id):",
+        "if not in_it:",
         test=f"{TESTS}::test_ranks_that_gather_are_not_halted_with_the_ring_before_them",
     ),
     PlantedFault(

@@ -12,9 +12,7 @@ from inaproto.sim.campaign.kinds import WorldKind
 from inaproto.sim.campaign.log import Program
 from inaproto.sim.campaign.marks import declared_of
 from inaproto.sim.campaign.replay import Parts
-from inaproto.sim.campaign.rules import rules_of
 from inaproto.sim.kernel.world import RunResult
-from inaproto.sim.trees.checkers import all_checkers
 from inaproto.sim.trees.config import FaultKind, Refusal, TreesConfig, TreesFault, TreesJob, Want
 from inaproto.sim.trees.drawing import draw_trees
 from inaproto.sim.trees.marks import DECLARED
@@ -143,9 +141,8 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any]) -> None:
         world(**changes)
 
 
-def test_marks_and_rules_of_worlds_of_trees_are_their_own() -> None:
+def test_marks_of_worlds_of_trees_are_their_own() -> None:
     assert declared_of(WorldKind.TREES) == DECLARED
-    assert {one.name for one in all_checkers()} < set(rules_of(WorldKind.TREES))
 
 
 def test_a_world_ends_in_time_where_a_job_has_no_tree() -> None:

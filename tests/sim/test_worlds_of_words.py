@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,13 @@ from inaproto.sim.campaign.replay import Parts
 from inaproto.sim.campaign.replay import replay as run_again
 from inaproto.sim.campaign.rules import rules_of
 from inaproto.sim.campaign.shrink import shrink
+from inaproto.sim.control.checkers import checkers as control_checkers
 from inaproto.sim.control.drawing import draw_control
 from inaproto.sim.control.world import ControlWorld
+from inaproto.sim.models import checkers as models_checkers
 from inaproto.sim.models.drawing import draw_overlay
 from inaproto.sim.models.world import OverlayWorld
+from inaproto.sim.trees import checkers as trees_checkers
 from inaproto.sim.trees.drawing import draw_trees
 from inaproto.sim.trees.world import TreesWorld
 from inaproto.units import MS
@@ -48,6 +51,7 @@ class Kind:
     calm: Callable[..., Any]
     """A configuration in which nothing befalls anybody, with changes."""
     fault: PlantedFault
+    checkers: Callable[[], Sequence[Any]]
     wrong: tuple[str, str]
     """A field of the record that is no text, and what is said of it then."""
     words: tuple[str, ...]
@@ -66,6 +70,7 @@ KINDS = (
         ControlWorld,
         test_control_world.world,
         sharing_faults.FAULTS["granted_without_room"],
+        control_checkers.all_checkers,
         ("hosts", "world: hosts"),
         ("rounds", "trees", "messages hit"),
         " jobs",
@@ -76,6 +81,7 @@ KINDS = (
         OverlayWorld,
         test_overlay_world.world,
         overlay_faults.FAULTS["acknowledges_before_durable"],
+        models_checkers.all_checkers,
         ("hosts", "world: hosts"),
         ("shards", "updates", "pulls", "messages hit"),
         " shards, ",
@@ -86,6 +92,7 @@ KINDS = (
         TreesWorld,
         test_trees_world.world,
         tree_faults.FAULTS["released_while_parking"],
+        trees_checkers.all_checkers,
         ("slots", "world of trees: slots"),
         ("switches", "moves"),
         " jobs",
@@ -231,3 +238,4 @@ def test_marks_and_rules_of_its_worlds_are_their_own(kind: Kind) -> None:
     assert not set(declared) & {"weather: lost", "a job finished after it had started anew"}
     rules = [rules_of(one) for one in WorldKind]
     assert all(rules.count(one) == 1 for one in rules if one == rules_of(world))
+    assert {one.name for one in kind.checkers()} < set(rules_of(world))
