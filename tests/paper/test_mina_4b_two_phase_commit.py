@@ -24,6 +24,8 @@ from inaproto.core.sharing.events import (
     TurnStands,
     TurnWanted,
 )
+from inaproto.sim.explore.engine import Kind, explore
+from inaproto.sim.explore.sharing.variants import sharing_world
 from inaproto.units import Epoch, JobId, OpIndex, S
 from inaproto.wire.messages.sharing import (
     Abort,
@@ -291,6 +293,15 @@ def test_a_lock_is_held_no_longer_than_its_lease() -> None:
     group.pass_time(S)
     assert group.phases("A") == ["in doubt", "in doubt"]
     assert group.started[seat, 0] is None, "in doubt it falls back"
+
+
+def test_the_paper_s_lock_is_held_for_ever_when_the_coordinator_dies_after_a_vote() -> None:
+    """Every interleaving of the paper's rule: ``inaproto explore --world sharing --variant paper``."""
+    found = explore(sharing_world("paper"), states_max=80_000).counterexample
+    assert found is not None
+    assert found.kind is Kind.STUCK
+    assert "is locked" in found.run[-2]
+    assert found.run[-1] == "the coordinator CRASHES"
 
 
 def test_a_seat_in_doubt_never_uses_ina() -> None:

@@ -98,13 +98,6 @@ def test_reductions_change_no_verdict(rule: Rule) -> None:
     assert reduced.states < full.states
 
 
-def test_the_paper_s_lock_is_held_for_ever_when_the_coordinator_dies_after_a_vote() -> None:
-    found = broken("paper")
-    assert found.kind is Kind.STUCK
-    assert "is locked" in found.run[-2]
-    assert found.run[-1] == "the coordinator CRASHES"
-
-
 def test_hosts_that_decide_from_a_status_told_after_the_fact_start_two_jobs_at_once() -> None:
     found = broken("paper-status")
     assert found.kind is Kind.BROKEN
