@@ -13,7 +13,7 @@ from inaproto_hil.evaluation import MLNET_FIGURES, reproduce
 from inaproto_hil.evaluation.flows.trees import Scheme
 from inaproto_hil.evaluation.mlnet.figures import FIGURES, Figure
 from inaproto_hil.evaluation.mlnet.paper import PAPER
-from inaproto_hil.evaluation.mlnet.rows import RATIOS, crossing_row, drawn_row
+from inaproto_hil.evaluation.mlnet.rows import RATIOS, crossing_row
 from inaproto_hil.evaluation.mlnet.runs import (
     Found,
     PhaseFound,
@@ -24,6 +24,7 @@ from inaproto_hil.evaluation.mlnet.runs import (
     perform,
 )
 from inaproto_hil.evaluation.report import render, write_report
+from inaproto_hil.evaluation.rows import drawn_row
 from tests.paper.test_mina_5_figures import Page
 
 SEEDS = 2

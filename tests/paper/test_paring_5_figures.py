@@ -25,7 +25,7 @@ from inaproto_hil.evaluation.paring.rows import (
     Outcomes,
     Reasons,
     bound_of_rate,
-    drawn_row,
+    judged_row,
     rate_rows,
     rises,
     time_rows,
@@ -103,7 +103,7 @@ def test_figure_1_is_what_the_paper_says() -> None:
 def test_what_is_not_asked_for_is_judged_by_what_ours_come_to(
     values: tuple[float, ...], fixed: float, known: str | None, verdict: str, why: str | None
 ) -> None:
-    row = drawn_row("a rate", values, fixed, 3.0, reasons=Reasons(known))
+    row = judged_row("a rate", values, fixed, 3.0, reasons=Reasons(known))
     assert (row.verdict, row.why, row.is_inside) == (verdict, why, None)
 
 

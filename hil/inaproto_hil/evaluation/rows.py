@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+from inaproto_hil.evaluation.spread import spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +72,29 @@ class DrawnRow(Row):
     def with_ours(self, ours: float) -> DrawnRow:
         """What would be asked of another value."""
         return replace(self, ours=ours)
+
+
+def drawn_row(
+    what: str,
+    values: Sequence[float],
+    paper: float | None = None,
+    off: tuple[float, float] | None = None,
+    why: str | None = None,
+    **beside: Any,
+) -> DrawnRow:
+    """``values``: by draw; ``off``: how far their mean may be below the paper's value, and above it;
+    ``beside``: other fields of the row."""
+    found, (below, above) = spread(values), off or (None, None)
+    return DrawnRow(
+        what,
+        found.mean,
+        paper,
+        below,
+        above,
+        found.half_width,
+        found.runs,
+        least=min(values),
+        most=max(values),
+        why=why,
+        **beside,
+    )

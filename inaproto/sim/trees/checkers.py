@@ -217,9 +217,6 @@ class MovedForAReason(TreesChecker):
         self._stood: dict[str, tuple[FabricTree, int]] = {}
         self._has_reason: dict[str, bool] = {}
 
-    def _of_all(self) -> None:
-        self._has_reason = dict.fromkeys(self._stood, True)
-
     def lease_lost(self, switch: TreesSwitch, lease: Lease) -> None:
         self._has_reason[lease.job] = True
 

@@ -41,7 +41,6 @@ class HeaviestClique:
         *,
         seed: int | str,
         candidates_max: int = CANDIDATES_MAX,
-        cliques: int = CLIQUES,
         exact: bool = False,
         seconds_max: float = SECONDS_MAX,
     ) -> None:
@@ -50,7 +49,6 @@ class HeaviestClique:
         self._network = network
         self._draws = CandidateDraws(candidates_max, seed)
         self._stream = np.random.default_rng(Random(f"{seed}/cliques").getrandbits(128))
-        self._cliques = cliques
         self._exact = exact
         self._seconds_max = seconds_max
         self.unproved = 0
@@ -67,7 +65,7 @@ class HeaviestClique:
             self.unproved += bound > weights[heaviest].sum()
             chosen = fill(conflicts, heaviest, np.argsort(-weights, kind="stable"))
         else:
-            chosen = heavy_set(conflicts, weights, self._cliques, self._stream)
+            chosen = heavy_set(conflicts, weights, CLIQUES, self._stream)
         trees: list[int | None] = [None] * len(jobs)
         for job, root in zip(
             candidates.jobs[chosen].tolist(), candidates.roots[chosen].tolist(), strict=True

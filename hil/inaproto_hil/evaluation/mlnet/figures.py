@@ -15,7 +15,6 @@ from inaproto_hil.evaluation.mlnet.rows import (
     Outcomes,
     by_seed,
     crossing_row,
-    drawn_row,
     order_row,
     phases,
     ratio_rows,
@@ -40,7 +39,7 @@ from inaproto_hil.evaluation.mlnet.together import (
     together_rows,
 )
 from inaproto_hil.evaluation.paper import FigureOf
-from inaproto_hil.evaluation.rows import Row
+from inaproto_hil.evaluation.rows import Row, drawn_row
 
 GRID: Final = tuple(range(50, 401, 50))
 _SWEPT: Final = (

@@ -10,8 +10,7 @@ import numpy as np
 
 from inaproto_hil.evaluation.flows.trees import Scheme
 from inaproto_hil.evaluation.mlnet.runs import Found, PhaseFound, PhaseRun, Run
-from inaproto_hil.evaluation.rows import DrawnRow, Row
-from inaproto_hil.evaluation.spread import spread
+from inaproto_hil.evaluation.rows import DrawnRow, Row, drawn_row
 
 Outcomes = Mapping[Run, Found]
 
@@ -31,31 +30,6 @@ OWN_READING: Final = "another reading of which trees the paper has, with 2.5 for
 def phases(outcomes: Outcomes, run: Callable[[int], PhaseRun], seeds: int) -> list[PhaseFound]:
     found = [outcomes[run(seed)] for seed in range(seeds)]
     return [one for one in found if isinstance(one, PhaseFound)]
-
-
-def drawn_row(
-    what: str,
-    values: Sequence[float],
-    paper: float | None = None,
-    off: tuple[float, float] | None = None,
-    why: str | None = None,
-) -> DrawnRow:
-    """``off``: how far their mean may be below the paper's value, and above it."""
-    below, above = off if off is not None else (None, None)
-    found = spread(values)
-    return DrawnRow(
-        what,
-        found.mean,
-        paper,
-        below,
-        above,
-        found.half_width,
-        found.runs,
-        None,
-        min(values),
-        max(values),
-        why=why,
-    )
 
 
 def time_row(

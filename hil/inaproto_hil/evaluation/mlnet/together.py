@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from inaproto_hil.evaluation.flows.trees import Scheme
-from inaproto_hil.evaluation.mlnet.rows import NEAR, Outcomes, drawn_row
+from inaproto_hil.evaluation.mlnet.rows import NEAR, Outcomes
 from inaproto_hil.evaluation.mlnet.runs import TogetherFound, TogetherRun
-from inaproto_hil.evaluation.rows import DrawnRow, Row
+from inaproto_hil.evaluation.rows import DrawnRow, Row, drawn_row
 
 TOGETHER_FACTOR: Final = 4
 """Draws of models that train together, for each seed: they differ much."""

@@ -17,8 +17,7 @@ from inaproto_hil.evaluation.paring import published, runs
 from inaproto_hil.evaluation.paring.published import GB_PER_HOP, SLIPS, Experiment
 from inaproto_hil.evaluation.paring.runs import ExactRun, Found, Outcome, Planned, PlanRun, Proved, Run
 from inaproto_hil.evaluation.paring.settings import grid, setting_at
-from inaproto_hil.evaluation.rows import DrawnRow, Row
-from inaproto_hil.evaluation.spread import spread
+from inaproto_hil.evaluation.rows import DrawnRow, Row, drawn_row
 
 Outcomes = Mapping[Run, Found]
 
@@ -76,7 +75,7 @@ class Reasons:
         return DIFFERS, f"{beyond}; {self.readings}" if self.readings else beyond
 
 
-def drawn_row(
+def judged_row(
     what: str,
     values: Sequence[float],
     first_pods: float,
@@ -88,25 +87,10 @@ def drawn_row(
 ) -> DrawnRow:
     """``values``: by draw; ``off``: how far their mean may be below the paper's and above it; ``reasons``: if
     nothing is asked."""
-    found, (below, above) = spread(values), off or (None, None)
     verdict, why = None, None
     if reasons is not None and paper is not None:
         verdict, why = reasons.verdict([*values, first_pods], paper, near)
-    return DrawnRow(
-        what,
-        found.mean,
-        paper,
-        below,
-        above,
-        found.half_width,
-        found.runs,
-        None,
-        min(values),
-        max(values),
-        first_pods,
-        why,
-        verdict,
-    )
+    return drawn_row(what, values, paper, off, why, two_pods=first_pods, verdict=verdict)
 
 
 def one_row(what: str, ours: float, paper: float, why: str | None = None) -> DrawnRow:
@@ -126,7 +110,7 @@ class Drawn:
 
     def row(self, what: str, measure: str, paper: float, reasons: Reasons) -> DrawnRow:
         values = [value_of(one, measure) for one in self.draws]
-        return drawn_row(what, values, value_of(self.fixed, measure), paper, reasons=reasons)
+        return judged_row(what, values, value_of(self.fixed, measure), paper, reasons=reasons)
 
 
 def value_of(found: Outcome, measure: str) -> float:
@@ -217,7 +201,7 @@ def _readings(outcomes: Outcomes, experiment: Experiment, point: Fraction, draws
             found = drawn(outcomes, experiment, point, ours, draws)
             *less, of_fixed = [float(100 - 100 * one.hops / star) for one in (*found.draws, found.fixed)]
             what = f"{at}: PARING, {ours}, % less than DeepSys"
-            rows.append(drawn_row(what, less, of_fixed, _LESS, off=_READINGS))
+            rows.append(judged_row(what, less, of_fixed, _LESS, off=_READINGS))
     return rows
 
 
@@ -318,7 +302,7 @@ def time_rows(outcomes: Outcomes, experiment: Experiment, draws: int) -> list[Ro
             *less, fixed = [float(100 - 100 * theirs.rate / ours.rate) for ours, theirs in pairs]
             known = f"the paper has {FREE}" if system == published.DEEPSYS else None
             reasons = _reasons(experiment, published.PARING, known)
-            rows.append(drawn_row(f"{at}, fast", less, fixed, paper, reasons=reasons, near=_PERCENT[0]))
+            rows.append(judged_row(f"{at}, fast", less, fixed, paper, reasons=reasons, near=_PERCENT[0]))
     return rows
 
 
