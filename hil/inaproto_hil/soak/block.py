@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inaproto.sim.campaign.failure import say_failure
-from inaproto.sim.campaign.kinds import WORD_KINDS, WorldKind, draw_kind
+from inaproto.sim.campaign.kinds import WorldKind
 from inaproto.sim.campaign.log import Log, Program
 from inaproto.sim.campaign.sequence_diagram import draw
 from inaproto.sim.campaign.shrink import Shrunk, shrink
-from inaproto.sim.campaign.worlds import draw_any, draw_words, world_of
-from inaproto.sim.frames.world import World
+from inaproto.sim.campaign.worlds import draw_any
 from inaproto.sim.kernel.violated import Violation
-from inaproto.sim.kernel.world import SimulatedWorld
 from inaproto_hil.soak.parts import PRODUCT, installed
 from inaproto_hil.soak.tally import Tally
 
@@ -56,18 +54,12 @@ def _collecting_between_worlds() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _world_of(seed: int, kind: WorldKind) -> SimulatedWorld:
-    if kind in WORD_KINDS:
-        return world_of(draw_words(seed, kind))
-    return World(draw_kind(seed, kind))
-
-
 def run_block(block: Block) -> tuple[Block, Tally]:
     tally = Tally()
     cpu_s = 0.0
     with installed(block.variant), _collecting_between_worlds():
         for seed in range(block.first, block.stop):
-            world = _world_of(seed, WorldKind(block.world))
+            world = PRODUCT.world(draw_any(seed, WorldKind(block.world)))
             began = time.process_time()
             result = world.run()
             del world

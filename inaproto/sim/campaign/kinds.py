@@ -53,7 +53,7 @@ def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
         case WorldKind.SHARED:
             return draw_shared(seed)
         case WorldKind.CONTROL | WorldKind.TREES | WorldKind.OVERLAY:
-            raise LocalMisuse("draw_kind: worlds of frames; draw_words draws the others")
+            raise LocalMisuse("draw_kind: worlds of frames; draw_any draws all")
         case _:
             assert_never(kind)
 

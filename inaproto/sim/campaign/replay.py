@@ -14,7 +14,7 @@ from typing import Any
 from inaproto.core.switch.accelerator import Accelerator, AcceleratorConfig
 from inaproto.errors import ConfigError
 from inaproto.sim.campaign.log import Log, Program, WordRecorder, say_record
-from inaproto.sim.campaign.worlds import world_of
+from inaproto.sim.campaign.worlds import WORDS, any_kind_of
 from inaproto.sim.frames.checkers.checker import Checker
 from inaproto.sim.frames.draw.swarm import WorldConfig
 from inaproto.sim.frames.recorder import Record, Recorder, say_time
@@ -37,20 +37,21 @@ class Parts:
 
     def run(self, config: WorldConfig | WordsConfig, fates: LinkFates | None = None) -> RunResult[Any]:
         """Run a world of any kind; ``fates``: those of a log, to be replayed."""
-        return self._world(config, fates, None).run()
+        return self.world(config, fates).run()
 
     def record(
         self, config: WorldConfig | WordsConfig, program: Program, fates: LinkFates | None = None
     ) -> Log:
         """Run it and keep the log."""
         recorder = Recorder() if isinstance(config, WorldConfig) else WordRecorder()
-        return Log.of(self._world(config, fates, recorder).run(), recorder.records, program)
+        return Log.of(self.world(config, fates, recorder).run(), recorder.records, program)
 
-    def _world(
-        self, config: WorldConfig | WordsConfig, fates: LinkFates | None, recorder: Any
+    def world(
+        self, config: WorldConfig | WordsConfig, fates: LinkFates | None = None, recorder: Any = None
     ) -> SimulatedWorld:
+        """A world of any kind, to be run once."""
         if isinstance(config, WordsConfig):
-            return world_of(config, fates=fates, recorder=recorder)
+            return WORDS[any_kind_of(config)].world(config, fates=fates, recorder=recorder)
         checkers = None if self.checkers is None else self.checkers()
         return World(
             config,

@@ -17,8 +17,6 @@ from inaproto.sim.control.marks import DECLARED as CONTROL_MARKS
 from inaproto.sim.control.world import ControlWorld
 from inaproto.sim.frames.draw.swarm import WorldConfig
 from inaproto.sim.kernel.config import WordsConfig
-from inaproto.sim.kernel.fates import LinkFates
-from inaproto.sim.kernel.words import WordsRecorder
 from inaproto.sim.models import shrink as models
 from inaproto.sim.models.checkers import all_checkers as overlay_checkers
 from inaproto.sim.models.config import OverlayConfig
@@ -88,27 +86,15 @@ WORDS: Final = {
 }
 
 
-def world_of(
-    config: WordsConfig, *, fates: LinkFates | None = None, recorder: WordsRecorder | None = None
-) -> ControlWorld | TreesWorld | OverlayWorld:
-    """The world of words of a configuration; ``fates``: those of a log, to be replayed."""
-    return WORDS[any_kind_of(config)].world(config, fates=fates, recorder=recorder)
-
-
 def any_kind_of(config: WorldConfig | WordsConfig) -> WorldKind:
     if isinstance(config, WorldConfig):
         return kind_of(config)
     return next(kind for kind, words in WORDS.items() if isinstance(config, words.config))
 
 
-def draw_words(seed: Seed, kind: WorldKind) -> WordsConfig:
-    """The world of ``seed``, of a kind that is not of ``FRAME_KINDS``."""
-    return WORDS[kind].draw(seed)
-
-
 def draw_any(seed: Seed, kind: WorldKind) -> WorldConfig | WordsConfig:
     """The world of ``seed``, of any kind."""
-    return draw_words(seed, kind) if kind in WORDS else draw_kind(seed, kind)
+    return WORDS[kind].draw(seed) if kind in WORDS else draw_kind(seed, kind)
 
 
 def config_from(kind: str | None, record: Any) -> WorldConfig | WordsConfig:

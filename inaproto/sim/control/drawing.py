@@ -7,6 +7,7 @@ on disk, a turn): those at any other time find little.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from inaproto.faults.streams import Draws, Seed
@@ -52,7 +53,7 @@ def draw_control(seed: Seed) -> ControlConfig:
     jobs = tuple(_draw_job(draws, number, hosts, weather_until) for number in range(count))
     plan = _draw_plan(draws, jobs, switches, trees, weather_until)
     first = _feasible(draws, count, switches, trees)
-    jobs = tuple(_with_tree(job, tree) for job, tree in zip(jobs, first, strict=True))
+    jobs = tuple(replace(job, tree=tree) for job, tree in zip(jobs, first, strict=True))
     lease = draws.magnitude(8 * delay_max + MS, 40 * MS)
     faulty = draws.chance(4, 5)
     faults = _draw_faults(draws, hosts + len(switches), weather_until) if faulty else ()
@@ -140,11 +141,6 @@ def _draw_job(draws: Draws, number: int, hosts: int, weather_until: int) -> Cont
         pause_ns=draws.magnitude(100 * US, 4 * MS) if burst > 1 else 0,
         cancelled_ns=draws.below(weather_until) if draws.chance(1, 8) else -1,
     )
-
-
-def _with_tree(job: ControlJob, tree: int) -> ControlJob:
-    fields = {name: getattr(job, name) for name in job.__slots__} | {"tree": tree}
-    return ControlJob(**fields)
 
 
 def _feasible(
