@@ -9,15 +9,19 @@ mutant, leaves decorated functions alone (each ``deadline`` of a core is a prope
 mutants. Here the operators and the visitor that knows where not to mutate are mutmut's; a mutant is put in
 place by giving the live function another code object (:mod:`tests.mutation.session`).
 
-What is no function body is not mutated: constants, tables and class bodies of a module.
+What is no function body is not mutated: constants, tables and class bodies of a module. Nor is what mypy or
+an assertion holds: the arm of a ``match`` that ends in ``assert_never``, ``strict`` of a ``zip``, and a False
+for which None would do.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import hashlib
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -84,10 +88,21 @@ def mutants_of(source: str) -> list[Mutant]:
             whole = [*lines[: body.start - 1], *rendered, *lines[body.stop - 1 :]]
             position = positions.get(mutation.original_node)
             span = (position.start.line, position.end.line) if position else (body.start, body.stop - 1)
+            if _changes_nothing(*difference):
+                continue
             change = Change(qualname, *difference, seen[difference])
             seen[difference] += 1
             found.append(Mutant(change, _reach(*span, statements, body), body, "\n".join(whole) + "\n"))
     return found
+
+
+def sample_of(mutants: Sequence[Mutant], size: int) -> list[Mutant]:
+    """Draw ``size`` of them by their identities: an edit elsewhere in the module leaves them in."""
+
+    def drawn(mutant: Mutant) -> bytes:
+        return hashlib.sha256(repr(mutant.change).encode()).digest()
+
+    return sorted(mutants, key=drawn)[:size]
 
 
 def _functions(module: cst.Module) -> Iterator[tuple[str, cst.FunctionDef, bool]]:
@@ -113,6 +128,20 @@ def _difference(before: list[str], after: list[str]) -> tuple[tuple[str, ...], t
     changes = [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
     removed = tuple(line[2:].strip() for line in changes if line[0] == "-")
     return removed, tuple(line[2:].strip() for line in changes if line[0] == "+")
+
+
+def _changes_nothing(removed: tuple[str, ...], added: tuple[str, ...]) -> bool:
+    if any("assert_never" in line for line in removed):
+        return True
+    before, after = (re.findall(r"\w+|\S", " ".join(lines)) for lines in (removed, added))
+    if len(before) == len(after):
+        changed = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
+        if changed in ([("False", "None")], [("True", "False")], [("True", "None")]):
+            return changed[0][0] == "False" or "strict" in before
+    checks = ("strict", "=", "True", ",")
+    return "strict" in before and [t for t in before if t not in checks] == [
+        t for t in after if t not in checks
+    ]
 
 
 def _statements(source: str) -> list[range]:

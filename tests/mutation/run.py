@@ -62,8 +62,17 @@ class Outcome:
 
 def campaign() -> dict[str, list[str]]:
     """Module -> test files that judge its mutants."""
-    modules: dict[str, list[str]] = tomllib.loads(CAMPAIGN.read_text())["modules"]
-    return modules
+    raw = tomllib.loads(CAMPAIGN.read_text())
+    judged: dict[str, str | list[str]] = raw["modules"] | raw["sampled"]
+    named: dict[str, list[str]] = raw["judges"]
+    return {name: named[tests] if isinstance(tests, str) else tests for name, tests in judged.items()}
+
+
+def sample_size(module: str) -> int:
+    """How many mutants of the module are tried, drawn by their identities; 0: all."""
+    raw = tomllib.loads(CAMPAIGN.read_text())
+    size: int = raw["sample"] if module in raw["sampled"] else 0
+    return size
 
 
 def unmeasured() -> dict[str, str]:
@@ -72,24 +81,32 @@ def unmeasured() -> dict[str, str]:
     return modules
 
 
-def try_module(
-    module: str, tests: Sequence[str], *, state: Path, jobs: int, seconds: float, again: bool
-) -> Outcome:
+def try_modules(
+    modules: Sequence[str], tests: Sequence[str], *, state: Path, jobs: int, seconds: float, again: bool
+) -> list[Outcome]:
+    """The outcome of each; all have the same tests."""
     state.mkdir(exist_ok=True)
-    results = state / f"{module}.jsonl"
-    command = [sys.executable, str(Path(__file__).with_name("session.py")), module, str(results), *tests]
+    command = [sys.executable, str(Path(__file__).with_name("session.py")), *tests]
     command += [f"--deselect={test}" for test in tomllib.loads(CAMPAIGN.read_text())["deselect"]]
     command += ["--jobs", str(jobs), "--seconds", f"{seconds:.0f}", *(["--again"] if again else [])]
+    command += [f"--module={module}:{sample_size(module)}" for module in modules]
     done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    heading, found = read_results(results)
-    spent = heading.get("seconds", 0.0)
-    if done.returncode:
-        return Outcome(module, None, spent, done.stdout[-3000:])
-    if not heading.get("complete"):
-        return Outcome(module, None, spent, f"stopped after {len(found)} mutants; run again to go on")
-    return Outcome(module, compare(module, found, read_survivors().modules.get(module)), spent)
+        [*command, f"--state={state}"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    outcomes = []
+    for module in modules:
+        heading, found = read_results(state / f"{module}.jsonl")
+        spent = heading.get("seconds", 0.0)
+        if done.returncode:
+            outcomes.append(Outcome(module, None, spent, done.stdout[-3000:]))
+        elif not heading.get("complete"):
+            stopped = f"stopped after {len(found)} mutants; run again to go on"
+            outcomes.append(Outcome(module, None, spent, stopped))
+        else:
+            known = read_survivors().modules.get(module)
+            outcomes.append(Outcome(module, compare(module, found, known, heading["mutants"]), spent))
+    return outcomes
 
 
 def table(records: dict[str, ModuleRecord], seconds: dict[str, float]) -> Table:
@@ -104,7 +121,7 @@ def table(records: dict[str, ModuleRecord], seconds: dict[str, float]) -> Table:
         )
 
     for name, record in sorted(records.items()):
-        row(name, [record], seconds.get(name))
+        row(f"{name} (sampled)" if record.of else name, [record], seconds.get(name))
     for package in PACKAGES:
         together = [record for name, record in records.items() if name.startswith(f"{package}.")]
         if together:
@@ -168,14 +185,19 @@ def main(
     console = Console()
     console.width = max(console.width, 100)
     end = time.monotonic() + 60 * min(minutes, 1e6)
-    outcomes = []
+    outcomes: list[Outcome] = []
+    groups: dict[tuple[str, ...], list[str]] = {}
     for module in chosen:
+        groups.setdefault(tuple(tests[module]), []).append(module)
+    for judges, together in groups.items():
         left = max(0.0, end - time.monotonic())
-        outcome = try_module(module, tests[module], state=state, jobs=jobs, seconds=left, again=again)
-        outcomes.append(outcome)
-        record = outcome.comparison.record if outcome.comparison else None
-        told = f"{percent(record.score)} of {record.mutants}" if record else outcome.trouble
-        console.print(f"{module}: {told}, {outcome.seconds:.0f} s", highlight=False, markup=False)
+        found = try_modules(together, judges, state=state, jobs=jobs, seconds=left, again=again)
+        outcomes += found
+        for outcome in found:
+            record = outcome.comparison.record if outcome.comparison else None
+            told = f"{percent(record.score)} of {record.mutants}" if record else outcome.trouble
+            told += f", drawn from {record.of}" if record and record.of else ""
+            console.print(f"{outcome.module}: {told}, {outcome.seconds:.0f} s", highlight=False, markup=False)
     records = {o.module: o.comparison.record for o in outcomes if o.comparison}
     seconds = {outcome.module: outcome.seconds for outcome in outcomes}
     console.print(table(records, seconds))

@@ -1,9 +1,9 @@
-"""Try the mutants of one module: ``python tests/mutation/session.py MODULE RESULTS [options] TESTS...``.
+"""Try the mutants of modules: ``python tests/mutation/session.py [--module NAME:SAMPLE ...] TESTS...``.
 
-Started by ``run.py``, one process per module. pytest collects the tests once. One child runs them all
-against the original, notes which tests run which lines (coverage.py) and how long each takes. Then
-every mutant gets a child of its own: fork, put the mutant in, run the tests that reach its lines, the ones
-that killed before and the quick ones first, until one fails.
+Started by ``run.py``, one process for the modules that the same tests judge. pytest collects the tests once.
+One child runs them all against the original, notes which tests run which lines (coverage.py) and how long
+each takes. Then every mutant gets a child of its own: fork, put the mutant in, run the tests that reach its
+lines, the ones that killed before and the quick ones first, until one fails.
 
 Invariants: the parent runs no test, so what a test leaves behind (caches, tables) dies with its child; no
 child outlives its limits of processor time, wall time and memory; every outcome is on disk before the
@@ -40,7 +40,7 @@ if str(ROOT) not in sys.path:
 import coverage.exceptions  # noqa: E402
 import pytest  # noqa: E402
 
-from tests.mutation.mutants import CannotApply, Mutant, apply, mutants_of  # noqa: E402
+from tests.mutation.mutants import CannotApply, Mutant, apply, mutants_of, sample_of  # noqa: E402
 from tests.mutation.results import (  # noqa: E402
     KILLED,
     STILLBORN,
@@ -83,31 +83,64 @@ class _Child:
 
 
 @dataclass(slots=True)
-class Session:
-    """The pytest plugin."""
+class Target:
+    """A module whose mutants are tried."""
 
     module: str
     results: Path
+    sample: int
+    """How many of its mutants are tried; 0: all."""
+    heading: dict[str, Any]
+    done: dict[Change, Result]
+    mutants: int = 0
+    """All that it has."""
+    complete: bool = False
+    seconds: float = 0.0
+    reach: dict[int, set[str]] = field(default_factory=dict)
+    """Line of the module -> tests that run it."""
+
+    @property
+    def path(self) -> Path:
+        return ROOT.joinpath("inaproto", *self.module.split(".")).with_suffix(".py")
+
+    def drawn(self) -> list[Mutant]:
+        """The mutants that count; results of others are forgotten: an earlier source may have had them."""
+        every = mutants_of(self.path.read_text())
+        self.mutants = len(every)
+        drawn = sample_of(every, self.sample) if self.sample else every
+        changes = {mutant.change for mutant in drawn}
+        if not self.done.keys() <= changes:
+            self.done = {change: result for change, result in self.done.items() if change in changes}
+            lines = [json.dumps(self.heading), *(result.as_json() for result in self.done.values())]
+            self.results.write_text("\n".join(lines) + "\n")
+        return drawn
+
+    def live(self) -> dict[tuple[str, int], list[FunctionType]]:
+        live: dict[tuple[str, int], list[FunctionType]] = {}
+        for function in gc.get_objects():
+            if isinstance(function, FunctionType) and function.__code__.co_filename == str(self.path):
+                code = function.__code__
+                live.setdefault((code.co_qualname, code.co_firstlineno), []).append(function)
+        return live
+
+
+@dataclass(slots=True)
+class Session:
+    """The pytest plugin."""
+
+    targets: list[Target]
     jobs: int
     seconds: float
     again: bool
-    done: dict[Change, Result]
-    complete: bool = False
-    reach: dict[int, set[str]] = field(default_factory=dict)
-    """Line of the module -> tests that run it."""
     cost: dict[str, float] = field(default_factory=dict)
     """Processor seconds of each test with the original."""
     kills: Counter[str] = field(default_factory=Counter)
     items: dict[str, pytest.Item] = field(default_factory=dict)
     caches: list[_Cache[Any]] = field(default_factory=list)
-    """Of the module."""
+    """Of the modules."""
     alone: set[str] = field(default_factory=set)
     """Tests that are known to pass alone."""
     failed: str = ""
-
-    @property
-    def path(self) -> Path:
-        return ROOT.joinpath("inaproto", *self.module.split(".")).with_suffix(".py")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -134,60 +167,58 @@ class Session:
         if session.testsfailed:
             raise pytest.UsageError("tests cannot be collected")
         self.items = {item.nodeid: item for item in session.items}
-        importlib.import_module(f"inaproto.{self.module}")
+        for target in self.targets:
+            importlib.import_module(f"inaproto.{target.module}")
         end = time.monotonic() + self.seconds
         gc.unfreeze()  # tests/conftest.py has frozen them
+        paths = {str(target.path) for target in self.targets}
         self.caches = [
             item
             for item in gc.get_objects()
-            if isinstance(item, _Cache) and inspect.unwrap(item).__code__.co_filename == str(self.path)
+            if isinstance(item, _Cache) and inspect.unwrap(item).__code__.co_filename in paths
         ]
         self._run_original()
         for test in self.kills:
             self._expect_alone(test)
-        every = mutants_of(self.path.read_text())
-        self._forget_all_but({mutant.change for mutant in every})
-        mutants = [mutant for mutant in every if self._is_due(mutant.change)]
-        mutants.sort(key=lambda mutant: sum(self.cost[test] for test in self._tests(mutant)))
-        live = self._live()
+        for target in self.targets:
+            start = time.monotonic()
+            self._try(target, end)
+            target.seconds = time.monotonic() - start
+        return True
+
+    def _try(self, target: Target, end: float) -> None:
+        mutants = [mutant for mutant in target.drawn() if self._is_due(target, mutant.change)]
+        mutants.sort(key=lambda mutant: sum(self.cost[test] for test in self._tests(target, mutant)))
+        live = target.live()
         gc.freeze()  # children copy fewer pages
         running: list[_Child] = []
         pending = iter(mutants)
         left = len(mutants)
-        with self.results.open("a") as out:
+        with target.results.open("a") as out:
             while left:
                 while len(running) < self.jobs and time.monotonic() < end:
                     mutant = next(pending, None)
                     if mutant is None:
                         break
-                    if tests := self._tests(mutant):
-                        running.append(self._start(mutant, tests, live))
+                    if tests := self._tests(target, mutant):
+                        running.append(self._start(target, mutant, tests, live))
                     else:
                         left -= 1
-                        self._note(Result(mutant.change, UNTESTED), out)
+                        self._note(target, Result(mutant.change, UNTESTED), out)
                 if not running:
                     break
                 for result in self._wait(running):
                     left -= 1
-                    self._note(result, out)
-        self.complete = not left
-        return True
+                    self._note(target, result, out)
+        gc.unfreeze()
+        target.complete = not left
 
-    def _forget_all_but(self, changes: set[Change]) -> None:
-        """Results of an earlier source may be of changes that are none any more."""
-        if self.done.keys() <= changes:
-            return
-        heading, _ = read_results(self.results)
-        self.done = {change: result for change, result in self.done.items() if change in changes}
-        lines = [json.dumps(heading), *(result.as_json() for result in self.done.values())]
-        self.results.write_text("\n".join(lines) + "\n")
-
-    def _is_due(self, change: Change) -> bool:
-        known = self.done.get(change)
+    def _is_due(self, target: Target, change: Change) -> bool:
+        known = target.done.get(change)
         return known is None or (self.again and known.status in {SURVIVED, UNTESTED})
 
-    def _note(self, result: Result, out: Any) -> None:
-        self.done[result.change] = result
+    def _note(self, target: Target, result: Result, out: Any) -> None:
+        target.done[result.change] = result
         if result.killer:
             self._expect_alone(result.killer)
             self.kills[result.killer] += 1
@@ -200,7 +231,8 @@ class Session:
         pid = os.fork()
         if pid == 0:
             _silence()
-            measured = coverage.Coverage(data_file=None, include=[str(self.path)], config_file=False)
+            paths = [str(target.path) for target in self.targets]
+            measured = coverage.Coverage(data_file=None, include=paths, config_file=False)
             measured.start()
             cost = {}
             for nodeid, item in self.items.items():
@@ -212,7 +244,7 @@ class Session:
             measured.stop()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", coverage.exceptions.CoverageWarning)  # no line at all was run
-                reach = measured.get_data().contexts_by_lineno(str(self.path))
+                reach = {path: measured.get_data().contexts_by_lineno(path) for path in paths}
             with os.fdopen(write, "w") as pipe:
                 json.dump({"reach": reach, "cost": cost, "failed": self.failed}, pipe)
             os._exit(0)
@@ -223,7 +255,9 @@ class Session:
         told: dict[str, Any] = json.loads(text) if text else {"failed": "the run ended early"}
         if told["failed"]:
             raise pytest.UsageError(f"the tests must pass before mutants are tried: {told['failed']}")
-        self.reach = {int(line): {test for test in tests if test} for line, tests in told["reach"].items()}
+        for target in self.targets:
+            lines = told["reach"][str(target.path)].items()
+            target.reach = {int(line): {test for test in tests if test} for line, tests in lines}
         self.cost = told["cost"]
 
     def _expect_alone(self, test: str) -> None:
@@ -245,10 +279,10 @@ class Session:
             raise pytest.UsageError(f"{test} passes only behind other tests, so it can judge no mutant")
         self.alone.add(test)
 
-    def _tests(self, mutant: Mutant) -> list[str]:
+    def _tests(self, target: Target, mutant: Mutant) -> list[str]:
         """Those that run the mutant's lines, likely and quick killers first."""
         for lines in (mutant.lines, mutant.body):
-            names = set().union(*(self.reach.get(line, ()) for line in lines))
+            names = set().union(*(target.reach.get(line, ()) for line in lines))
             if names:
                 return sorted(
                     names,
@@ -256,21 +290,17 @@ class Session:
                 )
         return []
 
-    def _live(self) -> dict[tuple[str, int], list[FunctionType]]:
-        live: dict[tuple[str, int], list[FunctionType]] = {}
-        for function in gc.get_objects():
-            if isinstance(function, FunctionType) and function.__code__.co_filename == str(self.path):
-                code = function.__code__
-                live.setdefault((code.co_qualname, code.co_firstlineno), []).append(function)
-        return live
-
     def _clear_caches(self) -> None:
         """What a function once returned must not speak for its mutant, nor keep a test from reaching it."""
         for cache in self.caches:
             cache.cache_clear()
 
     def _start(
-        self, mutant: Mutant, tests: list[str], live: dict[tuple[str, int], list[FunctionType]]
+        self,
+        target: Target,
+        mutant: Mutant,
+        tests: list[str],
+        live: dict[tuple[str, int], list[FunctionType]],
     ) -> _Child:
         cpu = CPU_SECONDS_MIN + CPU_FACTOR * sum(self.cost[test] for test in tests)
         read, write = os.pipe()
@@ -283,7 +313,7 @@ class Session:
                 resource.setrlimit(resource.RLIMIT_CPU, (int(cpu) + 2, int(cpu) + 3))
                 resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
                 self._clear_caches()
-                apply(mutant, str(self.path), live)
+                apply(mutant, str(target.path), live)
                 for test in tests:
                     _run(self.items[test])
                     if self.failed:
@@ -332,8 +362,16 @@ def _silence() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("module", help="such as wire.crc")
-    parser.add_argument("results", type=Path, help="JSON lines; what is known there is not tried again")
+    parser.add_argument(
+        "--module",
+        action="append",
+        default=[],
+        metavar="NAME:SAMPLE",
+        help="such as wire.crc:60; 0 are all of its mutants",
+    )
+    parser.add_argument(
+        "--state", type=Path, help="JSON lines for each module; what is known is not tried again"
+    )
     parser.add_argument("tests", nargs="+")
     parser.add_argument("--deselect", action="append", default=[], metavar="TEST")
     parser.add_argument("--jobs", type=int, default=1)
@@ -343,15 +381,19 @@ def main() -> int:
     os.nice(10)
     sys.dont_write_bytecode = True
     mark = fingerprint([*options.tests, *options.deselect])
-    heading, done = read_results(options.results)
-    if heading.get("fingerprint") != mark and not options.again:
-        options.results.unlink(missing_ok=True)
-        done = {}
-    with options.results.open("a") as out:
-        out.write(json.dumps({"fingerprint": mark, "complete": False}) + "\n")
-    start = time.monotonic()
-    session = Session(options.module, options.results, options.jobs, options.seconds, options.again, done)
-    session.kills.update(result.killer for result in done.values() if result.killer)
+    targets = []
+    for module, _, sample in (named.partition(":") for named in options.module):
+        results = options.state / f"{module}.jsonl"
+        heading, done = read_results(results)
+        if heading.get("fingerprint") != mark and not options.again:
+            results.unlink(missing_ok=True)
+            done = {}
+        with results.open("a") as out:
+            out.write(json.dumps({"fingerprint": mark, "complete": False}) + "\n")
+        targets.append(Target(module, results, int(sample), heading, done))
+    session = Session(targets, options.jobs, options.seconds, options.again)
+    for target in targets:
+        session.kills.update(result.killer for result in target.done.values() if result.killer)
     arguments = [
         "-q",
         "--no-header",
@@ -365,10 +407,11 @@ def main() -> int:
     arguments += [f"--deselect={test}" for test in options.deselect]
     os.environ.setdefault(ROTATION, ALL)  # which mutants survive must not change with the commit
     code = pytest.main([*arguments, *options.tests], plugins=[session])
-    with options.results.open("a") as out:
-        spent = heading.get("seconds", 0.0) if done else 0.0
-        spent += time.monotonic() - start
-        out.write(json.dumps({"complete": session.complete, "seconds": round(spent, 1)}) + "\n")
+    for target in targets:
+        spent = target.seconds + (target.heading.get("seconds", 0.0) if target.done else 0.0)
+        told = {"complete": target.complete, "seconds": round(spent, 1), "mutants": target.mutants}
+        with target.results.open("a") as out:
+            out.write(json.dumps(told) + "\n")
     return 0 if code in {0, 5} else 1
 
 

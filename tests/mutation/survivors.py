@@ -42,6 +42,8 @@ class ModuleRecord:
     killed: int = 0
     timeout: int = 0
     survivors: tuple[Survivor, ...] = ()
+    of: int = 0
+    """Mutants that the module has, where only a sample of them was tried; 0: all were."""
 
     @property
     def equivalent(self) -> int:
@@ -86,7 +88,9 @@ def source_digest(module: str) -> str:
     return hashlib.sha256(source_path(module).read_bytes()).hexdigest()[:16]
 
 
-def compare(module: str, results: Mapping[Change, Result], known: ModuleRecord | None) -> Comparison:
+def compare(
+    module: str, results: Mapping[Change, Result], known: ModuleRecord | None, of: int = 0
+) -> Comparison:
     """Put the results of a complete campaign of ``module`` beside what the list says of it."""
     reasons = {survivor.change: survivor for survivor in known.survivors} if known else {}
     counted = [result for result in results.values() if result.status != STILLBORN]
@@ -98,6 +102,7 @@ def compare(module: str, results: Mapping[Change, Result], known: ModuleRecord |
         sum(result.status == KILLED for result in counted),
         sum(result.status == TIMEOUT for result in counted),
         survivors,
+        of if of > len(results) else 0,
     )
     new = tuple(survivor for survivor in survivors if survivor.change not in reasons)
     gone = tuple(survivor for survivor in reasons.values() if survivor.change not in set(alive))
@@ -120,7 +125,8 @@ def _record(raw: Mapping[str, Any]) -> ModuleRecord:
         )
         for item in raw["survivors"]
     )
-    return ModuleRecord(raw["source"], raw["mutants"], raw["killed"], raw["timeout"], survivors)
+    source, mutants, killed, timeout = (raw[key] for key in ("source", "mutants", "killed", "timeout"))
+    return ModuleRecord(source, mutants, killed, timeout, survivors, raw.get("sampled_of", 0))
 
 
 def as_json(module: ModuleRecord) -> dict[str, Any]:
@@ -133,6 +139,8 @@ def as_json(module: ModuleRecord) -> dict[str, Any]:
             item["nth"] = change.nth
         survivors.append({**item, "equivalent": survivor.equivalent, "reason": survivor.reason})
     counts = {"source": module.source, "mutants": module.mutants, "killed": module.killed}
+    if module.of:
+        counts["sampled_of"] = module.of
     counts |= {"timeout": module.timeout, "equivalent": module.equivalent, "survived": module.survived}
     return {
         **counts,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.mutation.mutants import CannotApply, Mutant, apply, mutants_of
+from tests.mutation.mutants import CannotApply, Mutant, apply, mutants_of, sample_of
 
 SOURCE = '''\
 """A module."""
@@ -103,6 +103,34 @@ def test_lines_that_tell_a_mutant_from_the_original() -> None:
         "    + def clamp(value: int, low: int = 1) -> int:"
     ]
     assert default.lines == default.body
+
+
+def test_a_sample_stays_when_other_functions_change() -> None:
+    edited = SOURCE.replace("        self.a, self.b = 1, 1", "        self.a = self.b = 1")
+    before, after = (
+        {mutant.change for mutant in sample_of(mutants_of(source), size)}
+        for source, size in ((SOURCE, 5), (edited, len(mutants_of(edited))))
+    )
+    assert len(before) == 5
+    assert all(change.function == "Box.__init__" for change in before - after)
+
+
+def test_what_mypy_or_an_assertion_holds_is_not_mutated() -> None:
+    source = (
+        "def f(a: int) -> bool:\n    found = False\n    match a:\n        case 1:\n            found = True\n"
+        "        case _:\n            assert_never(a)\n    g(zip(a, found, strict=True))\n    return found\n"
+    )
+    added = {line for mutant in mutants_of(source) for line in mutant.change.added}
+    assert {
+        "found = True",
+        "found = None",
+        "g(zip(a, None, strict=True))",
+        "g(zip(found, strict=True))",
+    } <= added
+    assert not any("assert_never" in line or line.startswith("g(zip(a, found") for line in added)
+    assert [m.change.removed for m in mutants_of(source) if m.change.added == ("found = None",)] == [
+        ("found = True",)
+    ]
 
 
 def test_a_mutant_takes_the_place_of_a_function(module: types.ModuleType) -> None:

@@ -20,7 +20,7 @@ from tests.mutation.results import (
     Result,
     read_results,
 )
-from tests.mutation.run import PACKAGES, Outcome, campaign, faults_of, unmeasured
+from tests.mutation.run import PACKAGES, Outcome, campaign, faults_of, sample_size, unmeasured
 from tests.mutation.survivors import (
     ROOT,
     SCORE_MIN,
@@ -60,6 +60,8 @@ def test_every_module_has_its_tests_and_its_record() -> None:
     judged, waiting = campaign(), unmeasured()
     assert not judged.keys() & waiting.keys()
     assert modules == judged.keys() | waiting.keys(), "campaign.toml says which tests judge a module"
+    sampled = {module for module in judged if sample_size(module)}
+    assert sampled == {module for module, record in LISTED.items() if record.of}, "a record says of how many"
     assert judged.keys() == LISTED.keys(), "python tests/mutation/run.py --module NAME --update"
     missing = [
         test for tests in judged.values() for test in tests if not (ROOT / test.partition("::")[0]).exists()
@@ -134,6 +136,11 @@ def test_untested_lines_survive_and_the_stillborn_do_not_count() -> None:
     assert [survivor.change for survivor in found.new] == [NEW]
 
 
+def test_a_sample_says_of_how_many_mutants_it_was_drawn() -> None:
+    found = results(old=KILLED, new=KILLED)
+    assert [compare("wire.udp", found, None, of).record.of for of in (2, 30)] == [0, 30]
+
+
 def test_a_campaign_that_did_not_end_is_a_fault() -> None:
     assert faults_of([Outcome("wire.udp", None, 1.0, "stopped")], 0.0) == ["wire.udp: stopped"]
 
@@ -141,7 +148,7 @@ def test_a_campaign_that_did_not_end_is_a_fault() -> None:
 def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "list.json"
     second = Survivor(Change("f", ("return 1",), ("return 2",), 1), "found twice in it")
-    record = ModuleRecord("a" * 16, 5, 2, 1, (*KNOWN.survivors, second))
+    record = ModuleRecord("a" * 16, 5, 2, 1, (*KNOWN.survivors, second), of=70)
     write_survivors(SurvivorList({"wire.udp": record}), path)
     assert read_survivors(path).modules == {"wire.udp": record}
     raw = json.loads(path.read_text())["modules"]["wire.udp"]

@@ -257,6 +257,21 @@ def test_section_3_3_who_grows_into_its_headroom_has_the_link_again() -> None:
     assert _intervals(admission, [1_090_000] * 9, first=12) == [[]] * 9
 
 
+@pytest.mark.parametrize(("used", "is_full"), [(1_056_000, True), (1_055_999, False)])
+def test_section_3_3_who_uses_24_25ths_of_its_headroom_may_need_more(used: int, is_full: bool) -> None:
+    admission = _two()
+    _intervals(admission, [1_000_000] * 10)
+    assert (_intervals(admission, [used], first=11) == [[Limit("low", RATE // 100)]]) is is_full
+
+
+def test_rates_are_whole_bytes() -> None:
+    """With a link and a use that nothing divides."""
+    admission = Admission(AdmissionConfig(rate=1_234_567_899, headroom_permille=101))
+    admission.step(Began("high", 2), Instant(0))
+    told = admission.step(Began("low", 1), Instant(0)) + _intervals(admission, [1_234_567] * 10)[-1]
+    assert [repr(one.rate) for one in told if isinstance(one, Limit)] == ["12345678", "1098642073"]
+
+
 def test_transfers_of_one_class_have_no_limits_and_nothing_is_measured() -> None:
     admission = _admission()
     assert [admission.step(Began(name, 7), Instant(0)) for name in "abc"] == [[], [], []]
@@ -304,7 +319,8 @@ def test_misuse_is_told_and_changes_nothing(events: list[Began | Moved | Ended],
     ],
 )
 def test_a_configuration_without_sense_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(LocalMisuse):
+    AdmissionConfig(rate=1, headroom_permille=0)
+    with pytest.raises(LocalMisuse, match="admission: a "):
         AdmissionConfig(**{"rate": 1, **wrong})
 
 

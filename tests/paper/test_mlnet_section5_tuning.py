@@ -140,23 +140,65 @@ def test_section_5_an_in_degree_stays_one_of_those_to_choose_from(looks: list[tu
     assert all(later - earlier >= 3 for earlier, later in pairwise(changed))
 
 
+def test_section_5_only_a_clock_that_lasts_noticeably_longer_takes_a_change_back() -> None:
+    """Of five looks the middle one counts: two slow ones are noise, whichever they are."""
+    for after_ms, expected in (((10, 10, 11, 99, 99), []), ((10, 10, 12, 12, 12), ["worse"])):
+        tuner = DegreeTuner(DegreeTuning(agreed=5), 8)
+        assert [one.rule for one in _tuned(tuner, 9, lambda _: 10 * MS, link=950)] == ["link"]
+        lasted = iter(after_ms)
+        made = _tuned(tuner, 5, lambda _, lasted=lasted: next(lasted) * MS, link=600)  # type: ignore[misc]
+        assert [one.rule for one in made] == expected
+
+
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: StalenessTuning(staleness_min=3, staleness_max=2),
-        lambda: StalenessTuning(waited_little_permille=300),
-        lambda: StalenessTuning(agreed=0),
-        lambda: StalenessTuning(drift_ppm_max=0),
-        lambda: StalenessTuner(StalenessTuning(), 9),
-        lambda: DegreeTuning(degrees=()),
-        lambda: DegreeTuning(degrees=(4, 2)),
-        lambda: DegreeTuning(barred_looks=0),
-        lambda: DegreeTuner(DegreeTuning(), 3),
-        lambda: replace(QUIET, lasted_ns=0),
-        lambda: replace(QUIET, change_ppm=-1),
-    ],
-    ids=range(11),
+    ("waited", "link", "rule"),
+    [(300, 950, None), (301, 849, None), (301, 850, "link"), (301, 401, None), (301, 400, "height")],
 )
-def test_tunings_without_sense_are_refused(wrong: Callable[[], object]) -> None:
-    with pytest.raises(LocalMisuse):
+def test_section_5_a_link_is_full_or_idle_from_its_threshold_on(
+    waited: int, link: int, rule: str | None
+) -> None:
+    tuner = DegreeTuner(DegreeTuning(), 4)
+    looks = [tuner.step(replace(QUIET, waited_permille=waited, link_permille=link)) for _ in range(5)]
+    made = looks[-1]
+    assert (made and (made.what, made.rule)) == (rule and ("in-degree", rule))
+
+
+@pytest.mark.parametrize(("waited", "rule"), [(300, None), (301, "waits"), (100, None), (99, "calm")])
+def test_section_5_a_threshold_of_waiting_is_between(waited: int, rule: str | None) -> None:
+    tuner = StalenessTuner(StalenessTuning(), 2)
+    made = [tuner.step(replace(QUIET, waited_permille=waited)) for _ in range(3)][-1]
+    assert (made and (made.what, made.rule)) == (rule and ("staleness", rule))
+
+
+def test_section_5_staleness_does_not_drift_below_its_bound() -> None:
+    tuner = StalenessTuner(StalenessTuning(staleness_min=2), 2)
+    assert [tuner.step(replace(QUIET, change_ppm=10**6)) for _ in range(6)] == [None] * 6
+
+
+def test_the_least_that_tunings_may_be() -> None:
+    StalenessTuning(0, 0, 1, waited_little_permille=0, waited_much_permille=1000, agreed=1)
+    DegreeTuning((1,), worse_permille=1, barred_looks=1)
+    Look(0, 1, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: StalenessTuning(staleness_min=3, staleness_max=2), "tuning of staleness"),
+        (lambda: StalenessTuning(waited_little_permille=300), "thresholds 300 and 300"),
+        (lambda: StalenessTuning(agreed=0), "or 0 looks agree"),
+        (lambda: StalenessTuning(drift_ppm_max=0), "tuning of staleness"),
+        (lambda: StalenessTuner(StalenessTuning(), 9), "staleness 9"),
+        (lambda: DegreeTuning(degrees=()), "in-degrees to choose from"),
+        (lambda: DegreeTuning(degrees=(4, 2)), "in-degrees to choose from"),
+        (lambda: DegreeTuning(barred_looks=0), "tuning of the in-degree"),
+        (lambda: DegreeTuner(DegreeTuning(), 3), "in-degree 3"),
+        (lambda: replace(QUIET, lasted_ns=0), "a look measures"),
+        (lambda: replace(QUIET, clocks=-1), "a look measures"),
+        (lambda: replace(QUIET, change_ppm=-1), "a look measures"),
+    ],
+    ids=range(12),
+)
+def test_tunings_without_sense_are_refused(wrong: Callable[[], object], says: str) -> None:
+    with pytest.raises(LocalMisuse, match=says):
         wrong()

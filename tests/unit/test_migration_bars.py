@@ -56,3 +56,12 @@ def test_bars_go_with_their_job() -> None:
     assert told.look("refused", 3, 0) == BARRED
     assert told.look("refused", 3, 0, jobs="") == {}
     assert told.look("parked", 3, 0.1) == {}
+
+
+def test_a_job_is_barred_whatever_others_are_reported_before_it() -> None:
+    """Jobs that have no wish, or were not refused, say nothing of those behind them."""
+    bars = Bars(1 * S, 4 * S)
+    reported: tuple[tuple[str, TreePhase], ...] = (("0", "refused"), ("1", "parked"), ("a", "refused"))
+    states = {job: TreeState(job, ("h0", "h1"), 3, phase) for job, phase in reported}
+    wishes = {job: TreeWished(job, 3, SPINE) for job in ("1", "a")}
+    assert bars.look(states, wishes, Instant(0)) == BARRED

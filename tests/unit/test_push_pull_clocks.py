@@ -52,6 +52,7 @@ def test_vectors_are_restricted_replaced_and_joined() -> None:
     assert vector.with_(Clocks({B: 1, C: 0})) == Clocks({A: 5, B: 1, C: 0})
     assert vector.joined(Clocks({A: 4, B: 7, C: 0})) == Clocks({A: 5, B: 7, C: 0})
     assert Clocks.alike([B, A], 3) == Clocks({A: 3, B: 3})
+    assert Clocks.alike([B]) == Clocks({B: 0}), "a new model is at 0"
 
 
 def test_an_update_is_inside_a_vector_goes_on_from_it_or_neither() -> None:

@@ -15,6 +15,7 @@ from inaproto.core.models.events import (
     Clocked,
     Connect,
     Connected,
+    Disconnect,
     Done,
     Heard,
     Left,
@@ -39,6 +40,7 @@ from inaproto.core.models.events import (
     Woke,
 )
 from inaproto.core.models.node import ShardNode
+from inaproto.core.models.parent_link import ParentLink
 from inaproto.core.models.shard import ShardRoot
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import MS, Instant
@@ -132,13 +134,67 @@ def test_a_worker_does_nothing_before_it_has_resumed_nor_after_it_has_left() -> 
             node.does(event)
 
 
-def test_a_worker_goes_on_only_where_the_root_is_with_it() -> None:
+@pytest.mark.parametrize(("base", "durable"), [(4, 3), (1, 0)])
+def test_a_worker_goes_on_only_where_the_root_is_with_it(base: int, durable: int) -> None:
     node = Node()
     node.does(Connected(ROOT))
-    said = node.hears(ROOT, Attached(1, Clocks({MINE: 4}), Clocks({MINE: 3})))
+    said = node.hears(ROOT, Attached(1, Clocks({MINE: base}), Clocks({MINE: durable})))
+    assert Noted(Mark.ATTACHED, ROOT) in said
     assert node.core.view().worker_clock is None
+    assert node.core.view().root == Clocks({MINE: durable})
     assert not any(isinstance(action, Resumed) for action in said)
-    assert Resumed(MINE, 4) in node.hears(ROOT, Merged(Clocks({MINE: 4})))
+    assert Resumed(MINE, base) in node.hears(ROOT, Merged(Clocks({MINE: base})))
+
+
+def test_a_worker_that_waits_for_long_goes_on_where_the_root_is() -> None:
+    """After ``dead_ns``: others may wait for it in another shard. What it makes again is taken where what is
+    under way is not; that is no more than ``ahead_max``."""
+    node = Node()
+    node.does(Connected(ROOT))
+    node.hears(ROOT, Attached(1, Clocks({MINE: 2 + SHARD.ahead_max}), Clocks({MINE: 2})))
+    due = node.core.deadline
+    assert due == QUIET.dead_ns
+    node.core.step(Woke(), Instant(due - 1))
+    assert node.core.view().worker_clock is None
+    node.core.step(Woke(), due)
+    assert node.core.view().worker_clock == 2
+
+
+def test_who_was_away_itself_gives_its_parent_as_much_longer() -> None:
+    """Silence while this process stood still is nobody's, nor is the time in which hosts may start."""
+    link = ParentLink(replace(CONFIG, ancestors=(OTHER, ROOT), patience=BEATS), NOW)
+    link.tick(NOW, (), (), 0)
+    start = BEATS.start_ns
+    link.was_away(5)
+    assert link.tick(Instant(start + 4), (), (), 0) == []
+    assert Noted(Mark.PARENT_DEAD, OTHER) in link.tick(Instant(start + 5), (), (), 0)
+    link.connected(ROOT, Instant(start + 5))
+    link.was_away(7)
+    last = Instant(start + 5 + 7 + BEATS.dead_ns)
+    assert not any(isinstance(one, Noted) for one in link.tick(Instant(last - 1), (), (), 0))
+    assert Noted(Mark.PARENT_DEAD, ROOT) in link.tick(last, (), (), 0), "its connection may be one-sided"
+
+
+def test_without_heartbeats_a_parent_is_silent_from_when_its_connection_ends() -> None:
+    patience = replace(QUIET, start_ns=0)
+    link = ParentLink(replace(CONFIG, ancestors=(OTHER, ROOT), patience=patience), NOW)
+    assert link.deadline == NOW, "it has to dial"
+    link.tick(NOW, (), (), 0)
+    assert link.deadline == patience.dead_ns, "who has never come may be dead too"
+    link.connected(OTHER, Instant(1))
+    assert link.deadline is None
+    link.disconnected(OTHER, Instant(2))
+    assert not link.may_ask
+    assert link.deadline == 2 + patience.dead_ns
+    link.tick(Instant(2 + patience.dead_ns), (), (), 0)
+    assert (link.parent, link.deadline) == (ROOT, None), "the root is waited for"
+
+
+def test_a_tree_with_another_parent_is_gone_to_at_once() -> None:
+    link = ParentLink(replace(CONFIG, ancestors=(OTHER, ROOT)), NOW)
+    link.tick(NOW, (), (), 0)
+    assert link.reshape((CHILD, ROOT), NOW) == [Disconnect(OTHER), Connect(CHILD)]
+    assert (link.parent, link.skipped) == (CHILD, ())
 
 
 @pytest.mark.parametrize(("clock", "has_left"), [(FOREVER, True), (REMOVED, False)])
@@ -232,7 +288,7 @@ def test_words_of_another_session_or_of_somebody_else_are_nothing() -> None:
 
 def test_requests_and_children_have_bounds() -> None:
     node = Node(replace(CONFIG, shard=replace(SHARD, ahead_max=1), children_max=1)).attached()
-    assert blames(node.hears(OTHER, Attach(1, ()))) == ["one child too many"]
+    assert node.hears(OTHER, Attach(1, ())) == [Blame(str(OTHER), "one child too many", "1 are attached")]
     node.hears(ROOT, Merged(Clocks({ITS: FOREVER})))  # of whom it is not known how far it was
     for needed in (5, 6):
         assert blames(node.hears(CHILD, PullRequest(needed))) == []

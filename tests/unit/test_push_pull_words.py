@@ -154,6 +154,15 @@ def test_clocks_that_no_neighbour_takes_are_not_sent(clocks: Clocks) -> None:
         encode_with_arrays(Merged(clocks))
 
 
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [(Merged([1]), r"\[1\], not clocks"), (Reshaped(4), "4, not an epoch")],  # type: ignore[arg-type]
+)
+def test_what_is_of_another_kind_is_not_sent(word: Word, says: str) -> None:
+    with pytest.raises(LocalMisuse, match=says):
+        encode_with_arrays(word)
+
+
 @pytest.mark.parametrize("epoch", [None, Epoch(1, 0, 2, 30)], ids=["same", "reshaped"])
 @pytest.mark.parametrize("delta", [None, ARRAY], ids=["clocks", "weights"])
 def test_a_record_of_the_root_there_and_back(delta: Numbers | None, epoch: Epoch | None) -> None:

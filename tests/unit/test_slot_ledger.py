@@ -59,6 +59,7 @@ def test_a_slot_is_lent_and_comes_back() -> None:
     core = ledger()
     answer, others = ask(core, request(1, Order.ACQUIRE, A))
     assert (answer.outcome, answer.held, others) == (Outcome.GRANTED, (A,), [SlotTaken(A)])
+    assert (answer.switch, answer.boot) == ("s", "one"), "a controller asks several"
     answer, others = ask(core, request(2, Order.RELEASE, A))
     assert (answer.outcome, answer.held) == (Outcome.RELEASED, ())
     assert others == [SlotFreed(A, has_run_out=False)]
