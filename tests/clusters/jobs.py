@@ -14,6 +14,7 @@ import inaproto
 from inaproto.core.host.events import NicRefused
 from inaproto.daemon.host.attachment import Fabric
 from inaproto.daemon.host.daemon import HostDaemon
+from inaproto.errors import JobError
 from inaproto.wire.control_messages import Message
 from tests.clusters import fabrics
 from tests.clusters.fabrics import Nested
@@ -79,6 +80,21 @@ async def reduce_once(comms: Comms, elements: int = 3000) -> None:
     await reduce_to(
         np.full(elements, len(comms), np.float32), comms, [np.ones(elements, np.float32)] * len(comms)
     )
+
+
+async def errors_of(calls: Sequence[Callable[[], Awaitable[object]]]) -> list[JobError]:
+    """Of all, which run at once and must all fail."""
+    errors: list[JobError] = []
+
+    async def one(call: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(JobError) as caught:
+            await call()
+        errors.append(caught.value)
+
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(one, call)
+    return errors
 
 
 async def close_all(comms: Comms) -> None:

@@ -10,19 +10,18 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 
-import inaproto
 from inaproto.daemon.net.control_stream import ControlStream
 from inaproto.daemon.settings.fabric_file import fabric_of
-from inaproto.errors import ConfigError, JobError, RankLost
+from inaproto.errors import ConfigError, RankLost
 from inaproto.wire.control_messages import Status, StatusReply
 from inaproto_adapters.memory import MemoryFramePort
 from tests.clusters.fabrics import NESTED, SEATS, Nested, spine_and_leaves
-from tests.clusters.jobs import WEATHER, Job
+from tests.clusters.jobs import WEATHER, Job, errors_of
 from tests.clusters.memory import DIRECTORY, MemoryCluster, in_memory, run_world
-from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
 from tests.seeds import seeds
 
 FABRIC = spine_and_leaves(DIRECTORY)
@@ -131,26 +130,13 @@ async def test_any_start_order_will_do(cluster: MemoryCluster, seed: int) -> Non
     await rack_job(cluster, 4, ("order", seed)).run()
 
 
-def test_a_leaf_that_does_not_come_back_is_named_in_time() -> None:
-    errors: list[JobError] = []
-
-    async def scenario(cluster: MemoryCluster) -> None:
-        comms = await cluster.job("train", 4)
-        await cluster.switches["leaf1"].crash()
-        began = trio.current_time()
-
-        async def one(comm: inaproto.Communicator) -> None:
-            with pytest.raises(JobError) as caught:
-                await comm.all_reduce(draw(numpy_dtype("float32"), (4000,), comm.rank))
-            errors.append(caught.value)
-
-        async with trio.open_nursery() as nursery:
-            for comm in comms:
-                nursery.start_soon(one, comm)
-        assert trio.current_time() - began < 10
-
-    run_world("fabric/lost", scenario, hosts=4, fabric=FABRIC, seats=SEATS, switch={"recover_ms": 3000})
-    assert len(errors) == 4
+@in_memory("fabric/lost", hosts=4, fabric=FABRIC, seats=SEATS, switch={"recover_ms": 3000})
+async def test_a_leaf_that_does_not_come_back_is_named_in_time(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", 4)
+    await cluster.switches["leaf1"].crash()
+    began = trio.current_time()
+    errors = await errors_of([comm.all_reduce(np.ones(4000, np.float32)).wait for comm in comms])
+    assert trio.current_time() - began < 10
     assert any(isinstance(error, RankLost) for error in errors)
     assert all("leaf1" in str(error) for error in errors), errors
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 
@@ -19,7 +21,8 @@ from inaproto.errors import FabricLost, JobError
 from inaproto.wire.control_messages import Status, StatusReply
 from inaproto_adapters.memory import MemoryFramePort
 from tests.clusters.fabrics import SEATS, spine_and_leaves
-from tests.clusters.memory import DIRECTORY, MemoryCluster, run_world
+from tests.clusters.jobs import errors_of
+from tests.clusters.memory import DIRECTORY, MemoryCluster, in_memory, run_world
 from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
 from tests.daemon.test_memory_fabric import rack_job
 
@@ -79,15 +82,7 @@ def test_a_job_over_a_trunk_that_is_never_up_ends_in_time_by_its_name(recover_ms
     async def scenario(cluster: MemoryCluster) -> None:
         await start_with_a_cut_trunk(cluster)
         began = trio.current_time()
-
-        async def one(rank: int) -> None:
-            with pytest.raises(JobError) as caught:
-                await cluster.connect("train", rank, size=4)
-            errors.append(caught.value)
-
-        async with trio.open_nursery() as nursery:
-            for rank in range(4):
-                nursery.start_soon(one, rank)
+        errors.extend(await errors_of([partial(cluster.connect, "train", rank, size=4) for rank in range(4)]))
         assert limit_s <= trio.current_time() - began < limit_s + 0.1
         assert (await status(cluster))["fabric"]["rings"] == []
 
@@ -195,28 +190,17 @@ def test_a_job_below_the_trunk_does_not_need_it() -> None:
     world_of("below", scenario, seats=["leaf1"] * 4)
 
 
-def test_a_switch_in_the_middle_that_does_not_come_back_is_named_in_time() -> None:
+@in_memory("trunks/mid", hosts=4, fabric=deep(), seats=SEATS, switch={"recover_ms": 3000})
+async def test_a_switch_in_the_middle_that_does_not_come_back_is_named_in_time(
+    cluster: MemoryCluster,
+) -> None:
     """No rank is at it, so nobody but the root misses it."""
-    errors: list[JobError] = []
-
-    async def scenario(cluster: MemoryCluster) -> None:
-        await cluster.job("other", 1)  # of one host, which needs nobody
-        comms = await cluster.job("train", 4)
-        await cluster.switches["mid"].crash()
-        began = trio.current_time()
-
-        async def one(comm: inaproto.Communicator) -> None:
-            with pytest.raises(JobError) as caught:
-                await comm.all_reduce(draw(numpy_dtype("float32"), (4000,), comm.rank))
-            errors.append(caught.value)
-
-        async with trio.open_nursery() as nursery:
-            for comm in comms:
-                nursery.start_soon(one, comm)
-        assert trio.current_time() - began < 10
-
-    run_world("trunks/mid", scenario, hosts=4, fabric=deep(), seats=SEATS, switch={"recover_ms": 3000})
-    assert len(errors) == 4
+    await cluster.job("other", 1)  # of one host, which needs nobody
+    comms = await cluster.job("train", 4)
+    await cluster.switches["mid"].crash()
+    began = trio.current_time()
+    errors = await errors_of([comm.all_reduce(np.ones(4000, np.float32)).wait for comm in comms])
+    assert trio.current_time() - began < 10
     assert all("switch mid is not connected" in str(error) for error in errors), errors
 
 

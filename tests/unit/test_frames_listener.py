@@ -6,8 +6,6 @@ import errno
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ from inaproto.errors import ConfigError, FabricError
 from inaproto.ports import PortClosed, load_adapter
 from inaproto_adapters.frames import ADAPTER, FrameListener, connect_frame_port, open_frame_listener
 from inaproto_adapters.frames.listener import _cannot_listen
+from tests.daemon.test_unix_sockets import unprivileged
 
 FRAME = np.full((1, 62), 5, dtype=np.uint8)
 
@@ -27,18 +26,6 @@ def leave_stale_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(os.fspath(path))
         sock.listen()
-
-
-@contextmanager
-def unprivileged() -> Iterator[None]:
-    """Without root's right to write everywhere, where the tests run as root."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
 
 
 async def refusal(path: Path) -> str:

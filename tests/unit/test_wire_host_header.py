@@ -11,23 +11,10 @@ from hypothesis import strategies as st
 
 from inaproto.errors import DecodeError, LocalMisuse
 from inaproto.wire.host_header import HOST_HEADER_BYTES, HOST_MAGIC, HostHeader, Kind
-from inaproto.wire.ina_header import FLAG_LAST, FLAG_RESULT, FLAGS_OFFSET, Dtype, InaHeader, Op
+from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, InaHeader
+from tests.unit.test_wire_ina_header import HEADER as FIELDS
 from tests.unit.wire_strategies import ina_headers
 
-FIELDS = InaHeader(
-    dtype=Dtype.BF16,
-    op=Op.MAX,
-    flags=FLAG_LAST,
-    ring_id=0x01020304,
-    epoch=0x05060708,
-    op_index=0x090A0B0C,
-    msg_id=0x0D0E0F10,
-    rank=0x1112,
-    ring_size=0x1314,
-    msg_len=0x1516,
-    signature=0x1718,
-    key=0x191A1B1C1D1E1F20,
-)
 HEADER = HostHeader(Kind.ACCUMULATOR, FIELDS)
 GOLDEN = bytes.fromhex("494e4148010301110102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20")
 
