@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,8 +13,9 @@ import trio.testing
 
 from inaproto.core.sharing.events import SharingConfig, SharingRecord
 from inaproto.core.switch.ring_spec import SHARED_POOL
+from inaproto.daemon.shell import current_instant
 from inaproto.errors import LocalMisuse
-from inaproto.units import Epoch, JobId, OpIndex, S
+from inaproto.units import MS, Epoch, Instant, JobId, OpIndex, S
 from inaproto.wire.control_messages import Message, encode_message
 from inaproto.wire.messages.sharing import (
     Abort,
@@ -30,6 +32,7 @@ from inaproto.wire.messages.sharing import (
     Version,
     Vote,
 )
+from inaproto_controller.service.turns import service as sharing_service
 from inaproto_controller.service.turns.group import OWNER
 from inaproto_controller.service.turns.service import FLOOR, NO_POOLS_MAX, SharingService
 from inaproto_controller.service.turns.store import encode_record
@@ -362,3 +365,20 @@ async def test_a_job_that_is_alone_may_pause(autojump_clock: object) -> None:
         place(here, "h0", "train", 3)
         await trio.sleep(100)
         assert not here.of("h0", EndTurn)
+
+
+@pytest.mark.parametrize("looks", range(1, 9))
+async def test_a_deadline_that_comes_between_two_looks_at_the_clock_ends_no_controller(
+    looks: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """On a busy machine a process may stand still anywhere, also between asking whether a deadline has come
+    and waiting for it. Here the deadline comes after so many looks."""
+    here = Service(vote_ns=100 * MS)
+    between = itertools.count(step=round(100 * MS / (looks + 0.5)))
+    monkeypatch.setattr(
+        sharing_service, "current_instant", lambda: Instant(current_instant() + next(between))
+    )
+    async with leading(here):
+        here.report("h0", "train")
+        await here.hears("h0", Prepare)
+        await here.hears("h0", Abort)

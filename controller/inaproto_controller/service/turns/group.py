@@ -47,6 +47,7 @@ from inaproto.core.sharing.group import (
     Wished,
 )
 from inaproto.core.steps import Steps
+from inaproto.daemon.shell import Alarm
 from inaproto.errors import Blame
 from inaproto.units import Instant, JobId, S
 from inaproto.wire.messages.sharing import Seat, SeatHold
@@ -93,6 +94,7 @@ class GroupRunner:
         self._steps: Steps[GroupEvent] = Steps(self._step)
         self._to_write: deque[Persist] = deque()
         self._changed = trio.Event()
+        self._alarm = Alarm(self._deadline, lambda: self.tell(Woke()), now)
         self._scope = trio.CancelScope()
         for host in connected:
             self.tell(HostArrived(host))
@@ -102,21 +104,20 @@ class GroupRunner:
     async def run(self) -> None:
         """Until cancelled, or ended. Errors of the store go on to the caller, which leads no more."""
         with self._scope:
-            while True:
-                self._changed = trio.Event()
-                deadline = self._core.deadline
-                if self._to_write:
-                    persist = self._to_write[0]
-                    await self._put_record(OWNER + self.name, encode_record(persist.record))
-                    self._to_write.popleft()
-                    self.tell(Persisted(persist.token))
-                elif deadline is not None and deadline <= self._now():
-                    self.tell(Woke())
-                    await trio.lowlevel.checkpoint()
-                else:
-                    wait_s = inf if deadline is None else (deadline - self._now()) / S
-                    with trio.move_on_after(wait_s):
-                        await self._changed.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._alarm.run)
+                while True:
+                    self._changed = trio.Event()
+                    while self._to_write:
+                        persist = self._to_write[0]
+                        await self._put_record(OWNER + self.name, encode_record(persist.record))
+                        self._to_write.popleft()
+                        self.tell(Persisted(persist.token))
+                    await self._changed.wait()
+
+    def _deadline(self) -> Instant | None:
+        """What is still to be written goes first: until the core has heard of it, it is not late."""
+        return None if self._to_write else self._core.deadline
 
     def end(self) -> None:
         self._scope.cancel()
@@ -160,6 +161,7 @@ class GroupRunner:
     def tell(self, event: GroupEvent) -> None:
         self._steps.post(event)
         self._changed.set()
+        self._alarm.look()
 
     def _step(self, event: GroupEvent) -> None:
         for action in self._core.step(event, self._now()):

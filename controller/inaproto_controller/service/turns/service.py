@@ -22,8 +22,9 @@ import trio
 from inaproto.core.sharing.events import FromSeat, PatienceConfig, SharingAction, SharingConfig, Tell
 from inaproto.core.sharing.group import GroupConfig, HostArrived, HostDeparted, JobsHeld
 from inaproto.core.switch.ring_spec import SHARED_POOL
+from inaproto.daemon.shell import current_instant
 from inaproto.errors import DecodeError
-from inaproto.units import Instant, JobId, S
+from inaproto.units import JobId, S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.messages.sharing import (
     FromHost,
@@ -47,10 +48,6 @@ NO_POOLS_MAX: Final = 64
 PLAN_S: Final = 0.0002
 """Between two plans, at least; and as long as the one before took, so that planning is half of the work at
 most. A turn is planned when the one before it has drained: what is waited here the pool idles."""
-
-
-def _now() -> Instant:
-    return Instant(int(trio.current_time() * S))
 
 
 class SharingService:
@@ -128,7 +125,7 @@ class SharingService:
             look=self._look_soon,
             connected=self._connected,
             acted=self._acted,
-            now=_now,
+            now=current_instant,
         )
         group.tell(JobsHeld(self._held))
         if self._nursery is not None:
