@@ -92,10 +92,13 @@ class _InAnyOrder(OverlayExplored):
     def __init__(self, sizes: dict[str, Any], *, exchanged: bool) -> None:
         super().__init__(OverlayWorldConfig(**sizes))
         self.exchanged = exchanged
-        vars(self)["_reductions"] = self
+        self.reductions, vars(self)["_reductions"] = self._reductions, self
 
     def enough(self, state: State) -> tuple[int, ...]:
         return (*map(int, self.config.nodes), int(ROOT))
+
+    def in_one_order(self) -> None:
+        vars(self)["_reductions"] = self.reductions
 
     def canonical(self, state: State) -> State:
         return super().canonical(state) if self.exchanged else self._sessions.canonical(state)
@@ -133,6 +136,21 @@ def test_one_state_of_those_that_are_alike_stands_for_each(sizes: dict[str, Any]
     assert len(folded[0]) < len(whole[0])
     for exchange in world.exchanges:
         assert {exchange.of(state) for state in whole[0]} == whole[0]
+
+
+@pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
+def test_every_end_of_any_order_is_one_of_the_orders_that_are_tried(sizes: dict[str, Any]) -> None:
+    """States in which nothing can happen any more; broken rules end a search at once."""
+    world = _InAnyOrder(sizes, exchanged=True)
+    whole = reached(world)[0]
+    world.in_one_order()
+    tried = reached(world)[0]
+    assert tried < whole
+    assert ends(world, tried) == ends(world, whole) != set()
+
+
+def ends(world: OverlayExplored, states: set[State]) -> set[State]:
+    return {state for state in states if not world.successors(state)}
 
 
 class _Deaf(ShardNode):
