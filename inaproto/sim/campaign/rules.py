@@ -22,6 +22,7 @@ _FURTHER: Final = {
     "nothing is left": "once all jobs have ended, nothing happens any more and nobody holds anything",
     "nobody is to blame": "parts of one make never find one another breaking the protocol",
     "a parked ring sends nothing": "while no switch has a ring that moves its hosts begin no message on it",
+    "a result is taken from its slot": "no host takes a result after it gave its links back",
     "a ring is of all ranks": "the ring that a host is told of names all its ranks of the job, and each once",
     "a ring can be used": "a ring that a host is told of goes on where its operations are, by links that fit",
 }

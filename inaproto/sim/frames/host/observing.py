@@ -72,6 +72,8 @@ class WatchedHoldings(Holdings):
             ring.acting = order.path
         if isinstance(order, PostMessage | PostSlot):
             self._check_post(order)
+        if isinstance(order, TakeResult) and not self.links:
+            raise Violated("a result is taken from its slot", f"{ring}: all-reduce {order.op_index}")
         super().perform(order)
         match order:
             case PostMessage():
