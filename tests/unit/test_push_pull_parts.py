@@ -14,6 +14,7 @@ from inaproto.core.models.events import Done, NodeConfig, Patience, Pulled, Refu
 from inaproto.core.models.failures import Failures
 from inaproto.core.models.ledger import Ledger
 from inaproto.core.models.local_worker import GONE, LocalWorker
+from inaproto.core.models.requests import next_requests
 from inaproto.core.models.rules import Above, Below, fault_from_above, fault_from_below
 from inaproto.core.models.subtree import Subtree
 from inaproto.core.models.tree.epochs import Orders
@@ -97,6 +98,26 @@ def test_a_child_that_came_after_the_question_is_asked_for_in_the_next() -> None
     assert asking.is_due(sub)
     assert asking.asks(2, sub, 0).floor == Clocks({B: 2, C: 1})
     assert asking.lost({A, B}) == (C,)
+
+
+@pytest.mark.parametrize(
+    ("needs", "asked", "expected"),
+    [
+        ([3, 5, 8], [], [3, 5, 8]),
+        ([3, 5, 8], [5], [3, 8]),
+        ([3, 5, 7, 8], [], [3, 5, 7]),
+        ([3, 4, 8], [4, 8], [3]),
+        ([3, 4, 8], [5, 6, 8], None),
+        ([6, 7, 8], [2, 6, 7], []),
+        ([5, 7], [2, 3, 5], []),
+        ([4, 6, 7], [2, 3, 5], None),
+    ],
+)
+def test_the_least_clocks_are_asked_for_and_none_waits_behind_later_ones(
+    needs: list[int], asked: list[int], expected: list[int] | None
+) -> None:
+    """docs/protocol.md 18.5: three may be open; None: they are all made anew, in another session."""
+    assert next_requests(needs, asked, 3) == expected
 
 
 # --- sums
