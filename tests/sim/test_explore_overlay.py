@@ -189,7 +189,7 @@ def test_what_cannot_be_is_refused() -> None:
         OverlayWorldConfig(tree="star")
     with pytest.raises(ConfigError, match="clocks must be a multiple"):
         OverlayWorldConfig(staleness=1)
-    with pytest.raises(ConfigError, match="struck must be any or ends, not 'leaves'"):
+    with pytest.raises(ConfigError, match="struck must be one of any, ends, nodes, not 'leaves'"):
         OverlayWorldConfig(struck="leaves")
     with pytest.raises(ConfigError, match="crashes must be 0 to 2"):
         OverlayWorldConfig(crashes=3)

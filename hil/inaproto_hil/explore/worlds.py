@@ -79,6 +79,11 @@ OVERLAYS: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
         "holds",
         {"tree": "two", "staleness": 1, "clocks": 2},
     ),
+    "staleness-nodes": (
+        "three workers below one server, staleness 1, one crash of a worker's host",
+        "holds",
+        {"tree": "flat", "staleness": 1, "clocks": 2, "struck": "nodes"},
+    ),
     "staleness-three": (
         "three workers below one server, staleness 1, one crash anywhere",
         "no rule broken in the first 1,400,000 states; it has more",
@@ -134,7 +139,7 @@ WORLDS: Final[Mapping[str, NamedWorld]] = {
             "staleness=K": "of the tree and of each pull",
             "pulls=K": "of a worker, that may wait at once",
             "crashes=K": "of any node or the server, at any moment",
-            "struck=NAME": "any, or ends: no fault strikes a node that has children",
+            "struck=NAME": "any; ends: no node that has children; nodes: all but the server",
             "resets=K": "connections that break",
             "abandons=K": "processes of workers that end; others go on",
             "failures=K": "nodes dead at once that tear the tree down",

@@ -33,7 +33,7 @@ TREES: Final = {
     "pair": ((NodeId(0), (NodeId(1),)), (ROOT, (NodeId(0),))),
     "two": ((ROOT, (NodeId(0), NodeId(1))),),
 }
-STRUCK: Final = ("any", "ends")
+STRUCK: Final = ("any", "ends", "nodes")
 NOW: Final = Instant(0)
 WAIT_NS: Final = 1
 """Length of each kind of wait: none ends by itself, for clocks stand still; see ``overlay_waits``."""
@@ -49,9 +49,9 @@ class OverlayWorldConfig:
     pulls: int = 1
     """Pulls of a worker that may wait at once: with 2 it goes on to its next update while one waits."""
     crashes: int = 1
-    """Crashes of the server, or of any node that ``struck`` says."""
+    """Crashes of the server or of a node, as ``struck`` says."""
     struck: str = "any"
-    """Or ``ends``: no fault strikes a node that has children."""
+    """Or ``ends``: no fault strikes a node that has children; or ``nodes``: none strikes the server."""
     resets: int = 0
     """Connections that break under nodes that live."""
     abandons: int = 0
@@ -71,7 +71,7 @@ class OverlayWorldConfig:
         if self.tree not in TREES:
             raise ConfigError(f"tree {self.tree!r} does not exist; there are {', '.join(TREES)}")
         if self.struck not in STRUCK:
-            raise ConfigError(f"struck must be {' or '.join(STRUCK)}, not {self.struck!r}")
+            raise ConfigError(f"struck must be one of {', '.join(STRUCK)}, not {self.struck!r}")
         for name, (least, most) in RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:

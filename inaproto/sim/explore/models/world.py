@@ -381,14 +381,14 @@ class OverlayExplored:
     # --- faults
 
     def _all_faults(self, found: Found, state: State, left: Faults) -> None:
-        struck = [node for node in self._nodes if self.config.struck == "any" or not self._below(node)]
+        struck = [node for node in self._nodes if self.config.struck != "ends" or not self._below(node)]
         if left.crashes:
             after = [*state]
             after[self._faults_at] = self.faults.of(left._replace(crashes=left.crashes - 1))
             for node in struck:
                 if self.is_up(state, node):
                     found.append((Step(CRASH, node), self._crashed(after, node)))
-            if self.is_up(state, ROOT):
+            if self.config.struck != "nodes" and self.is_up(state, ROOT):
                 found.append((Step(CRASH, ROOT), self._crashed(after, ROOT)))
                 server = self.servers[state[SERVER]]
                 if server.pending >= 0:
