@@ -124,6 +124,14 @@ def test_survivors_are_answered_through_their_hosts_when_all_have_come() -> None
     assert world.regrouping == RegroupingView("train", "train~1", "decided", (3, 1, 2), ())
 
 
+def test_survivors_that_name_no_ring_are_those_of_the_last_job_of_that_name() -> None:
+    world = lost()
+    world.running()
+    world.gone(0)
+    world.regroups(1, ring_id=0)
+    assert [view.came for view in world.core.view().regroupings] == [(), (1,)]
+
+
 def test_the_end_of_an_elastic_job_says_who_is_waited_for() -> None:
     world = Elastic()
     world.running()
