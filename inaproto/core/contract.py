@@ -60,29 +60,38 @@ def fork(core: S, left_out: Set[str] = _NOTHING) -> S:
     return copy
 
 
-def fingerprint(core: object, left_out: Set[str] = _NOTHING) -> Hashable:
+def fingerprint(core: object, left_out: Set[str] = _NOTHING, *, ordered: bool = True) -> Hashable:
     """Equal for two cores of which every attribute is equal, but for those ``left_out``.
 
-    The order of dictionaries counts, for a core may go through them.
+    The order of dictionaries counts, for a core may go through them; not if ``ordered`` is false: then the
+    caller knows that it decides no more than the order of the actions of one step.
     """
     kind: Any = type(core)
     if _is_value(kind):
         try:
             hash(core)
         except TypeError:  # a record that holds a list or an array
-            return (kind, *(fingerprint(getattr(core, name), left_out) for name in _names(core)))
+            return (
+                kind,
+                *(fingerprint(getattr(core, name), left_out, ordered=ordered) for name in _names(core)),
+            )
         return core
     if isinstance(core, tuple | list | deque):
-        return tuple([fingerprint(part, left_out) for part in core])
+        return tuple([fingerprint(part, left_out, ordered=ordered) for part in core])
     if isinstance(core, dict):
-        return tuple([(key, fingerprint(part, left_out)) for key, part in core.items()])
+        parts = [(key, fingerprint(part, left_out, ordered=ordered)) for key, part in core.items()]
+        return tuple(parts) if ordered else frozenset(parts)
     if isinstance(core, set):
         return frozenset(core)
     if isinstance(core, np.ndarray):
         return core.shape, core.tobytes()
     return (
         kind,
-        *[fingerprint(getattr(core, name), left_out) for name in _names(core) if name not in left_out],
+        *[
+            fingerprint(getattr(core, name), left_out, ordered=ordered)
+            for name in _names(core)
+            if name not in left_out
+        ],
     )
 
 

@@ -116,3 +116,10 @@ def test_what_is_left_out_is_shared_and_makes_no_difference() -> None:
 def test_what_a_core_can_tell_apart_has_two_fingerprints(one: object, other: object) -> None:
     assert fingerprint(one) != fingerprint(other)
     assert fingerprint(one) == fingerprint(fork(one))
+
+
+def test_the_order_of_a_dictionary_may_be_left_out() -> None:
+    one, other = {1: {3: 0, 4: 0}, 2: {}}, {2: {}, 1: {4: 0, 3: 0}}
+    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint(one, ordered=False) == fingerprint(other, ordered=False)
+    assert fingerprint(one, ordered=False) != fingerprint({1: {}, 2: {}}, ordered=False)

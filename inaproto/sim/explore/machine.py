@@ -44,10 +44,12 @@ class Numbers(Generic[Value]):
 
 
 class Machine(Generic[Core]):
-    def __init__(self, left_out: Set[str], tidied: Callable[[Core], object]) -> None:
+    def __init__(self, left_out: Set[str], tidied: Callable[[Core], object], *, ordered: bool = True) -> None:
+        """``ordered``: as of :func:`~inaproto.core.contract.fingerprint`."""
         self.cores: list[Core] = []
         self._left_out = left_out
         self._tidied = tidied
+        self._ordered = ordered
         self._numbers: dict[Hashable, Local] = {}
         self._steps: dict[tuple[Local, Hashable], tuple[Local, Any]] = {}
 
@@ -56,7 +58,7 @@ class Machine(Generic[Core]):
 
     def enter(self, core: Core) -> Local:
         self._tidied(core)
-        state = fingerprint(core, self._left_out)
+        state = fingerprint(core, self._left_out, ordered=self._ordered)
         number = self._numbers.get(state)
         if number is None:
             number = self._numbers[state] = len(self.cores)

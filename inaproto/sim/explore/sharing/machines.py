@@ -87,7 +87,7 @@ Core = TypeVar("Core", SharingCoordinator, SharingParticipant)
 
 class SharingMachine(Machine[Core]):
     def __init__(self, perform: Callable[[Core, Any, Instant], tuple[Any, str | None]]) -> None:
-        super().__init__(_LEFT_OUT, _normalise)
+        super().__init__(_LEFT_OUT, _normalise, ordered=False)  # what is under way has no order
         self._perform: Callable[[Core, Any, Instant], tuple[Any, str | None]] = perform
         """(core, event, now) -> (what it sends, what is wrong)"""
         self.violations: dict[int, str] = {}
