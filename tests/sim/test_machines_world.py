@@ -48,6 +48,12 @@ def during(
     return Fault(10_000, kind, target, duration_ns, job=0, operation=operation, process=process)
 
 
+def test_a_process_that_came_back_before_its_job_failed_joins_the_next() -> None:
+    """Its host gathered no more, and it was none of those that heard of the failure: the job waited for it."""
+    result = run(draw_machines(212))
+    assert result.violation is None
+
+
 @pytest.mark.parametrize("seed", seeds(25))
 def test_every_rule_holds(seed: int) -> None:
     result = run(draw_machines(seed, SMALL))

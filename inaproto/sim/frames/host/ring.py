@@ -23,14 +23,9 @@ from inaproto.core.host.operations import OperationFailed, Woke
 from inaproto.core.host.view import Phase
 from inaproto.errors import JobError
 from inaproto.sim.frames.draw.swarm import JobConfig
+from inaproto.sim.frames.host import observing
 from inaproto.sim.frames.host.facts import RingFacts
-from inaproto.sim.frames.host.observing import (
-    WatchedHoldings,
-    check_ring,
-    note_action,
-    note_event,
-    note_halt,
-)
+from inaproto.sim.frames.host.observing import WatchedHoldings
 from inaproto.sim.frames.host.rank import SimRank
 from inaproto.sim.frames.host.tensors import ClockedNic, HostTensors, tensors_of
 from inaproto.sim.kernel.violated import Violated
@@ -175,13 +170,13 @@ class HostRing(HostDriver, RingFacts):
         was_among_hosts, self._had_started = self.sums_itself, core.has_started
         self._withdraws = core.is_gathering and isinstance(event, events.JoinDenied | events.JoiningFailed)
         if isinstance(event, events.Answered):
-            check_ring(self, event.ring)
+            observing.check_ring(self, event.ring)
             self._boots = self._boots_now
         actions = core.step(event, self.host.now)
         if not self.life and core.ring is not None:
             self.life = core.ring.ring_id
             world.ring_connected(self.job, self.life)
-        note_event(self, event, was_among_hosts=was_among_hosts)
+        observing.note_event(self, event, was_among_hosts=was_among_hosts)
         if core.phase is Phase.RUNNING and isinstance(event, events.Said):
             for rank in self.ranks:
                 rank.process.go_on()
@@ -212,6 +207,10 @@ class HostRing(HostDriver, RingFacts):
             self.rank_failed(failure)
         if self._is_closed:
             self.finish()
+        elif core.has_ended and not isinstance(event, events.Stopped):
+            for rank in self.ranks:  # one that had died, and came back before its job failed
+                if not rank.is_dead and all(rank is not failure.rank for failure in failures):
+                    self._start_anew(rank)
 
     def _faulted(self, fault: Exception) -> None:
         raise fault
@@ -255,7 +254,7 @@ class HostRing(HostDriver, RingFacts):
             case events.EndTurns():
                 self._to_park = None
             case _:
-                note_action(self, action)
+                observing.note_action(self, action)
 
     def _failure(self, rank: SimRank, error: JobError) -> Failure:
         engine = self.core.engine
@@ -287,7 +286,7 @@ class HostRing(HostDriver, RingFacts):
     def _closing(self, order: events.CloseLinks | events.CloseIna | events.KeepResults) -> None:
         """The NIC of a link is that of its opening: the host may have a new one."""
         if isinstance(order, events.KeepResults):
-            note_halt(self, order)
+            observing.note_halt(self, order)
         for link in self.holdings.closed_by(order):
             for qpn in link.qpns:
                 self.host.forget(qpn)
