@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -110,12 +111,14 @@ def test_what_is_left_out_is_shared_and_makes_no_difference() -> None:
         (np.zeros((2, 3)), np.zeros((3, 2))),
         (Record("a", [1]), Record("a", [2])),
         (Part(), Record("a")),
+        (Part(), Part(deque((9,)))),
         (deque((1, 2)), deque((2, 1))),
     ],
 )
 def test_what_a_core_can_tell_apart_has_two_fingerprints(one: object, other: object) -> None:
     assert fingerprint(one) != fingerprint(other)
     assert fingerprint(one) == fingerprint(fork(one))
+    assert len({fingerprint(one), fingerprint(other)}) == 2, "a search keeps them in a set"
 
 
 def test_the_order_of_a_dictionary_may_be_left_out() -> None:
@@ -123,3 +126,75 @@ def test_the_order_of_a_dictionary_may_be_left_out() -> None:
     assert fingerprint(one) != fingerprint(other)
     assert fingerprint(one, ordered=False) == fingerprint(other, ordered=False)
     assert fingerprint(one, ordered=False) != fingerprint({1: {}, 2: {}}, ordered=False)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any = None
+
+
+class Loose:
+    """Has names of its own and others."""
+
+    __slots__ = ("__dict__", "__weakref__", "held")
+
+    def __init__(self, held: Any, counters: int = 0) -> None:
+        self.held, self.counters = held, counters
+
+
+class Single:
+    __slots__ = "held"  # noqa: PLC0205
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+HOLDERS = [lambda it: (it,), lambda it: [it], lambda it: deque([it]), lambda it: {1: it}, Pair, Loose, Single]
+
+
+def held_in(holder: Any) -> Any:
+    if isinstance(holder, Loose | Single):
+        return holder.held
+    return holder[1] if isinstance(holder, dict) else holder[0]
+
+
+@pytest.mark.parametrize("wrap", [*HOLDERS, lambda it: Record("r", [it])])
+def test_what_makes_no_difference_makes_none_however_deep_it_lies(wrap: Callable[[Any], Any]) -> None:
+    one, other = Machine(), Machine()
+    one.part.known, other.part.known = {"a": [1], "b": [2]}, {"b": [2], "a": [1]}
+    other.counters = {"steps": 5}
+    left_out = {"counters"}
+    assert fingerprint(wrap(one), left_out, ordered=False) == fingerprint(
+        wrap(other), left_out, ordered=False
+    )
+    assert fingerprint(wrap(one), left_out) != fingerprint(wrap(other), left_out), "the order counts"
+    assert fingerprint(wrap(one), ordered=False) != fingerprint(wrap(other), ordered=False)
+
+
+@pytest.mark.parametrize("wrap", HOLDERS)
+def test_a_copy_shares_what_is_left_out_and_no_more_however_deep_it_lies(wrap: Callable[[Any], Any]) -> None:
+    machine = Machine()
+    holder = wrap(machine)
+    twin = fork(holder, {"counters"})
+    assert type(twin) is type(holder)
+    assert held_in(twin).counters is machine.counters
+    assert held_in(twin).part is not machine.part
+    change(held_in(twin))
+    assert fingerprint(machine) == fingerprint(Machine())
+
+
+@pytest.mark.parametrize("part", [[1], {1: 2}, np.zeros(2), Part(), Loose(3), {5}], ids=repr)
+def test_what_lies_in_two_places_is_one_in_a_copy_whatever_it_is(part: Any) -> None:
+    first, second = fork([part, part])
+    assert first is second
+    assert first is not part
+
+
+def test_what_cannot_change_is_shared() -> None:
+    fixed = (1, Record("x"), "y")
+    assert fork([fixed])[0] is fixed
+
+
+def test_names_of_an_object_with_slots_and_more_are_left_out_too() -> None:
+    assert fingerprint(Loose(1, 2), {"counters"}) == fingerprint(Loose(1, 3), {"counters"})
+    assert fingerprint(Loose(1, 2), {"counters"}) != fingerprint(Loose(4, 2), {"counters"})

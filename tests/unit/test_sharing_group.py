@@ -29,6 +29,7 @@ from inaproto.core.sharing.group import (
     MayPlan,
     Plan,
     SeatForgotten,
+    SeatMeasured,
     SeatMoved,
     SharingGroup,
     StoodStill,
@@ -253,3 +254,69 @@ def test_a_group_of_which_nothing_is_left_is_over(group: Group) -> None:
     group.wake_at(1)
     assert group.core.view().is_over
     assert group.core.view().epoch == 1
+
+
+def moved(host: str, operation: int, *, is_running: bool = False, since: int = 0) -> SeatMoved:
+    return SeatMoved(Seat(A, host, 1), operation, is_running, Instant(since * S))
+
+
+def stands_until(group: Group, epoch: Epoch, seconds: float) -> None:
+    assert not any(isinstance(one, StoodStill) for one in group.wake_at(seconds - 0.1))
+    assert StoodStill(A, epoch) in group.wake_at(seconds)
+
+
+def test_a_turn_whose_seats_say_nothing_ends_a_while_after_it_was_given(group: Group) -> None:
+    group.wake_at(10)
+    epoch = group.give_turn(A)
+    group.plan()
+    stands_until(group, epoch, 15)
+
+
+def test_a_turn_whose_seats_are_past_it_and_do_not_drain_ends_a_while_after_that_was_seen(
+    group: Group,
+) -> None:
+    epoch = group.give_turn(A, 4)
+    [turn] = [one.turn for one in group.core.view().sharing.turns]
+    assert turn.until is not None
+    for host in HOSTS:
+        group.tell(moved(host, turn.until))
+    group.now = Instant(S)
+    group.plan()
+    stands_until(group, epoch, 3)
+
+
+@pytest.mark.parametrize(
+    ("is_running", "measured", "seconds"), [(True, 0, 5), (True, 1, 8), (False, 0, 2), (False, 3, 6)]
+)
+def test_how_long_a_turn_stands_depends_on_what_its_job_does(
+    group: Group, is_running: bool, measured: int, seconds: int
+) -> None:
+    """``measured``: seconds of its step, and of the greatest all-reduce of it."""
+    epoch = group.give_turn(A)
+    for host in HOSTS:
+        group.tell(SeatMeasured(Seat(A, host, 1), measured * S, measured * S))
+        group.tell(moved(host, 4, is_running=is_running))
+    group.plan()
+    stands_until(group, epoch, seconds)
+
+
+@pytest.mark.parametrize(
+    ("is_running", "hosts", "planned"), [(True, HOSTS, [B]), (False, HOSTS, [A, B]), (True, ("h0",), [A, B])]
+)
+def test_a_job_that_stands_in_an_all_reduce_is_not_planned_for(
+    group: Group, is_running: bool, hosts: tuple[str, ...], planned: list[JobId]
+) -> None:
+    """One that pauses is: it may come back. So is one of which not all seats were heard of."""
+    for host in hosts:
+        group.tell(moved(host, 4, is_running=is_running and host == "h0"))
+    group.wake_at(4.9)
+    assert group.plan() == [A, B]
+    group.wake_at(5)
+    assert group.plan() == planned
+
+
+def test_before_it_is_woken_a_group_knows_no_seats() -> None:
+    core = SharingGroup(GroupConfig(SharingConfig("pool")))
+    assert not core.view().knows_seats
+    core.step(Woke(), Instant(0))
+    assert core.view().knows_seats

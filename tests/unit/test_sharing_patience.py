@@ -253,3 +253,21 @@ def test_by_equal_indices_a_job_that_goes_on_is_met_apart_as_often_as_it_may() -
     for _ in range(CONFIG.failed_max - 2):
         assert patience.apart(A, {first: OpIndex(19), second: OpIndex(20)}, Instant(0)) == []
     assert patience.apart(A, {second: OpIndex(20)}, Instant(0)) == [A]
+
+
+def test_a_seat_owes_an_answer_since_it_was_asked() -> None:
+    patience = Patience(CONFIG)
+    seat = Seat(A, "h0")
+    patience.owes([(seat, Epoch(1))], Instant(5 * S))
+    assert patience.mute(Instant(15 * S - 1)) == []
+    assert patience.mute(Instant(15 * S)) == [seat]
+
+
+def test_a_job_that_has_voted_begins_anew_and_no_other_one() -> None:
+    patience = Patience(CONFIG)
+    for job in (A, B):
+        for _ in range(CONFIG.failed_max - 1):
+            assert patience.failed([job], Instant(0)) == []
+    patience.voted([A])
+    assert patience.failed([A], Instant(0)) == []
+    assert patience.failed([B], Instant(0)) == [B]

@@ -1,0 +1,190 @@
+"""Whoever drives a host in a job: orders one by one, and what becomes of those that cannot be performed."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from inaproto.core.host import events
+from inaproto.core.host.driver import HostDriver
+from inaproto.core.host.engines.two_paths import BASE, INA
+from inaproto.core.host.operations import Operation, PostMessage, TakeResult, Woke
+from inaproto.core.host.view import Phase
+from inaproto.errors import FabricError, InvariantBroken, LocalMisuse
+from inaproto.units import Instant, MsgId, OpIndex
+from inaproto.wire.control_messages import IntoAddress, OutAddress
+from inaproto.wire.ina_header import Dtype, Op
+
+SENDS = PostMessage(MsgId(0), 0, b"", OpIndex(0), 0, 8)
+TAKES = TakeResult(0, OpIndex(0), 0, 8)
+ENGINE, TENSORS, NIC = object(), object(), object()
+OUT = OutAddress(mac=bytes(6), ip=bytes(4), qpn=17, psn=0)
+INTO = IntoAddress(mac=bytes(6), ip=bytes(4), qpn=18, psn=0, va=0, rkey=1, slots=4, slot_bytes=768)
+OPENS = events.OpenLinks(events.LinkShape(4, 768))
+OPENED = events.LinksOpened(events.LinkAddresses(OUT, INTO))
+TREE = events.ConnectTree(None, (INTO,))
+LINKS = {path: events.ConnectLink(path, INTO, OUT) for path in (BASE, INA)}
+CLOSES, NOTED, LOG = events.CloseLinks(), events.Noted("rare"), events.Log("warning")
+OPERATION = Operation(OpIndex(3), Dtype.F32, Op.SUM, 8, 1)
+Faults = dict[object, Exception]
+
+
+def refused(cause: str) -> FabricError:
+    return FabricError("send", "h1", "posting", cause, retryable=False)
+
+
+def stub(**fields: Any) -> Any:
+    return SimpleNamespace(**fields)
+
+
+class Driver(HostDriver):
+    """Its core orders what it is told to; what cannot be performed raises what ``faults`` says."""
+
+    def __init__(self, orders: list[Any], faults: Faults | None = None) -> None:
+        super().__init__(lambda: Instant(7))
+        self.heard: list[object] = []
+        self.done: list[object] = []
+        self.sums: list[Any] = []
+        """Answers to a slice of a sum."""
+        self._orders, self._faults = orders, faults or {}
+        self.stub = stub(step=self._core_step, engine=ENGINE, phase=Phase.RUNNING, deadline=Instant(9))
+        self.held = stub(
+            tensors=None,
+            begin=lambda: None,
+            perform=self._do,
+            on_links=self._do,
+            sum=self._do,
+            open=self._opened,
+            close_all=lambda: self._do("all closed"),
+            add_slice=self._slice,
+            sums=deque(),
+            event_of=lambda completion: completion,
+        )
+        self.begin(self.stub, self.held)
+
+    def _core_step(self, event: Any, now: Instant) -> list[Any]:
+        assert now == 7
+        self.heard.append(event)
+        if event in self._faults:
+            raise self._faults[event]
+        return self._orders if event == Woke() else []
+
+    def _do(self, order: object) -> None:
+        if order in self._faults:
+            raise self._faults[order]
+        self.done.append(order)
+
+    def _opened(self, order: Any, nic: object) -> Any:
+        assert nic is NIC
+        self._do(order)
+        return OPENED
+
+    def _slice(self) -> Any:
+        total = self.sums.pop(0)
+        if isinstance(total, Exception):
+            raise total
+        return total
+
+    def _perform(self, action: Any) -> None:
+        self._do(action)
+
+    def _nic_for(self, order: events.OpenLinks) -> Any:
+        return NIC
+
+    def _tensors(self) -> Any:
+        return TENSORS
+
+    def _begin_connecting(self, path: Any) -> None:
+        self.done.append(path)
+
+    def _closing(self, order: Any) -> None:
+        self.done.append("closing")
+
+
+REFUSED, OURS = refused("queue full"), InvariantBroken("cannot be")
+
+
+@pytest.mark.parametrize(
+    ("orders", "faults", "done", "heard"),
+    [
+        ([SENDS, NOTED, TAKES], {}, [SENDS, NOTED, TAKES], []),
+        ([SENDS, TAKES, NOTED], {SENDS: REFUSED}, [TAKES, NOTED], [events.NicRefused(str(REFUSED))]),
+        (
+            [TAKES, SENDS, LOG, NOTED],
+            {TAKES: REFUSED, LOG: refused("later")},
+            [NOTED],
+            [events.NicRefused(str(REFUSED))],
+        ),
+        (
+            [SENDS, TAKES, NOTED, LOG, CLOSES],
+            {SENDS: OURS},
+            [LOG, "closing", CLOSES],
+            [events.Faulted("cannot be")],
+        ),
+        ([SENDS, TAKES], {SENDS: REFUSED, TAKES: OURS}, [], [events.Faulted("cannot be")]),
+        ([OPENS], {}, [OPENS], [OPENED]),
+        (
+            [OPENS, NOTED],
+            {OPENS: OSError("no memory")},
+            ["all closed", NOTED],
+            [events.LinksRefused("no memory")],
+        ),
+        ([TREE], {}, [TREE, BASE], []),
+        ([LINKS[INA]], {}, [LINKS[INA], INA], []),
+        ([LINKS[BASE]], {}, [LINKS[BASE], BASE], []),
+        ([TREE, NOTED], {TREE: ValueError("no address")}, [NOTED], [events.LinkUnusable("no address")]),
+        ([events.SumLocally(OPERATION)], {}, [events.SumLocally(OPERATION)], []),
+    ],
+)
+def test_what_becomes_of_orders(orders: list[Any], faults: Faults, done: list[Any], heard: list[Any]) -> None:
+    driver = Driver(orders, faults)
+    driver.feed(Woke())
+    assert driver.done == done
+    assert driver.heard == [Woke(), *heard]
+    assert driver.held.tensors is TENSORS
+    assert driver.deadline == 9
+
+
+def test_a_fault_of_the_core_ends_its_job_and_one_while_it_ends_is_raised() -> None:
+    driver = Driver([], {Woke(): LocalMisuse("not now")})
+    driver.feed(Woke())
+    assert driver.heard == [Woke(), events.Faulted("not now")]
+    with pytest.raises(InvariantBroken):
+        Driver([], {Woke(): OURS, events.Faulted("cannot be"): OURS}).feed(Woke())
+
+
+def test_a_host_without_rings_has_no_tensors_and_what_it_is_told_of_links_given_back_counts_nothing() -> None:
+    driver = Driver([NOTED])
+    driver.stub.engine = None
+    driver.completed(None)  # type: ignore[arg-type]
+    assert driver.heard == []
+    driver.completed(Woke())  # type: ignore[arg-type]
+    assert (driver.heard, driver.done, driver.held.tensors) == ([Woke()], [NOTED], None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "left", "more", "heard"),
+    [
+        (None, 1, True, []),
+        (SimpleNamespace(is_done=False, operation=OPERATION), 1, True, []),
+        (SimpleNamespace(is_done=True, operation=OPERATION), 1, True, [events.SummedLocally(OpIndex(3))]),
+        (SimpleNamespace(is_done=True, operation=OPERATION), 0, False, [events.SummedLocally(OpIndex(3))]),
+        (LocalMisuse("too long"), 1, False, [events.Faulted("too long")]),
+    ],
+)
+def test_sums_are_added_slice_by_slice(answer: Any, left: int, more: bool, heard: list[Any]) -> None:
+    driver = Driver([])
+    driver.sums.append(answer)
+    driver.held.sums.extend(range(left))
+    assert driver.add_slice() is more
+    assert driver.heard == heard
+
+
+def test_sums_are_added_only_while_the_ring_runs() -> None:
+    driver = Driver([])
+    driver.held.sums.append(1)
+    driver.stub.phase = Phase.HALTED
+    assert not driver.add_slice()
