@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
-from inaproto.core.host.engines.two_paths import BASE
+from inaproto.core.host.engines.two_paths import BASE, INA
 from inaproto.core.host.hearing import Hearing
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.operation_watch import ANSWER_NS
 from inaproto.core.host.operations import Operation, Woke
 from inaproto.core.host.view import Phase
-from inaproto.errors import FabricLost, OperationTimeout, RankLost, SwitchUnreachable
+from inaproto.errors import FabricLost, LocalMisuse, OperationTimeout, RankLost, SwitchUnreachable
 from inaproto.units import MS, Instant, OpIndex, S
 from inaproto.wire.control_messages import (
     Broken,
@@ -32,6 +35,7 @@ from inaproto.wire.control_messages import (
 )
 from inaproto.wire.ina_header import Dtype, Op
 from inaproto.wire.messages.client import Join
+from inaproto.wire.messages.ina import InaPark, InaParked, InaStands
 
 CONFIG = HostConfig(
     job="j",
@@ -194,6 +198,13 @@ def test_a_rank_that_comes_back_says_how_far_it_is() -> None:
     assert not host.job.has_come_back
 
 
+def test_for_the_next_switch_links_are_made_and_memory_is_registered_anew() -> None:
+    host = running()
+    host.feed(events.SwitchLost(SwitchUnreachable("gone")))
+    assert host.job.deadline == CONFIG.recover_ns
+    assert host.feed(events.SwitchBack((2,))) == [replace(host.job.opening, registers=True)]
+
+
 def test_the_next_switch_hears_of_a_rank_that_was_lost_while_there_was_none() -> None:
     host = running()
     host.feed(events.SwitchLost(SwitchUnreachable("gone")))
@@ -265,3 +276,135 @@ def test_a_host_that_ends_gives_everything_back_once() -> None:
     assert host.feed(events.JobFailed(LOST)) == []
     assert host.feed(events.Stopped("stop")) == []
     assert Ready in [type(word) for word in host.told]
+
+
+# --- a ring in the switches beside that of the hosts
+
+TWO_LINKS = events.LinksOpened(events.LinkAddresses(OUT, INTO), events.LinkAddresses(OUT, INTO))
+BESIDE = replace(ring(5), path="shared", ina_ring_id=9, ina_successor=INTO, ina_predecessor=OUT)
+CALLED = Operation(OpIndex(0), Dtype.F32, Op.SUM, 400, 1)
+
+
+def beside() -> Host:
+    """Both its rings are connected."""
+    host = Host()
+    host.feed(TWO_LINKS)
+    host.join()
+    host.hears(BESIDE)
+    assert host.feed(events.LinkReady(BASE)) == []
+    assert host.feed(events.LinkReady(INA)) == [events.Tell(Ready(job="j", rank=0))]
+    return host
+
+
+def stands(epoch: int) -> InaStands:
+    return InaStands(job="j", ring_id=9, epoch=epoch)
+
+
+WITHOUT = [events.CloseIna(), events.Noted("a job began without the ring in the switches")]
+PARKED = events.Noted("a job began with its second ring parked")
+STOOD = events.BeginTurns(stands(2), 2, OpIndex(0))
+HAS_TWO, BEGUN = events.Noted("a job had two rings"), events.RanksBegun(5)
+
+
+@pytest.mark.parametrize(
+    ("start", "actions", "path", "is_parked"),
+    [
+        ({"ina_ring_id": 9, "ina_epoch": 2}, [HAS_TWO, STOOD], "shared", False),
+        ({"ina_ring_id": 9, "ina_parked": True}, [HAS_TWO, PARKED], "shared", True),
+        ({}, WITHOUT, "chain", False),
+        ({"ina_ring_id": 8}, WITHOUT, "chain", False),
+    ],
+)
+def test_a_job_begins_with_the_ring_in_the_switches_or_without(
+    start: dict[str, Any], actions: list[events.HostAction], path: str, is_parked: bool
+) -> None:
+    host = beside()
+    assert host.feed(events.Said(Start(job="j", ring_id=5, **start))) == [*actions, BEGUN]
+    view = host.job.view()
+    assert (view.path, view.is_parked) == (path, is_parked)
+    assert (view.ina_ring_id, host.job.ina_stands) == ((9, True) if path == "shared" else (None, False))
+
+
+def test_the_ring_in_the_switches_is_parked_stands_again_and_ends_with_that_of_the_hosts() -> None:
+    host = beside()
+    host.hears(Start(job="j", ring_id=5, ina_ring_id=9))
+    park = InaPark(job="j", ring_id=9, epoch=3)
+    assert host.feed(events.Said(replace(park, ring_id=8))) == []
+    assert host.feed(events.Said(park)) == [events.ParkTurns(park)]
+    said = InaParked(job="j", rank=0, ring_id=9, epoch=3, messages=0)
+    assert host.feed(events.TurnsParked(park)) == [events.Tell(said)]
+    assert host.job.view().is_parked
+    assert host.feed(events.Said(replace(stands(3), ring_id=8))) == []
+    assert host.feed(events.Said(stands(3))) == [events.BeginTurns(stands(3), 2, OpIndex(0))]
+    ended = host.feed(events.Said(Halt(job="j", ring_id=5, path="switch", reason="x")))
+    assert ended[:3] == [events.EndTurns(), events.KeepResults((), 0, 9), events.CloseLinks(recovers=True)]
+
+
+def test_an_all_reduce_that_goes_another_way_elsewhere_is_asked_about_at_once() -> None:
+    host = beside()
+    host.hears(Start(job="j", ring_id=5, ina_ring_id=9))
+    host.feed(events.RankCalled(0, CALLED))
+    asked = OpStarted(job="j", rank=0, op_index=0, signature=1, nbytes=400, path="chain", unlike="h1")
+    assert host.feed(events.BindingDiffers(OpIndex(0), "h1")) == [events.Tell(asked)]
+    assert host.feed(events.BindingDiffers(OpIndex(1), "h1")) == []
+
+
+# --- rings that end, and what is for nobody
+
+
+def test_a_ring_that_ends_keeps_what_others_may_lack() -> None:
+    host = running()
+    actions = host.feed(events.Said(Halt(job="j", ring_id=5, path="chain", reason="it broke")))
+    assert actions[:2] == [events.KeepResults((), 0, None), events.CloseLinks(recovers=True)]
+    [halted] = [word for word in host.told if isinstance(word, Halted)]
+    assert halted == Halted(job="j", rank=0, ring_id=5, progress=0, out=OUT, into=INTO)
+    assert host.job.view().halts == ("it broke",)
+    assert host.feed(events.NicRefused("queue full")) == [], "it is in no ring"
+
+
+def test_a_ring_that_breaks_is_told_of_with_what_broke_it() -> None:
+    host = running()
+    broke, log = host.feed(events.NicRefused("no memory"))[::-1]
+    text = "rank 0 of job 'j' (pid 7): no memory"
+    assert log == events.Log(f"rank 0 of job 'j' (pid 7): its ring broke, the job goes on by another: {text}")
+    assert broke == events.Tell(Broken(job="j", rank=0, ring_id=5, progress=0, reason=text))
+    assert Host().feed(events.NicRefused("no memory")) == [], "there is no ring"
+
+
+def test_an_answer_that_nobody_waits_for_makes_no_ring() -> None:
+    host = running()
+    for answer in (ring(6), ring(6, request=2)):
+        assert host.feed(events.Answered(answer, "boot")) == []
+    assert host.job.ring_id == 5
+
+
+def test_a_rank_that_may_not_call_is_refused_by_name() -> None:
+    host = Host()
+    host.join()
+    with pytest.raises(LocalMisuse, match=r"rank 0 of rank 0 of job 'j' .* calls all-reduce 0, and may not"):
+        host.feed(events.RankCalled(0, CALLED))
+
+
+@pytest.mark.parametrize(
+    ("phase", "has_started", "may"),
+    [
+        (Phase.JOINING, True, True),
+        (Phase.CONNECTING, True, True),
+        (Phase.HALTED, False, True),
+        (Phase.HALTED, True, False),
+        (Phase.RUNNING, True, False),
+    ],
+)
+def test_a_process_may_give_up_as_long_as_nobody_depends_on_it(
+    phase: Phase, has_started: bool, may: bool
+) -> None:
+    job = HostJob(CONFIG)
+    job.phase, job.has_started = phase, has_started
+    assert job.may_have_orphans is may
+
+
+def test_of_a_job_that_has_ended_no_rank_ends_again() -> None:
+    host = running()
+    host.feed(events.Stopped("stop"))
+    assert host.phase() is Phase.ENDED
+    assert host.feed(events.RankGone(0, "its process died")) == []

@@ -69,3 +69,22 @@ def test_an_overdue_wait_outlives_its_ring_and_what_was_said_of_it_does_not() ->
     assert watch.why_give_up(NOW) == ""
     watch.heard(said(3))
     assert "waits for rank 3" in watch.why_give_up(NOW)
+
+
+def test_before_anything_waits_nothing_is_given_up() -> None:
+    watch = OperationWatch()
+    assert (watch.waiting_for, watch.stall, watch.deadline) == ((), "", None)
+    assert watch.why_give_up(NOW) == ""
+    watch.heard(said(1))
+    watch.overdue(OVERDUE, NOW)
+    assert watch.deadline == NOW, "it is known for whom it waits"
+
+
+def test_why_it_is_given_up_is_said_in_words() -> None:
+    watch = OperationWatch()
+    watch.overdue(OVERDUE, NOW)
+    whom = "the switch does not say for which ranks it waits"
+    assert watch.why_give_up(Instant(NOW + ANSWER_NS)).endswith(f"result messages are here, {whom}")
+    watch.heard(said())
+    assert watch.stall == "all ranks are in it"
+    assert watch.why_give_up(NOW).endswith("result messages are here, all ranks are in it")
