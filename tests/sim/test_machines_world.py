@@ -49,7 +49,7 @@ def during(
 
 
 def test_a_process_that_came_back_before_its_job_failed_joins_the_next() -> None:
-    """Its host gathered no more, and it was none of those that heard of the failure: the job waited for it."""
+    """Its host gathered no more, and it heard of no failure: the job waited for it for ever."""
     result = run(draw_machines(212))
     assert result.violation is None
 

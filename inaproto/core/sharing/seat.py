@@ -246,26 +246,24 @@ class SharingSeat:
 
     def step(self, event: SeatEvent, now: Instant) -> list[SeatAction]:
         """Raises ``LocalMisuse``, unchanged, if more operations would be under way than may be."""
-        match event:
+        match event:  # what each operation brings comes first
             case MayBind(index):  # whoever asks is not told to ask again, and parks when it has an answer
                 return self._may_bind(index, now)
+            case OperationBound(index, path):
+                actions = self._bound(index, path, now)
+            case OperationDone(index):
+                self._place = Place(index + 1, is_running=False, uses_ina=False, since=now)
+                # What it sent by the fallback there is no switch's concern.
+                actions = self._ended(index, now) if self._running.get(index) is Path.FALLBACK else []
+            case OperationDrained(index):
+                actions = self._ended(index, now) if index in self._running else []
             case RingStands(life, next_operation):
                 return self._stand(life, next_operation, now)
             case RingEnded():
                 return self._end_ring(now)
             case ParkWanted():
-                actions: list[SeatAction] = []
+                actions = []
                 self._is_parking = True
-            case OperationBound(index, path):
-                actions = self._bound(index, path, now)
-            case OperationDone(index):
-                self._place = Place(index + 1, is_running=False, uses_ina=False, since=now)
-                is_over = (
-                    self._running.get(index) is Path.FALLBACK
-                )  # what it sent there is no switch's concern
-                actions = self._ended(index, now) if is_over else []
-            case OperationDrained(index):
-                actions = self._ended(index, now) if index in self._running else []
             case FromCoordinator() | FromPeer() | CoordinatorLost() | Woke():
                 actions = self._hears(event, now)
             case _:
@@ -273,7 +271,9 @@ class SharingSeat:
         if self._waits:
             self._waits = False
             actions.append(AskAgain())
-        return [*actions, *self._park_if_free(now)]
+        if self._is_parking:
+            actions += self._park_if_free(now)
+        return actions
 
     # --- the ring's life
 
@@ -307,7 +307,7 @@ class SharingSeat:
         return [*actions, SeatLeft(seat)]
 
     def _park_if_free(self, now: Instant) -> list[SeatAction]:
-        if not self._is_parking or self._answers:
+        if self._answers:
             return []
         if self._participant is not None:
             view = self._participant.view()

@@ -323,7 +323,9 @@ class JobSeat(Turns):
         self._tell(Woke())
 
     def _tell(self, event: SeatEvent) -> None:
-        self._perform(self._core.step(event, self._seats.clock()))
+        actions = self._core.step(event, self._seats.clock())
+        if actions:
+            self._perform(actions)
 
     def _perform(self, actions: list[SeatAction]) -> Binding | Wait | None:
         """Returns the answer to ``MayBind``, if it is among them."""
