@@ -183,7 +183,7 @@ def test_a_copy_shares_what_is_left_out_and_no_more_however_deep_it_lies(wrap: C
     assert fingerprint(machine) == fingerprint(Machine())
 
 
-@pytest.mark.parametrize("part", [[1], {1: 2}, np.zeros(2), Part(), Loose(3), {5}], ids=repr)
+@pytest.mark.parametrize("part", [[1], {1: 2}, np.zeros(2), Part(), Loose(3), {5}])
 def test_what_lies_in_two_places_is_one_in_a_copy_whatever_it_is(part: Any) -> None:
     first, second = fork([part, part])
     assert first is second
