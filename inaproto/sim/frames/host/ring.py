@@ -207,7 +207,7 @@ class HostRing(HostDriver, RingFacts):
             self.rank_failed(failure)
         if self._is_closed:
             self.finish()
-        elif core.has_ended and not isinstance(event, events.Stopped):
+        elif core.has_ended and failures:
             for rank in self.ranks:  # one that had died, and came back before its job failed
                 if not rank.is_dead and all(rank is not failure.rank for failure in failures):
                     self._start_anew(rank)
