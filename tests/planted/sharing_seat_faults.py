@@ -19,8 +19,8 @@ SEAT_FAULTS: Final = (
         "park_forgotten",
         "parks at once or never: a seat that drains when it is asked is not looked at again",
         SharingSeat.step,
-        "return [*actions, *self._park_if_free(now)]",
-        "return [*actions, *(self._park_if_free(now) if isinstance(event, ParkWanted) else [])]",
+        "if self._is_parking:",
+        "if self._is_parking and isinstance(event, ParkWanted):",
     ),
     _fault(
         "parked_under_an_operation",
