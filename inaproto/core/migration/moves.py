@@ -108,8 +108,7 @@ class Moves:
         measured = {one.epoch: one for one in migrations}
         views = {one.job: one for one in jobs}
         for name, state in states.items():
-            move = self._under_way.get(name)
-            if name in places and (move is None or move.parked is None):
+            if name in places:
                 self._last_operation[name] = places[name]
             self._see(name, state, views.get(name), wishes.get(name), targets.get(name, ""), now, measured)
         known = states.keys() | views.keys()
@@ -189,7 +188,7 @@ class Moves:
     def _finish(self, move: Move, measured: Migration | None, now: float) -> None:
         parked = move.began if move.parked is None else move.parked
         acquired = now if move.acquired is None else move.acquired
-        move = replace(move, phase=STABLE, drain_s=parked - move.began, total_s=now - move.began, failed="")
+        move = replace(move, phase=STABLE, drain_s=parked - move.began, total_s=now - move.began)
         if measured is not None:
             s = 1e-9
             barrier, acquire = measured.barrier_ns * s, measured.acquire_ns * s
