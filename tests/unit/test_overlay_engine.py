@@ -18,6 +18,7 @@ from inaproto.core.host.operations import (
     PostNeutral,
     ResultArrived,
     RingBroken,
+    RingEvent,
     SendCompleted,
     Stalled,
     Submit,
@@ -34,6 +35,7 @@ from inaproto.wire.ina_header import Dtype
 from tests.unit.host_arrivals import FULL, NOW, kinds, message_at, operation
 from tests.unit.ideal_ring import ring_config
 
+ACC, RES = Kind.ACCUMULATOR, Kind.RESULT
 RACKS: PlanList = ((0, 1), (2, 3))
 """0 is the root, with children 1 and 2; 3 is a child of 2."""
 
@@ -141,6 +143,14 @@ def test_at_most_n_messages_are_on_their_way_and_a_result_lets_the_next_out() ->
     assert (post.msg_id, post.slot, post.offset) == (4, 0, 2 * FULL)
 
 
+def test_a_send_that_is_acknowledged_lets_nothing_out_before_the_result() -> None:
+    """N receive slots are enough because nobody is more than N results ahead."""
+    leaf = engine(1)
+    leaf.step(long(5), NOW)
+    assert leaf.step(SendCompleted(0), NOW) == []
+    assert kinds(leaf.step(result(leaf, last=False), NOW)) == [TakeResult, PostMessage]
+
+
 def test_the_root_adds_into_no_slot_that_is_still_being_sent() -> None:
     root = engine(0, (0, 1, 2))
     root.step(long(5), NOW)
@@ -196,20 +206,22 @@ def called(rank: int, lists: PlanList = RACKS) -> OverlayEngine:
     return at
 
 
-def test_what_comes_in_must_be_what_is_due() -> None:
-    at = called(2)
-    assert broken(at, came(at, 0, 1), 0)[0].rule == "accumulator out of order"
-    at = called(1)
-    assert broken(at, result(at, 1))[0].rule == "result out of order"
-    at = called(2)
-    assert broken(at, result(at, 0))[0].rule == "result of a message not sent"
-    at = called(0)
-    blame, _ = broken(at, arrival(at, 3, Kind.RESULT, 0))
-    assert blame.rule == "result at the root of the tree"
-    at = called(2)
-    assert broken(at, arrival(at, 0, Kind.ACCUMULATOR, 0))[0].rule == "result out of order"
-    at = called(2)
-    assert broken(at, arrival(at, 3, Kind.RESULT, 0), 0)[0].rule == "accumulator out of order"
+@pytest.mark.parametrize(
+    ("rank", "sender", "kind", "serial", "edge", "blame"),
+    [
+        (2, 3, ACC, 1, 0, Blame("rank 3", "accumulator out of order", "accumulator 2 where 0 is due")),
+        (1, 0, RES, 1, UP, Blame("rank 0", "result out of order", "result 3 where 1 is due")),
+        (2, 0, RES, 0, UP, Blame("rank 0", "result of a message not sent", "result 1 where 1 is due")),
+        (0, 3, RES, 0, UP, Blame("transport", "result at the root of the tree", "result 1 where 1 is due")),
+        (2, 0, ACC, 0, UP, Blame("rank 0", "result out of order", "result 0 where 1 is due")),
+        (2, 3, RES, 0, 0, Blame("rank 3", "accumulator out of order", "accumulator 1 where 0 is due")),
+    ],
+)
+def test_what_comes_in_must_be_what_is_due(
+    rank: int, sender: int, kind: Kind, serial: int, edge: int, blame: Blame
+) -> None:
+    at = called(rank)
+    assert broken(at, arrival(at, sender, kind, serial), edge)[0] == blame
 
 
 def test_no_child_goes_beyond_the_window() -> None:
@@ -218,7 +230,8 @@ def test_no_child_goes_beyond_the_window() -> None:
     for serial in range(2):
         assert root.step(came(root, 0, serial, last=False), NOW, 0) == []
     blame, code = broken(root, came(root, 0, 2, last=False), 0)
-    assert (blame.peer, blame.rule, code) == ("rank 1", "accumulator beyond the window", "fabric_lost")
+    text = "accumulator 4 where 4 is due"
+    assert (blame, code) == (Blame("rank 1", "accumulator beyond the window", text), "fabric_lost")
 
 
 @pytest.mark.parametrize("fields", [{"rank": 1}, {"key": 5}, {"epoch": 9}, {"ring_id": 9}, {"op_index": 3}])
@@ -258,6 +271,8 @@ def test_misuse_is_refused() -> None:
         at.step(SendCompleted(0), NOW, 0)
     with pytest.raises(LocalMisuse, match="a plan of 4 ranks in a ring of 3"):
         OverlayEngine(ring_config(0, 3), OverlayTree(ReductionPlan(RACKS), 2))
+    with pytest.raises(LocalMisuse, match="a plan of 4 ranks in a ring of 5"):
+        OverlayEngine(ring_config(4, 5), OverlayTree(ReductionPlan(RACKS), 2))
     with pytest.raises(LocalMisuse, match="runs already"):
         at.resume(NOW)
 
@@ -272,6 +287,45 @@ def test_it_tells_when_it_stalls_and_fails_when_it_is_told() -> None:
     assert kinds(leaf.step(Woke(), Instant(leaf.deadline))) == [Stalled]
     assert kinds(leaf.step(Fail("rank_lost", "gone"), NOW)) == [OperationFailed]
     assert leaf.step(result(leaf), NOW) == []
+
+
+def deadline_after(at: OverlayEngine, event: RingEvent, now: int, edge: int = UP) -> int:
+    """The rest of the patience of ``at``, which begins anew by ``event``."""
+    at.step(event, Instant(now), edge)
+    assert at.deadline is not None
+    return at.deadline - at.config.stall_ns
+
+
+def test_its_clock_begins_anew_with_each_operation_and_each_result() -> None:
+    leaf = engine(1)
+    leaf.step(long(2), NOW)
+    leaf.step(Submit(operation(1)), NOW)
+    assert deadline_after(leaf, result(leaf, last=False), 5) == 5
+    assert deadline_after(leaf, result(leaf, 1), 6) == 6, "the next operation starts"
+    assert leaf.view().since == 6
+    root = engine(0, (0, 1))
+    root.step(long(9), NOW)
+    assert deadline_after(root, came(root, 0, last=False), 7, 0) == 7
+    root.step(came(root, 0, 1, last=False), Instant(8), 0)
+    assert deadline_after(root, came(root, 0, 2, last=False), 9, 0) == 8, "the slot is still being sent"
+    assert deadline_after(root, SendCompleted(1), 10, 0) == 10
+    waits = OverlayEngine(
+        ring_config(1, 4), OverlayTree(ReductionPlan(RACKS), 4), engine(1).halt(), Recovery(0, 0)
+    )
+    assert waits.step(Submit(operation()), NOW) == [], "the others may not be ready"
+    assert (waits.deadline, kinds(waits.resume(Instant(11)))) == (None, [PostMessage])
+    assert waits.deadline == 11 + waits.config.stall_ns
+
+
+def test_a_message_that_starts_at_an_acknowledgement_starts_an_operation_s_clock() -> None:
+    """The send of the operation before keeps its slot until it is complete."""
+    root = engine(0, (0, 1))
+    for index in range(3):
+        root.step(Submit(operation(index)), NOW)
+        root.step(came(root, 0, index, op_index=index), Instant(index), 0)
+    assert root.progress == 2, "the slot of the third is still being sent"
+    root.step(Submit(operation(3)), NOW)
+    assert deadline_after(root, SendCompleted(1), 9, 0) == 9
 
 
 def halted_after(rank: int, results: int) -> OperationQueue:
@@ -292,6 +346,8 @@ def test_it_goes_on_with_kept_results_at_the_donor_and_neutral_elements_elsewher
         (PostKept, FULL),
         (PostKept, 2 * FULL),
     ]
+    view = donor.view()
+    assert (view.messages_sent, view.messages_received, view.unacknowledged) == (2, 0, 2)
     other = OverlayEngine(ring_config(3, 4), tree, halted_after(3, 2), recovery)
     posts = other.resume(NOW)
     assert [(type(post), post.offset) for post in posts if isinstance(post, PostMessage)] == [
@@ -302,6 +358,8 @@ def test_it_goes_on_with_kept_results_at_the_donor_and_neutral_elements_elsewher
     assert kinds(other.step(again, NOW)) == [], "it has that one"
     lacked = message_at(other.config, Kind.RESULT, 2, FULL, last=False, rank=2, msg_id=5)
     assert kinds(other.step(lacked, NOW)) == [TakeResult]
+    assert [(kept.serial, kept.ring_id, kept.slot) for kept in other.halt().kept][-1] == (2, 7, 1)
+    assert other.view().messages_received == 2
 
 
 def test_once_halted_nothing_is_taken() -> None:
