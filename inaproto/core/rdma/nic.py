@@ -206,7 +206,7 @@ class SoftNicEngine:
             self.requester_steps += 1
             actions = connection.requester.step(write, now)
             connection.gathers[serial] = gather
-            self._perform_requests(qp, connection, actions, now)
+            self._perform_requests(qp, connection, actions)
         self._work += 1
 
     def destroy_qp(self, qpn: int) -> None:
@@ -234,7 +234,7 @@ class SoftNicEngine:
             connection = qp.connection
             before = connection.requester.counters.timeouts
             self.requester_steps += 1
-            self._perform_requests(qp, connection, connection.requester.step(TimerExpired(), now), now)
+            self._perform_requests(qp, connection, connection.requester.step(TimerExpired(), now))
             if connection.requester.counters.timeouts > before:
                 self._unanswered(connection)
 
@@ -386,7 +386,7 @@ class SoftNicEngine:
     def _acknowledged(self, qp: QueuePair, connection: Connection, ack: AckArrived, now: Instant) -> None:
         connection.unanswered = 0
         self.requester_steps += 1
-        self._perform_requests(qp, connection, connection.requester.step(ack, now), now)
+        self._perform_requests(qp, connection, connection.requester.step(ack, now))
 
     def _perform_responses(
         self,
@@ -431,7 +431,7 @@ class SoftNicEngine:
     # ---- sending ---------------------------------------------------------------------------------
 
     def _perform_requests(
-        self, qp: QueuePair, connection: Connection, actions: list[RequesterAction], now: Instant
+        self, qp: QueuePair, connection: Connection, actions: list[RequesterAction]
     ) -> None:
         for action in actions:
             match action:
@@ -480,9 +480,8 @@ class SoftNicEngine:
         connection = qp.connection
         if connection is None:
             return
-        now = _NO_TIME
         if requester:
-            self._perform_requests(qp, connection, connection.requester.step(Closing(), now), now)
+            self._perform_requests(qp, connection, connection.requester.step(Closing(), _NO_TIME))
         if responder:
-            flushed = connection.responder.step(ResponderClosing(), now)
+            flushed = connection.responder.step(ResponderClosing(), _NO_TIME)
             self._perform_responses(qp, connection, flushed, None)
