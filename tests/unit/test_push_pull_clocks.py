@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inaproto.core.models.fixed_point import dequantised, quantised
+from inaproto.core.models.fixed_point import dequantised, is_quantisable, quantised
 from inaproto.core.models.updates import Update, added, goes_on, rest_after, total
 from inaproto.errors import LocalMisuse
 from inaproto.wire.messages.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
@@ -77,6 +77,8 @@ def test_updates_add_up_from_the_first_clocks_to_the_last() -> None:
     assert whole.delta is not None
     assert (whole.clock, whole.before, whole.after) == (7, Clocks({A: 0, B: 4}), Clocks({A: 2, B: 5}))
     assert whole.delta.tolist() == [6, 6]
+    one = update({A: 0}, {A: 1})
+    assert total([one], 1) == one
 
 
 def test_a_sum_is_new_and_nobody_can_write_it_and_nothing_adds_nothing() -> None:
@@ -110,7 +112,13 @@ def test_reals_are_rounded_to_the_nearest_multiple_and_what_does_not_fit_is_refu
     assert numbers.dtype == np.int32
     assert dequantised(numbers, 2).tolist() == [0.25, 0.5, 0.0, 0.0]
     assert not dequantised(numbers, 2).flags.writeable, "as weights of the other kinds"
-    for wrong in (np.nan, np.inf, 2.0**29, -(2.0**29)):
-        with pytest.raises(LocalMisuse, match="not finite or too great"):
-            quantised(np.array([wrong]), 2, np.dtype("int32"))
+    why = "^fixed point with 2 fraction bits in int32: a value is not finite or too great$"
+    for wrong in (np.nan, np.inf, 1.7e308, 2.0**29, -(2.0**29)):
+        values = np.array([1.0, wrong])
+        assert not is_quantisable(values, 2, np.dtype("int32"))
+        with pytest.raises(LocalMisuse, match=why):
+            quantised(values, 2, np.dtype("int32"))
+    most = np.array([2.0**29 - 1])
+    assert is_quantisable(most, 2, np.dtype("int32"))
+    assert not is_quantisable(most, 3, np.dtype("int32"))
     assert quantised(np.array([2.0**29 - 1]), 2, np.dtype("int32")).tolist() == [2**31 - 4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from inaproto.core.models.tree.shape import Shape
 from inaproto.core.models.updates import Update
@@ -33,6 +34,7 @@ def test_a_chain_of_many_hosts_is_added_up_from_its_end() -> None:
     assert shape.workers == frozenset(range(HEIGHT))
     parts = [part(worker) for worker in range(HEIGHT)]
     [whole] = shape.added(parts[::-1], never)
+    assert whole.clock == 1
     assert whole.after == Clocks.alike(map(WorkerId, range(HEIGHT)), 1)
     expected = parts[-1].delta
     for one in parts[-2::-1]:
@@ -68,3 +70,26 @@ def test_nothing_is_shown_of_a_subtree_that_is_gone() -> None:
     wide = Shape(WorkerId(0), (Shape(WorkerId(1)), Shape(WorkerId(2))))
     [sent] = wide.added([part(2), part(0)], lambda worker: worker == 1)
     assert sent.after.workers == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("parts", "gone", "sent"),
+    [
+        ([(9,), (0, 2)], (1,), [(0, 2, 9)]),
+        ([(9,), (0, 2)], (), [(9,), (0, 2)]),
+        ([(9,), (0, 2), (1,)], (), [(9,), (0, 2), (1,)]),
+    ],
+)
+def test_a_sum_of_no_subtree_is_whole_if_all_others_below_are_gone(
+    parts: list[tuple[int, ...]], gone: tuple[int, ...], sent: list[tuple[int, ...]]
+) -> None:
+    shape = Shape(WorkerId(9), (chain(3),))
+    found = shape.added([part(*workers) for workers in parts], lambda worker: worker in gone)
+    assert [tuple(sorted(update.after.workers)) for update in found] == sent
+
+
+def test_a_host_without_a_worker_has_none() -> None:
+    shape = Shape(None, (Shape(WorkerId(1)), Shape(None)))
+    assert shape.workers == {1}
+    [sent] = shape.added([part(1)], never)
+    assert sent.after.workers == (1,)
