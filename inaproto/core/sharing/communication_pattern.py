@@ -131,7 +131,6 @@ class Loss(Enum):
     EARLY_WAIT = "a wait before the operations of a step were submitted"
     MORE = "an all-reduce more than a step has"
     MOVED = "starts have moved"
-    NO_WAIT = "more operations without a wait than are kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +245,7 @@ class PatternWatch:
                 actions.append(self._lose(Loss.SIZE))
         self._operations += 1
         if len(one.nbytes) > self._config.history_operations_max:
-            if self._pattern is not None:
-                actions.append(self._lose(Loss.NO_WAIT))
+            assert self._pattern is None, "several steps are kept, so one has fewer operations"
             self._forget()
         return actions
 
