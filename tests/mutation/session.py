@@ -124,7 +124,7 @@ class Target:
         return live
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
     """The pytest plugin."""
 
