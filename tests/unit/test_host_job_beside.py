@@ -10,9 +10,11 @@ import pytest
 from inaproto.core.host import events
 from inaproto.core.host.engines.host_tree import UP
 from inaproto.core.host.engines.two_paths import BASE, INA, AskBinding, Binding, Bound, Wait
+from inaproto.core.host.operations import PostMessage
 from inaproto.errors import RankLost
 from inaproto.units import Epoch, Instant, OpIndex
 from inaproto.wire.control_messages import Ring
+from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto.wire.messages.ina import InaPark
 from tests.unit.host_of_ranks import (
     ENDS,
@@ -27,6 +29,7 @@ from tests.unit.host_of_ranks import (
     unacknowledged_by,
 )
 from tests.unit.test_host_job import BESIDE, CONFIG, INTO, OUT, TWO_LINKS, Host, beside, ring, stands
+from tests.unit.test_two_paths import result_of
 
 LOST = RankLost("rank 3 is lost")
 CLOSES = events.CloseLinks(recovers=True)
@@ -85,6 +88,12 @@ def test_an_all_reduce_goes_by_the_ring_that_turns_say_as_soon_as_they_say_it() 
     assert unacknowledged == [2, 1, 0]
     host.now = 7 + CONFIG.stall_ns
     assert "Stalled" in [type(action).__name__ for action in host.feed(events.BindingChanged())]
+    [post] = [action for action in actions if isinstance(action, PostMessage)]
+    came = result_of(post, 0)
+    done = host.feed(events.MessageArrived(INA, UP, 4, came.imm, INA_HEADER_BYTES + 400, came.header))
+    assert events.AllReduceDone(OpIndex(1), "switch") in done
+    assert done[-1] == events.PostReceive(INA, UP, 4)
+    assert host.job.view().operations_by_path == {"chain": 1, "switch": 1}
     call(host, 0, 2)
     host.feed(events.Stopped("stop"))
     assert host.feed(events.BindingChanged()) == []

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from inaproto.core.host import events
+from inaproto.core.host.engines.host_tree import UP
 from inaproto.core.host.engines.two_paths import BASE
 from inaproto.core.host.operations import Operation, PostMessage, Woke
 from inaproto.core.host.view import Phase
@@ -15,7 +16,18 @@ from inaproto.errors import FabricLost, JobError, JoinRefused, LocalMisuse, Rank
 from inaproto.units import OpIndex, S
 from inaproto.wire.control_messages import Closed, Halt, Left, Member, OpStarted, Ready, Start
 from inaproto.wire.ina_header import Dtype, Op
-from tests.unit.host_of_ranks import ENDS, alone, answer, call, failed, gone, host_of, running_on, shown
+from tests.unit.host_of_ranks import (
+    ENDS,
+    alone,
+    answer,
+    call,
+    failed,
+    gone,
+    host_of,
+    result,
+    running_on,
+    shown,
+)
 from tests.unit.test_host_job import CONFIG, INTO, JOIN, OUT, Host
 
 LOST = RankLost("rank 3 is lost")
@@ -175,6 +187,25 @@ def test_ranks_leave_one_by_one_and_are_closed_when_the_ranks_of_all_hosts_have_
     assert host.feed(events.RankGone(0, "it ended")) == [], "as it said"
     assert shown(host.feed(closed)) == [*ENDS, events.RankClosed(0), events.RankClosed(1)]
     assert host.feed(closed) == []
+
+
+def test_a_rank_says_after_how_many_all_reduces_it_left() -> None:
+    host = running_on(0, 1, path="chain")
+    for index in range(3):
+        call(host, 0, index)
+    for index in range(2):
+        call(host, 1, index)
+        assert host.job.progress == index
+        host.now = 10 + index
+        host.feed(result(host, index, op_index=index))
+        host.feed(events.MessageAcknowledged(BASE, UP, 2 * index))
+    view = host.job.view()
+    assert (view.path, view.operations_by_path) == ("chain", {"chain": 2})
+    assert host.job.deadline == 11 + CONFIG.stall_ns, "then the third is waited for"
+    assert shown(host.feed(events.RankLeft(1))) == [left(1, 2)]
+    host.told.clear()
+    host.feed(events.RankLeft(0))
+    assert host.told[0] == gone(0, "it left while its all-reduce 2 was running")
 
 
 def test_who_has_left_goes_with_its_host_into_the_next_ring_and_has_left_there() -> None:
