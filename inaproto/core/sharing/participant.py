@@ -87,6 +87,9 @@ class Phase(Enum):
     LOCKED = "locked"
     IN_DOUBT = "in doubt"
 
+    __hash__ = object.__hash__
+    """The table of handlers is asked at every step, and the hash of ``Enum`` is a call of Python."""
+
 
 class SharingParticipant:
     """Pure core; see the module. ``step`` never raises for anything a coordinator or a peer can do."""
@@ -371,10 +374,10 @@ class SharingParticipant:
         return self._start() if is_held else []
 
     def _start(self) -> list[ParticipantAction]:
-        index = self._next
-        epoch = self._epoch_for(index)
+        index, turn = self._next, self._turn
+        epoch = turn.epoch if turn is not None and turn.covers(index) else None
         actions: list[ParticipantAction] = []
-        if self._is_doubtful(index) and self._concerns_us(epoch):
+        if self._phase is not Phase.FREE and self._is_doubtful(index) and self._concerns_us(epoch):
             actions, epoch = [self._note(Mark.FELL_BACK_IN_DOUBT, self._voted)], None
             if self._phase is Phase.IN_DOUBT:  # else it need not have started now
                 actions += self._peers.ask(self._round, index)
@@ -382,13 +385,10 @@ class SharingParticipant:
             actions, epoch = [self._note(Mark.FOLLOWED_PEER)], None
         self._next = OpIndex(index + 1)
         self._running[index] = epoch
-        path = Path.FALLBACK if epoch is None else Path.INA
-        self._pass_end()
-        return [*actions, StartOperation(index, path, epoch), *self._pay()]
-
-    def _epoch_for(self, index: OpIndex) -> Epoch | None:
-        turn = self._turn
-        return turn.epoch if turn is not None and turn.covers(index) else None
+        actions.append(StartOperation(index, Path.FALLBACK if epoch is None else Path.INA, epoch))
+        if turn is not None and turn.until is not None:
+            self._pass_end()
+        return actions if self._owed is None else actions + self._pay()
 
     def _is_doubtful(self, index: OpIndex) -> bool:
         """Whether a decision that was not heard may concern the operation."""

@@ -229,7 +229,8 @@ class SharingSeat:
         self._waits = False
         """An operation was told to wait, and has not been told to ask again."""
         self._is_parking = False
-        self._place = Place(0, is_running=False, uses_ina=False, since=Instant(0))
+        self._place: tuple[int, bool, bool, Instant] = (0, False, False, Instant(0))
+        """As ``Place`` has them: read seldom, written twice an operation."""
         self._granted = 0
 
     @property
@@ -238,11 +239,11 @@ class SharingSeat:
 
     @property
     def place(self) -> Place:
-        return self._place
+        return Place(*self._place)
 
     def view(self) -> SeatView:
         participant = None if self._participant is None else self._participant.view()
-        return SeatView(self._seat, self._place, self._granted, participant)
+        return SeatView(self._seat, self.place, self._granted, participant)
 
     def step(self, event: SeatEvent, now: Instant) -> list[SeatAction]:
         """Raises ``LocalMisuse``, unchanged, if more operations would be under way than may be."""
@@ -252,7 +253,7 @@ class SharingSeat:
             case OperationBound(index, path):
                 actions = self._bound(index, path, now)
             case OperationDone(index):
-                self._place = Place(index + 1, is_running=False, uses_ina=False, since=now)
+                self._place = (index + 1, False, False, now)
                 # What it sent by the fallback there is no switch's concern.
                 actions = self._ended(index, now) if self._running.get(index) is Path.FALLBACK else []
             case OperationDrained(index):
@@ -339,14 +340,12 @@ class SharingSeat:
         return [*actions, WaitUntil(index, participant.deadline or now)]
 
     def _bound(self, index: OpIndex, path: Path, now: Instant) -> list[SeatAction]:
-        if self._participant is None:
-            self._place = Place(index, is_running=True, uses_ina=path is Path.INA, since=now)
-            return []
-        self._check_room(index + 1 - self._next)
-        self._place = Place(index, is_running=True, uses_ina=path is Path.INA, since=now)
         actions: list[SeatAction] = []
-        while self._next <= index:  # nobody asked: its ring had no choice
-            actions += self._start(now)
+        if self._participant is not None and self._next <= index:  # nobody asked: its ring had no choice
+            self._check_room(index + 1 - self._next)
+            while self._next <= index:
+                actions += self._start(now)
+        self._place = (index, True, path is Path.INA, now)
         self._answers.pop(index, None)
         if index == self._held:  # its ring has no choice any more
             return [*actions, *self._ended(index, now)]
@@ -373,8 +372,11 @@ class SharingSeat:
     # --- the participant
 
     def _hears(self, event: ParticipantEvent, now: Instant) -> list[SeatAction]:
-        participant, found = self._participant, list[SeatAction]()
-        for action in () if participant is None else participant.step(event, now):
+        found: list[SeatAction] = []
+        participant = self._participant
+        if participant is None:
+            return found
+        for action in participant.step(event, now):
             match action:
                 case StartOperation(index, _, epoch):
                     self._held = None

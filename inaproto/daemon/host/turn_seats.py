@@ -299,9 +299,11 @@ class JobSeat(Turns):
         self._seats.moved(self)
 
     def done(self, op_index: OpIndex) -> None:
-        place, nbytes = self._core.place, self._sizes.pop(op_index, 0)
-        if place.operation == op_index and not place.uses_ina and nbytes:
-            self._speeds.append((nbytes, self._seats.clock() - place.since))
+        nbytes = self._sizes.pop(op_index, 0)
+        if nbytes:
+            place = self._core.place
+            if place.operation == op_index and not place.uses_ina:
+                self._speeds.append((nbytes, self._seats.clock() - place.since))
         self._tell(OperationDone(op_index))
         self._seats.moved(self)
 
