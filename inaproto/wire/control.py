@@ -13,6 +13,7 @@ beyond the chunk fed to it; how the bytes were cut into chunks makes no differen
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
@@ -33,7 +34,9 @@ ControlRecord = dict[str, Any]
 """A message as it travels: text keys; values are msgpack's scalars, lists and maps of them."""
 
 _LAYER: Final = "control"
-_LEAVES: Final = (type(None), bool, int, float, str, bytes)
+_LEAVES: Final = frozenset((type(None), bool, int, float, str, bytes))
+_GIVEN_LEAVES: Final = (type(None), int, float, str, bytes, bytearray, memoryview)
+"""What msgpack packs as one of ``_LEAVES``."""
 
 
 def encode_control(kind: str, ident: int, /, **fields: Any) -> bytes:
@@ -49,7 +52,8 @@ def encode_control(kind: str, ident: int, /, **fields: Any) -> bytes:
     if len(body) > MESSAGE_BYTES_MAX:
         raise LocalMisuse(f"control {kind}: {len(body)} bytes, at most {MESSAGE_BYTES_MAX}")
     try:
-        decode_control(body)
+        _check_given(record)
+        _check_envelope(record)
     except DecodeError as error:
         raise LocalMisuse(f"control {kind}: no peer would take it: {error.reason}") from None
     return struct.pack(">I", len(body)) + body
@@ -64,7 +68,7 @@ def decode_control(body: bytes | bytearray | memoryview) -> ControlRecord:
             body,
             raw=False,
             strict_map_key=True,
-            object_pairs_hook=_unique_text_keys,
+            object_pairs_hook=_unique_keys,
             ext_hook=_refuse_extension,
             max_str_len=MESSAGE_BYTES_MAX,
             max_bin_len=MESSAGE_BYTES_MAX,
@@ -78,6 +82,11 @@ def decode_control(body: bytes | bytearray | memoryview) -> ControlRecord:
     if not isinstance(record, dict):
         raise DecodeError(_LAYER, f"a message is a map, not {type(record).__name__}")
     _check_values(record)
+    _check_envelope(record)
+    return record
+
+
+def _check_envelope(record: ControlRecord) -> None:
     if type(record.get("v")) is not int or record["v"] != CONTROL_VERSION:
         raise DecodeError(_LAYER, f"v is {record.get('v')!r:.40}, this side speaks {CONTROL_VERSION}")
     kind = record.get("type")
@@ -86,19 +95,23 @@ def decode_control(body: bytes | bytearray | memoryview) -> ControlRecord:
     ident = record.get("id")
     if type(ident) is not int or not 0 <= ident <= ID_MAX:
         raise DecodeError(_LAYER, f"id of {kind!r} is {ident!r:.40}, not an integer from 0 to 2**64-1")
+
+
+def _unique_keys(pairs: list[tuple[Any, Any]]) -> ControlRecord:
+    """A map from its pairs; two readings of one message must not be possible."""
+    record: ControlRecord = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for at, key in enumerate(keys) if key in keys[:at])
+        raise DecodeError(_LAYER, f"map key {twice!r:.40} comes twice")
+    _check_keys(record)
     return record
 
 
-def _unique_text_keys(pairs: list[tuple[Any, Any]]) -> ControlRecord:
-    """A map from its pairs; two readings of one message must not be possible."""
-    record: ControlRecord = {}
-    for key, value in pairs:
+def _check_keys(record: Mapping[Any, Any]) -> None:
+    for key in record:
         if not isinstance(key, str):
             raise DecodeError(_LAYER, f"map key {key!r:.40} is not text")
-        if key in record:
-            raise DecodeError(_LAYER, f"map key {key!r:.40} comes twice")
-        record[key] = value
-    return record
 
 
 def _refuse_extension(code: int, data: bytes) -> Any:
@@ -111,15 +124,37 @@ def _check_values(record: ControlRecord) -> None:
     for _ in range(DEPTH_MAX):
         below: list[Any] = []
         for container in level:
-            for value in container.values() if isinstance(container, dict) else container:
-                if isinstance(value, dict | list):
+            values = container.values() if type(container) is dict else container
+            if _LEAVES.issuperset(map(type, values)):
+                continue  # as nearly all are
+            for value in values:
+                kind = type(value)
+                if kind is dict or kind is list:
                     below.append(value)
-                elif not isinstance(value, _LEAVES):
-                    raise DecodeError(_LAYER, f"a value of kind {type(value).__name__} is not allowed")
+                elif kind not in _LEAVES:
+                    raise DecodeError(_LAYER, f"a value of kind {kind.__name__} is not allowed")
         if not below:
             return
         level = below
     raise DecodeError(_LAYER, f"nested deeper than {DEPTH_MAX} levels")
+
+
+def _check_given(container: Any, depth: int = 1) -> None:
+    """Raises ``DecodeError`` for what ``decode_control`` would refuse, once it had been packed."""
+    if depth > DEPTH_MAX:
+        raise DecodeError(_LAYER, f"nested deeper than {DEPTH_MAX} levels")
+    is_map = isinstance(container, dict)
+    if len(container) > (MAP_ITEMS_MAX if is_map else ARRAY_ITEMS_MAX):
+        raise DecodeError(_LAYER, f"{len(container)} items in a {'map' if is_map else 'array'}")
+    if is_map:
+        _check_keys(container)
+    for value in container.values() if is_map else container:
+        if type(value) in _LEAVES:
+            continue
+        if isinstance(value, dict | list | tuple) and not isinstance(value, msgpack.ExtType):
+            _check_given(value, depth + 1)
+        elif not isinstance(value, _GIVEN_LEAVES):
+            raise DecodeError(_LAYER, f"a value of kind {type(value).__name__} is not allowed")
 
 
 class ControlDecoder:

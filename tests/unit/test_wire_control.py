@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from enum import IntEnum
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
@@ -13,7 +14,9 @@ from msgpack import fallback
 
 from inaproto.errors import DecodeError, LocalMisuse
 from inaproto.wire.control import (
+    ARRAY_ITEMS_MAX,
     DEPTH_MAX,
+    MAP_ITEMS_MAX,
     MESSAGE_BYTES_MAX,
     ControlDecoder,
     decode_control,
@@ -62,6 +65,48 @@ def test_round_trip(kind: str, ident: int, fields: dict[str, Any]) -> None:
         return
     encoded = encode_control(kind, ident, **fields)
     assert ControlDecoder().feed(encoded) == [{"v": 1, "type": kind, "id": ident} | fields]
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+odd_leaves = st.sampled_from(
+    [
+        bytearray(b"x"),
+        memoryview(b"x"),
+        Colour.RED,
+        msgpack.Timestamp(1, 2),
+        msgpack.ExtType(5, b"x"),
+        1 << 64,
+        -(1 << 63),
+        "\ud800",
+        {1},
+        [0] * (ARRAY_ITEMS_MAX + 1),
+        dict.fromkeys(map(str, range(MAP_ITEMS_MAX + 1))),
+    ]
+)
+odd_values = st.recursive(
+    st.none() | st.integers(0, 9) | odd_leaves,
+    lambda below: (
+        st.lists(below, min_size=1, max_size=2)
+        | st.tuples(below)
+        | st.dictionaries(st.sampled_from(["a", "b", b"a", 3]), below, max_size=2)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from(["ping", "", "x" * 65, 7]), st.sampled_from([0, 1 << 64, -1, True]), odd_values)
+def test_what_is_encoded_is_what_a_peer_takes(kind: Any, ident: Any, value: Any) -> None:
+    try:
+        packed_record = msgpack.packb({"v": 1, "type": kind, "id": ident, "x": value}, use_bin_type=True)
+        taken = decode_control(packed_record)
+    except (ValueError, TypeError, OverflowError, DecodeError):
+        with pytest.raises(LocalMisuse):
+            encode_control(kind, ident, x=value)
+    else:
+        assert ControlDecoder().feed(encode_control(kind, ident, x=value)) == [taken]
 
 
 @given(st.lists(st.integers(0, 5), max_size=6), st.data())

@@ -44,6 +44,8 @@ class Integer:
     high: int
 
     def take(self, value: Any) -> int:
+        if type(value) is int and self.low <= value <= self.high:
+            return value
         if not isinstance(value, int) or isinstance(value, bool) or not self.low <= value <= self.high:
             raise Refused(f"is {value!r:.60}, not an integer from {self.low} to {self.high}")
         return int(value)
@@ -206,6 +208,8 @@ class Behind:
 
 
 _FIELD_KINDS: dict[type[Any], dict[str, tuple[Kind, bool]]] = {}
+_STEPS: dict[type[Any], list[tuple[str, str, Kind, bool]]] = {}
+_ABSENT: Final = object()
 
 
 def field_kinds(cls: type[Any]) -> Mapping[str, tuple[Kind, bool]]:
@@ -226,19 +230,29 @@ def field_kinds(cls: type[Any]) -> Mapping[str, tuple[Kind, bool]]:
     return kinds
 
 
+def _steps(cls: type[Any]) -> list[tuple[str, str, Kind, bool]]:
+    """Of each field its name, the key that it travels under, its kind, and whether it may be absent."""
+    steps = _STEPS.get(cls)
+    if steps is None:
+        steps = _STEPS[cls] = [
+            (name, ARRAYS if isinstance(kind, Behind) else name, kind, optional)
+            for name, (kind, optional) in field_kinds(cls).items()
+        ]
+    return steps
+
+
 def take_fields(
     cls: type[Any], record: Mapping[str, Any], payload: memoryview = NO_PAYLOAD
 ) -> dict[str, Any]:
     """Fields of the class, as the record and the array behind it say. Raises ``Refused``."""
     taken = {}
-    for name, (kind, optional) in field_kinds(cls).items():
-        key = ARRAYS if isinstance(kind, Behind) else name
-        if key not in record:
+    for name, key, kind, optional in _steps(cls):
+        value = record.get(key, _ABSENT)
+        if value is _ABSENT:
             if not optional:
                 raise Refused(f".{key} is missing")
             continue
         try:
-            value = record[key]
             taken[name] = kind.take(value, payload) if isinstance(kind, Behind) else kind.take(value)
         except Refused as refused:
             raise Refused(_at(f".{key}", refused)) from None
@@ -247,12 +261,12 @@ def take_fields(
 
 def give_fields(message: Any) -> dict[str, Any]:
     given = {}
-    for name, (kind, optional) in field_kinds(type(message)).items():
+    for name, key, kind, optional in _steps(type(message)):
         value = getattr(message, name)
         if value is None and optional:
             continue
         try:
-            given[ARRAYS if isinstance(kind, Behind) else name] = kind.give(value)
+            given[key] = kind.give(value)
         except Refused as refused:
             raise Refused(_at(f".{name}", refused)) from None
     return given

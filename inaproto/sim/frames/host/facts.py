@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from inaproto.core.host.engines.chain import ChainEngine
 from inaproto.core.host.engines.host_tree import OverlayEngine
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from inaproto.sim.frames.host.rank import SimRank
 
 
+_OF_HOSTS: Final = (ChainEngine, RingAllReduceEngine, OverlayEngine)
+
+
 class RingFacts:
     """Nothing here changes anything."""
 
@@ -31,6 +34,8 @@ class RingFacts:
     """Of the present life, or, before its first rank joins, of the next."""
     holdings: Holdings
     is_finished: bool
+    was_among_hosts: bool
+    """The hosts summed in its ring before the present one."""
     acting: BoundPath
     """On which of two rings it does or meets what checkers are told of just now."""
 
@@ -90,7 +95,7 @@ class RingFacts:
     @property
     def sums_itself(self) -> bool:
         """Whether its present ring is summed by the hosts."""
-        return isinstance(self.engine, ChainEngine | RingAllReduceEngine | OverlayEngine)
+        return isinstance(self.core.engine, _OF_HOSTS)
 
     @property
     def adds_itself(self) -> bool:

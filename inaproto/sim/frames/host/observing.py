@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from inaproto.core.host import events
 from inaproto.core.host.engines.host_messages import TENSORS_DIFFER
@@ -31,6 +31,14 @@ from inaproto.wire.messages.ina import InaStands
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.ring import HostRing
+
+
+_OF_NO_RANK: Final = (PostKept, PostNeutral)
+OF_LINKS: Final = (events.Answered, events.LinkUnusable, events.LinksRefused)
+OF_THE_NEXT_LIFE: Final = (events.LinksOpened, events.RankJoined)
+WITHDRAWING: Final = (events.JoinDenied, events.JoiningFailed)
+NOTED: Final = (events.Answered, events.Said, events.JoinDenied)
+"""Events that ``note_event`` is to be told of."""
 
 
 class WatchedHoldings(Holdings):
@@ -70,23 +78,30 @@ class WatchedHoldings(Holdings):
         ring = self._ring
         if isinstance(order, OnPath):
             ring.acting = order.path
-        if isinstance(order, PostMessage | PostSlot):
-            self._check_post(order)
-        if isinstance(order, TakeResult) and not self.links:
-            raise Violated("a result is taken from its slot", f"{ring}: all-reduce {order.op_index}")
-        super().perform(order)
         match order:
             case PostMessage():
-                if len(ring.ranks) > 1 and not isinstance(order, PostKept | PostNeutral):
+                self._check_post(order)
+                super().perform(order)
+                if len(ring.ranks) > 1 and not isinstance(order, _OF_NO_RANK):
                     ring.host.world.mark("a host posted the sum of several ranks")
+                ring.host.nic_touched()
             case TakeResult(slot, op_index, offset, nbytes):
+                if not self.links:
+                    raise Violated("a result is taken from its slot", f"{ring}: all-reduce {op_index}")
+                super().perform(order)
                 self.taken(slot, op_index, offset, nbytes)
             case Combine() | Fold():
+                super().perform(order)
                 note_sum(ring, order)
+            case PostSlot():
+                self._check_post(order)
+                super().perform(order)
+                ring.host.nic_touched()
+            case PostDown():
+                super().perform(order)
+                ring.host.nic_touched()
             case _:
-                pass
-        if isinstance(order, PostMessage | PostSlot | PostDown):
-            ring.host.nic_touched()
+                super().perform(order)
 
     def _check_post(self, order: PostMessage | PostSlot) -> None:
         ring, world = self._ring, self._ring.host.world
@@ -114,16 +129,17 @@ class WatchedHoldings(Holdings):
 
 def check_ring(ring: HostRing, told: Ring) -> None:
     """The switch tells of a ring. Raises ``Violated`` if that is not of all ranks here."""
+    ring.was_among_hosts = ring.sums_itself
     here = told.ranks[told.position]
     if here != tuple(rank.index for rank in ring.ranks) or told.position != ring.position:
         raise Violated("a ring is of all ranks", f"{ring}: its ring is of {told.ranks}")
 
 
-def note_event(ring: HostRing, event: events.HostEvent, *, was_among_hosts: bool) -> None:
-    """It has happened, and the host has looked at it. ``was_among_hosts``: its ring before was."""
+def note_event(ring: HostRing, event: events.HostEvent) -> None:
+    """It has happened, and the host has looked at it."""
     world = ring.host.world
     match event:
-        case events.Answered() if was_among_hosts and not ring.sums_itself:
+        case events.Answered() if ring.was_among_hosts and not ring.sums_itself:
             world.mark("a job returned to the switch")
         case events.Said(Start() | InaStands()):
             world.mover.look()

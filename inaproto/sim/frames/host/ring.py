@@ -162,13 +162,13 @@ class HostRing(HostDriver, RingFacts):
 
     def _step(self, event: events.HostEvent) -> None:
         core, world = self.core, self._world
-        if self.is_idle and not isinstance(event, events.LinksOpened | events.RankJoined):
+        if not core.ranks and not isinstance(event, observing.OF_THE_NEXT_LIFE):
             return  # that life is over
         world.steps.ring_engine += 1
         if world.recorder is not None:
             world.recorder.ring_step(self, event)
-        was_among_hosts, self._had_started = self.sums_itself, core.has_started
-        self._withdraws = core.is_gathering and isinstance(event, events.JoinDenied | events.JoiningFailed)
+        self._had_started, self._is_closed = core.has_started, False
+        self._withdraws = isinstance(event, observing.WITHDRAWING) and core.is_gathering
         if isinstance(event, events.Answered):
             observing.check_ring(self, event.ring)
             self._boots = self._boots_now
@@ -176,14 +176,15 @@ class HostRing(HostDriver, RingFacts):
         if not self.life and core.ring is not None:
             self.life = core.ring.ring_id
             world.ring_connected(self.job, self.life)
-        observing.note_event(self, event, was_among_hosts=was_among_hosts)
-        if core.phase is Phase.RUNNING and isinstance(event, events.Said):
-            for rank in self.ranks:
-                rank.process.go_on()
-        self._is_closed = False
-        self._failures.clear()
-        self._perform_all(actions)
-        self._look_at_end(event)
+        if isinstance(event, observing.NOTED):
+            observing.note_event(self, event)
+            if core.phase is Phase.RUNNING and isinstance(event, events.Said):
+                for rank in self.ranks:
+                    rank.process.go_on()
+        if actions:
+            self._perform_all(actions)
+        if self._failures or core.has_ended or self._is_closed:
+            self._look_at_end(event)
         if self.core is core:
             self.park_if_idle()
             if self._wake_at is None or isinstance(event, events.BindingSaid):
@@ -192,9 +193,10 @@ class HostRing(HostDriver, RingFacts):
 
     def _look_at_end(self, event: events.HostEvent) -> None:
         core, failures = self.core, tuple(self._failures)
+        self._failures.clear()
         if failures and not self._withdraws:
             error = failures[0].error
-            if isinstance(event, events.Answered | events.LinkUnusable | events.LinksRefused):
+            if isinstance(event, observing.OF_LINKS):
                 raise Violated("a ring can be used", str(error))
             if core.engine is not None:
                 self._world.mark(f"a rank was told: {error.code}")
