@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from inaproto.sim.frames.draw.swarm import JobConfig
 from inaproto.sim.frames.host.elastic_process import UNDER_WAY, ElasticProcess, State
 from inaproto.sim.frames.host.elastic_ring import ElasticRing, Generation, Held
-from inaproto.sim.frames.host.ring import BACKOFF_NS, HostRing
+from inaproto.sim.frames.host.rank import BACKOFF_NS
+from inaproto.sim.frames.host.ring import HostRing
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import S
 from inaproto.wire.control_messages import Regrouped

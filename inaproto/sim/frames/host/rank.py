@@ -7,15 +7,23 @@ process (:mod:`inaproto.sim.frames.host.process`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from inaproto.core.host.events import RankCalled, RankLeft
 from inaproto.core.host.operations import Operation
 from inaproto.sim.frames.host.process import SimProcess
 from inaproto.sim.frames.host.tensors import RankTensors
+from inaproto.units import MS
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.ring import HostRing
+
+
+BACKOFF_NS: Final = 5 * MS
+SOON: Final = 16
+"""Starts in vain after which a process waits longer for the next: each of them costs a world much, and few
+show anything new."""
+DOUBLINGS_MAX: Final = 5
 
 
 class SimRank:
@@ -31,6 +39,8 @@ class SimRank:
         """Its process died by itself, and has not been started again yet."""
         self.told = ""
         """Why its job failed the last time."""
+        self._in_vain = 0
+        """Starts since it last called an all-reduce."""
         self.process = SimProcess(self)
         self.begin()
 
@@ -61,6 +71,11 @@ class SimRank:
         """The process calls all-reduces, whether its host has a ring now or not."""
         return self.ring.has_started and not self.has_left
 
+    def back_off(self) -> int:
+        """Its job has failed: how long it waits before it starts anew, in nanoseconds."""
+        self._in_vain += 1
+        return BACKOFF_NS << min(max(0, self._in_vain - SOON), DOUBLINGS_MAX)
+
     def tensor(self, op_index: int) -> memoryview:
         """The tensor of an all-reduce: its input, and its result once it is done."""
         assert self.tensors is not None
@@ -68,6 +83,7 @@ class SimRank:
 
     def call(self, operation: Operation) -> None:
         """The process calls an all-reduce."""
+        self._in_vain = 0
         self.running[operation.index] = operation
         self.ring.feed(RankCalled(self.index, operation))
 

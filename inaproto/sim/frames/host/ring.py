@@ -29,7 +29,7 @@ from inaproto.sim.frames.host.observing import WatchedHoldings
 from inaproto.sim.frames.host.rank import SimRank
 from inaproto.sim.frames.host.tensors import ClockedNic, HostTensors, tensors_of
 from inaproto.sim.kernel.violated import Violated
-from inaproto.units import MS, US, Instant, OpIndex
+from inaproto.units import US, Instant, OpIndex
 from inaproto.wire.control_messages import Broken, Gone
 from inaproto.wire.messages.client import Join
 from inaproto.wire.messages.ina import InaPark
@@ -37,7 +37,6 @@ from inaproto.wire.messages.ina import InaPark
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.host import SimHost
 
-BACKOFF_NS: Final = 5 * MS
 TURN_BYTES: Final = 2048
 """Bytes of the tensors of all ranks that one turn reads where a host adds alone: so few that sums take
 turns."""
@@ -153,7 +152,7 @@ class HostRing(HostDriver, RingFacts):
 
     def _start_anew(self, rank: SimRank) -> None:
         """After a while."""
-        wait_ns = BACKOFF_NS
+        wait_ns = rank.back_off()
         if len(self.ranks) > 1:
             wait_ns += rank.process.think_of_joining()
         self._world.agenda.after(wait_ns, self.ask_to_join, rank)
