@@ -19,8 +19,8 @@ SEAT_FAULTS: Final = (
         "park_forgotten",
         "parks at once or never: a seat that drains when it is asked is not looked at again",
         SharingSeat.step,
-        "if self._is_parking:",
-        "if self._is_parking and isinstance(event, ParkWanted):",
+        "self._is_parking = True",
+        "return self._park_if_free(now)",
     ),
     _fault(
         "parked_under_an_operation",
@@ -32,7 +32,7 @@ SEAT_FAULTS: Final = (
     _fault(
         "drained_with_the_results",
         "takes an operation for drained when its results are here, whatever is not acknowledged",
-        SharingSeat.step,
+        SharingSeat.done,
         "self._running.get(index) is Path.FALLBACK",
         "index in self._running",
     ),

@@ -38,7 +38,7 @@ WORD_FAULTS: Final = (
     _fault(
         "ina_in_doubt",
         "goes on by the switches while it does not know what was decided",
-        _P._start,
+        _P._decide,
         "if self._is_doubtful(index) and self._concerns_us(epoch):",
         "if False:",
     ),

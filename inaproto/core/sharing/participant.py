@@ -145,11 +145,16 @@ class SharingParticipant:
             version=self._voted,
             next_operation=self._next,
             turn=self._turn,
-            is_locked=self._phase is Phase.LOCKED,
+            is_locked=self.is_locked,
             is_held=self._is_held,
             in_ina=tuple((index, epoch) for index, epoch in self._running.items() if epoch is not None),
             counters=dict(self._counters),
         )
+
+    @property
+    def is_locked(self) -> bool:
+        """No operation starts."""
+        return self._phase is Phase.LOCKED
 
     def awaits(self, index: OpIndex) -> Instant | None:
         """Until when a decision is expected that may concern the operation; None: none is.
@@ -373,22 +378,44 @@ class SharingParticipant:
         is_held, self._is_held = self._is_held, False
         return self._start() if is_held else []
 
+    def start(self, index: OpIndex, told: list[ParticipantAction]) -> Epoch | None:
+        """The operation starts, at a seat that no lock holds: its epoch, as ``StartOperation`` has it.
+
+        What there is to be said is added to ``told``. Raises ``LocalMisuse`` as ``step`` does.
+        """
+        self._check_start(index)
+        epoch = self._decide(told)
+        if self._owed is not None:
+            told += self._pay()
+        return epoch
+
     def _start(self) -> list[ParticipantAction]:
-        index, turn = self._next, self._turn
-        epoch = turn.epoch if turn is not None and turn.covers(index) else None
-        actions: list[ParticipantAction] = []
-        if self._phase is not Phase.FREE and self._is_doubtful(index) and self._concerns_us(epoch):
-            actions, epoch = [self._note(Mark.FELL_BACK_IN_DOUBT, self._voted)], None
+        index = self._next
+        told: list[ParticipantAction] = []
+        epoch = self._decide(told)
+        told.append(StartOperation(index, Path.FALLBACK if epoch is None else Path.INA, epoch))
+        return told + self._pay()
+
+    def _decide(self, told: list[ParticipantAction]) -> Epoch | None:
+        """The epoch of the next operation, which is under way now."""
+        index = self._next
+        epoch = self._epoch_for(index)
+        if self._is_doubtful(index) and self._concerns_us(epoch):
+            epoch = None
+            told.append(self._note(Mark.FELL_BACK_IN_DOUBT, self._voted))
             if self._phase is Phase.IN_DOUBT:  # else it need not have started now
-                actions += self._peers.ask(self._round, index)
+                told += self._peers.ask(self._round, index)
         if self._peers.runs(index) and epoch is not None:
-            actions, epoch = [self._note(Mark.FOLLOWED_PEER)], None
+            epoch = None
+            told.append(self._note(Mark.FOLLOWED_PEER))
         self._next = OpIndex(index + 1)
         self._running[index] = epoch
-        actions.append(StartOperation(index, Path.FALLBACK if epoch is None else Path.INA, epoch))
-        if turn is not None and turn.until is not None:
-            self._pass_end()
-        return actions if self._owed is None else actions + self._pay()
+        self._pass_end()
+        return epoch
+
+    def _epoch_for(self, index: OpIndex) -> Epoch | None:
+        turn = self._turn
+        return turn.epoch if turn is not None and turn.covers(index) else None
 
     def _is_doubtful(self, index: OpIndex) -> bool:
         """Whether a decision that was not heard may concern the operation."""
@@ -403,13 +430,17 @@ class SharingParticipant:
         return epoch is not None or (said is not None and said.granted == self._seat.job)
 
     def _ended(self, said: OperationEnded, now: Instant) -> list[ParticipantAction]:
-        if self._is_held and said.index == self._next:  # its ring went, and the job on without it
-            self._is_held, self._next = False, OpIndex(said.index + 1)
+        return self.ended(said.index)
+
+    def ended(self, index: OpIndex) -> list[ParticipantAction]:
+        """As ``step`` with ``OperationEnded``."""
+        if self._is_held and index == self._next:  # its ring went, and the job on without it
+            self._is_held, self._next = False, OpIndex(index + 1)
             self._pass_end()
             return self._pay()
-        if said.index not in self._running:
-            raise LocalMisuse(f"{self._seat}: operation {said.index} ended, but is not under way")
-        del self._running[said.index]
+        if index not in self._running:
+            raise LocalMisuse(f"{self._seat}: operation {index} ended, but is not under way")
+        del self._running[index]
         return self._pay()
 
 

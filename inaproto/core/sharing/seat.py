@@ -24,6 +24,7 @@ Departure from the paper: there a host evaluates its mode with the time of day, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, assert_never
 
@@ -35,8 +36,8 @@ from inaproto.core.sharing.events import (
     FromPeer,
     HoldOperation,
     Noted,
-    OperationEnded,
     OperationStarting,
+    ParticipantAction,
     ParticipantConfig,
     ParticipantEvent,
     ParticipantView,
@@ -247,17 +248,15 @@ class SharingSeat:
 
     def step(self, event: SeatEvent, now: Instant) -> list[SeatAction]:
         """Raises ``LocalMisuse``, unchanged, if more operations would be under way than may be."""
-        match event:  # what each operation brings comes first
-            case MayBind(index):  # whoever asks is not told to ask again, and parks when it has an answer
-                return self._may_bind(index, now)
+        match event:
+            case MayBind(index):
+                return self.may_bind(index, now)
             case OperationBound(index, path):
-                actions = self._bound(index, path, now)
+                return self.bound(index, path, now)
             case OperationDone(index):
-                self._place = (index + 1, False, False, now)
-                # What it sent by the fallback there is no switch's concern.
-                actions = self._ended(index, now) if self._running.get(index) is Path.FALLBACK else []
+                return self.done(index, now)
             case OperationDrained(index):
-                actions = self._ended(index, now) if index in self._running else []
+                return self.drained(index, now)
             case RingStands(life, next_operation):
                 return self._stand(life, next_operation, now)
             case RingEnded():
@@ -269,6 +268,9 @@ class SharingSeat:
                 actions = self._hears(event, now)
             case _:
                 assert_never(event)
+        return self._and_then(actions, now)
+
+    def _and_then(self, actions: list[SeatAction], now: Instant) -> list[SeatAction]:
         if self._waits:
             self._waits = False
             actions.append(AskAgain())
@@ -301,7 +303,7 @@ class SharingSeat:
             return []
         actions: list[SeatAction] = []
         for index in list(self._running):
-            actions += self._ended(index, now)
+            actions += self._ended(index)
         actions += self._hears(Closing(), now)
         self._seat = self._participant = None
         self._answers.clear()
@@ -316,30 +318,33 @@ class SharingSeat:
                 return []
         return [*self._end_ring(now), Parked()]
 
-    # --- operations
+    # --- operations: what each brings, as ``step`` has it too; a host calls these, for it has many
 
-    def _may_bind(self, index: OpIndex, now: Instant) -> list[SeatAction]:
+    def may_bind(self, index: OpIndex, now: Instant) -> list[SeatAction]:
+        """Whoever asks is not told to ask again, and parks when it has an answer."""
         participant = self._participant
         if participant is None:
             return [Bind(index, None)]
         if index == self._next:
             self._check_room(1)
         actions: list[SeatAction] = []
-        if participant.deadline is not None and participant.deadline <= now:
-            actions = self._hears(Woke(), now)
-        until = participant.awaits(index)
-        if until is not None and until > now:
-            self._waits = True
-            return [*actions, WaitUntil(index, until)]
+        if participant.deadline is not None:
+            if participant.deadline <= now:
+                actions = self._hears(Woke(), now)
+            until = participant.awaits(index)
+            if until is not None and until > now:
+                self._waits = True
+                return [*actions, WaitUntil(index, until)]
         if index == self._next:
             actions += self._start(now)
         if index in self._answers:
             self._waits = False
-            return [*actions, Bind(index, self._answers.pop(index))]
+            actions.append(Bind(index, self._answers.pop(index)))
+            return actions
         self._waits = True
         return [*actions, WaitUntil(index, participant.deadline or now)]
 
-    def _bound(self, index: OpIndex, path: Path, now: Instant) -> list[SeatAction]:
+    def bound(self, index: OpIndex, path: Path, now: Instant) -> list[SeatAction]:
         actions: list[SeatAction] = []
         if self._participant is not None and self._next <= index:  # nobody asked: its ring had no choice
             self._check_room(index + 1 - self._next)
@@ -348,40 +353,57 @@ class SharingSeat:
         self._place = (index, True, path is Path.INA, now)
         self._answers.pop(index, None)
         if index == self._held:  # its ring has no choice any more
-            return [*actions, *self._ended(index, now)]
-        if index in self._running:
+            actions += self._ended(index)
+        elif index in self._running:
             self._running[index] = path
-        return actions
+        return self._and_then(actions, now)
+
+    def done(self, index: OpIndex, now: Instant) -> list[SeatAction]:
+        self._place = (index + 1, False, False, now)
+        # What it sent by the fallback there is no switch's concern.
+        actions = self._ended(index) if self._running.get(index) is Path.FALLBACK else []
+        return self._and_then(actions, now)
+
+    def drained(self, index: OpIndex, now: Instant) -> list[SeatAction]:
+        return self._and_then(self._ended(index) if index in self._running else [], now)
 
     def _start(self, now: Instant) -> list[SeatAction]:
-        index = self._next
+        index, participant = self._next, self._participant
         self._next = OpIndex(index + 1)
         self._running[index] = Path.FALLBACK
-        return self._hears(OperationStarting(index), now)
+        if participant is None or participant.is_locked:
+            return self._hears(OperationStarting(index), now)
+        told: list[ParticipantAction] = []
+        self._answer(index, participant.start(index, told))
+        return self._pass_on(told) if told else []
+
+    def _answer(self, index: OpIndex, epoch: Epoch | None) -> None:
+        self._held = None
+        self._granted += epoch is not None
+        self._answers[index] = epoch
 
     def _check_room(self, more: int) -> None:
         if len(self._running) + more > self._config.operations_max:
             raise LocalMisuse(f"{self._seat}: operation {self._next} would be one of too many under way")
 
-    def _ended(self, index: OpIndex, now: Instant) -> list[SeatAction]:
+    def _ended(self, index: OpIndex) -> list[SeatAction]:
         del self._running[index]
         if index == self._held:
             self._held = None
-        return self._hears(OperationEnded(index), now)
+        told = [] if self._participant is None else self._participant.ended(index)
+        return self._pass_on(told) if told else []
 
     # --- the participant
 
     def _hears(self, event: ParticipantEvent, now: Instant) -> list[SeatAction]:
+        return [] if self._participant is None else self._pass_on(self._participant.step(event, now))
+
+    def _pass_on(self, told: Iterable[ParticipantAction]) -> list[SeatAction]:
         found: list[SeatAction] = []
-        participant = self._participant
-        if participant is None:
-            return found
-        for action in participant.step(event, now):
+        for action in told:
             match action:
                 case StartOperation(index, _, epoch):
-                    self._held = None
-                    self._granted += epoch is not None
-                    self._answers[index] = epoch
+                    self._answer(index, epoch)
                 case HoldOperation(index):
                     self._waits, self._held = True, index
                 case TellPeer(to):

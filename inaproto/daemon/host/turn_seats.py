@@ -48,10 +48,6 @@ from inaproto.core.sharing.events import (
 from inaproto.core.sharing.seat import (
     AskAgain,
     Bind,
-    MayBind,
-    OperationBound,
-    OperationDone,
-    OperationDrained,
     Parked,
     ParkWanted,
     RingEnded,
@@ -286,7 +282,7 @@ class JobSeat(Turns):
     # --- operations
 
     def bind(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
-        binding = self._perform(self._core.step(MayBind(op_index), now))
+        binding = self._perform(self._core.may_bind(op_index, now))
         assert binding is not None, "the core answers at once"
         if isinstance(binding, Wait):
             self._wait_times.began(op_index, now)
@@ -294,21 +290,22 @@ class JobSeat(Turns):
         return binding
 
     def bound(self, op_index: OpIndex, path: BoundPath) -> None:
-        self._wait_times.ended(self._seats.clock())
-        self._tell(OperationBound(op_index, Path.INA if path == INA else Path.FALLBACK))
+        now = self._seats.clock()
+        self._wait_times.ended(now)
+        self._and_perform(self._core.bound(op_index, Path.INA if path == INA else Path.FALLBACK, now))
         self._seats.moved(self)
 
     def done(self, op_index: OpIndex) -> None:
-        nbytes = self._sizes.pop(op_index, 0)
+        nbytes, now = self._sizes.pop(op_index, 0), self._seats.clock()
         if nbytes:
             place = self._core.place
             if place.operation == op_index and not place.uses_ina:
-                self._speeds.append((nbytes, self._seats.clock() - place.since))
-        self._tell(OperationDone(op_index))
+                self._speeds.append((nbytes, now - place.since))
+        self._and_perform(self._core.done(op_index, now))
         self._seats.moved(self)
 
     def drained(self, op_index: OpIndex) -> None:
-        self._tell(OperationDrained(op_index))
+        self._and_perform(self._core.drained(op_index, self._seats.clock()))
 
     # --- the core
 
@@ -325,7 +322,9 @@ class JobSeat(Turns):
         self._tell(Woke())
 
     def _tell(self, event: SeatEvent) -> None:
-        actions = self._core.step(event, self._seats.clock())
+        self._and_perform(self._core.step(event, self._seats.clock()))
+
+    def _and_perform(self, actions: list[SeatAction]) -> None:
         if actions:
             self._perform(actions)
 
