@@ -41,16 +41,25 @@ class Alarm:
         self._wake = wake
         self._clock = clock
         self._changed = trio.Event()
+        self._due: Instant | None = None
 
     def look(self) -> None:
         """Ask for the deadline again."""
         self._changed.set()
 
+    def look_if_idle(self) -> None:
+        """There may be a deadline where there was none; one that is waited for is no later.
+
+        Cheaper than :meth:`look` where it is called for each message: it wakes nobody who waits already.
+        """
+        if self._due is None:
+            self._changed.set()
+
     async def run(self) -> None:
         """Wait and wake, until cancelled."""
         while True:
             self._changed = trio.Event()
-            due = self._deadline()
+            self._due = due = self._deadline()
             with trio.move_on_at(math.inf if due is None else (due + _LATE_NS) / S):
                 await self._changed.wait()
             due = self._deadline()

@@ -68,3 +68,34 @@ def test_an_alarm_wakes_at_each_deadline_and_follows_one_that_changes() -> None:
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
     assert woken == [5000, 5010, 5020]
+
+
+def test_an_alarm_that_waits_is_not_stirred_by_what_comes_later() -> None:
+    asked: list[Instant] = []
+    due: Instant | None = None
+
+    def deadline() -> Instant | None:
+        asked.append(current_instant())
+        return due
+
+    async def main() -> None:
+        nonlocal due
+        alarm = Alarm(deadline, lambda: None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(alarm.run)
+            await trio.sleep(1)
+            due = Instant(current_instant() + 10 * S)
+            before = len(asked)
+            alarm.look_if_idle()
+            await trio.sleep(1)
+            assert len(asked) > before, "it had nothing to wait for"
+            before = len(asked)
+            alarm.look_if_idle()
+            await trio.sleep(1)
+            assert len(asked) == before
+            alarm.look()
+            await trio.sleep(1)
+            assert len(asked) > before
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))

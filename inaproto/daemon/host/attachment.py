@@ -29,6 +29,7 @@ from inaproto.daemon.host.totals import HostTotals
 from inaproto.daemon.host.turns import TurnsOf, no_turns
 from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.daemon.settings.config import HostSettings
+from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.errors import (
     DecodeError,
     FabricError,
@@ -37,7 +38,7 @@ from inaproto.errors import (
     JoinRefused,
 )
 from inaproto.ports import Nic, PortClosed, QpAttributes, RandomBits
-from inaproto.units import US, Instant, S
+from inaproto.units import Instant
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
     Closed,
@@ -66,10 +67,6 @@ LAST_WORDS_S = 0.25
 """How long a lost link waits for the control channel to say why: a switch that stops closes both."""
 
 log = logging.getLogger("inaproto.host")
-
-
-def now() -> Instant:
-    return Instant(int(trio.current_time() * S))
 
 
 class Fabric:
@@ -102,8 +99,7 @@ class Fabric:
         self._hearing = Hearing(welcome.boot_id)
         self._by_qpn: dict[int, HostRing] = {}
         self._heard = trio.current_time()
-        self._submitted = trio.Event()
-        self._hurried = trio.Event()
+        self._alarm = Alarm(self._deadline, self._wake)
         self._to_add = trio.Event()
         attributes = QpAttributes(
             mtu=settings.mtu,
@@ -162,11 +158,11 @@ class Fabric:
                 settings=self.settings,
                 nic=self._nic,
                 tell=self._tell,
-                clock=now,
+                clock=current_instant,
                 log=log.warning,
                 random_bits=self._random_bits,
                 turns=self._turns_of(join.job),
-                hurry=self._hurry,
+                hurry=self._alarm.look,
                 totals=self._totals,
             )
             self._rings.append(ring)
@@ -210,13 +206,13 @@ class Fabric:
             self._tell(rank.ring.gone_after_end(rank, reason))
 
     def submitted(self) -> None:
-        """An operation was submitted: there is a new deadline to look at, and perhaps something to add."""
-        self._submitted.set()
-        self._to_add.set()
+        """An operation was submitted: there may be a deadline to look at, and something to add.
 
-    def _hurry(self) -> None:
-        """A ring has a deadline that may be earlier than all others."""
-        self._hurried.set()
+        Later submissions have later deadlines: all rings have the same stall time and time limit. One that
+        waits for the switch's answer, which is short, or for its turns, hurries.
+        """
+        self._alarm.look_if_idle()
+        self._to_add.set()
 
     def tell_peer(self, word: PeerMessage) -> None:
         """A seat of another host, through the control plane of the switches."""
@@ -242,7 +238,7 @@ class Fabric:
                 nursery.start_soon(self._nic.run)
                 nursery.start_soon(self._stream.run)
                 nursery.start_soon(self._heartbeat)
-                nursery.start_soon(self._watch_stalls)
+                nursery.start_soon(self._alarm.run)
                 nursery.start_soon(self._complete)
                 nursery.start_soon(self._add)
                 await self._obey()
@@ -369,25 +365,15 @@ class Fabric:
             if has_more:
                 await trio.lowlevel.checkpoint()
             else:
-                self._submitted.set()  # ranks may wait for others from the end of a sum on
+                self._alarm.look_if_idle()  # ranks may wait for others from the end of a sum on
                 await self._to_add.wait()
 
-    async def _watch_stalls(self) -> None:
-        while True:
-            deadlines = [at for ring in self._rings if (at := ring.deadline) is not None]
-            if not deadlines:
-                self._submitted = trio.Event()
-                await self._submitted.wait()
-                continue
-            # Later submissions have later deadlines: all rings have the same stall time and time limit (but
-            # for one that waits for the switch's answer, which is short, and one that waits for its turns and
-            # says so). A microsecond more, so that the
-            # float clock is past the deadline for sure.
-            with trio.move_on_at((min(deadlines) + US) / S):
-                self._hurried = trio.Event()
-                await self._hurried.wait()
-            for ring in self.rings():
-                ring.woke()
+    def _deadline(self) -> Instant | None:
+        return min((at for ring in self._rings if (at := ring.deadline) is not None), default=None)
+
+    def _wake(self) -> None:
+        for ring in self.rings():
+            ring.woke()
 
     async def _heartbeat(self) -> None:
         while trio.current_time() - self._heard <= DEAD_S:

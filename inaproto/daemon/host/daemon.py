@@ -23,7 +23,7 @@ from typing import Any
 import trio
 
 from inaproto.ca.identity import Role
-from inaproto.daemon.host.attachment import Fabric, now
+from inaproto.daemon.host.attachment import Fabric
 from inaproto.daemon.host.opening import HelloRefused, NoFabric, OpenNic, open_fabric
 from inaproto.daemon.host.ring import HostRing
 from inaproto.daemon.host.seats import HostSeats
@@ -40,9 +40,10 @@ from inaproto.daemon.net.control_stream import ControlStream
 from inaproto.daemon.net.controller_link import ControllerLink
 from inaproto.daemon.net.unix_sockets import UNIX
 from inaproto.daemon.settings.config import HostSettings
+from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.errors import ConfigError, JobError
 from inaproto.ports import ByteStream, RandomBits, StreamListener, StreamNetwork
-from inaproto.units import US, S
+from inaproto.units import Instant
 from inaproto.wire.control_messages import error_message
 from inaproto.wire.messages.sharing import PeerMessage
 
@@ -81,7 +82,7 @@ async def run_host(
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.serve_fabrics)
-            nursery.start_soon(daemon.watch_away)
+            nursery.start_soon(daemon.away_alarm.run)
             nursery.start_soon(daemon.accept)
             nursery.start_soon(daemon.controller.run)
             nursery.start_soon(daemon.keep_turns)
@@ -121,7 +122,7 @@ class HostDaemon:
         self._totals = HostTotals()
         self._instance = f"{random_bits(64):016x}"
         self._turn_seats = TurnSeats(
-            settings.name, clock=now, random_bits=random_bits, tell_peer=self._tell_peer
+            settings.name, clock=current_instant, random_bits=random_bits, tell_peer=self._tell_peer
         )
         self._turns_of = self._turn_seats if settings.controller else turns_of
         self._sessions: dict[ClientSession, None] = {}
@@ -130,7 +131,8 @@ class HostDaemon:
         self._fabrics = 0
         self._away: list[HostRing] = []
         """Rings that wait for the switch in the middle of their jobs; the processes may have ended."""
-        self._away_changed = trio.Event()
+        self.away_alarm = Alarm(self._away_deadline, self._wake_away)
+        """Lets ranks that wait for the switch know when they have waited long enough."""
         self._began = trio.current_time()
         self.models: HostModels | None = None
         """Push and pull, where there is a models file."""
@@ -270,20 +272,14 @@ class HostDaemon:
             await trio.sleep(retry_s)
             retry_s = min(2 * retry_s, RETRY_LAST_S)
 
-    async def watch_away(self) -> None:
-        """Let ranks that wait for the switch know when they have waited long enough, until cancelled."""
-        while True:
-            found = [at for ring in self._away if ring.is_away and (at := ring.deadline) is not None]
-            if not found:
-                self._away_changed = trio.Event()
-                await self._away_changed.wait()
-                continue
-            with trio.move_on_at((min(found) + US) / S):  # past the deadline for sure, in floats
-                self._away_changed = trio.Event()
-                await self._away_changed.wait()
-            for ring in list(self._away):
-                if ring.is_away:
-                    ring.woke()
+    def _away_deadline(self) -> Instant | None:
+        found = [at for ring in self._away if ring.is_away and (at := ring.deadline) is not None]
+        return min(found, default=None)
+
+    def _wake_away(self) -> None:
+        for ring in list(self._away):
+            if ring.is_away:
+                ring.woke()
 
     async def end(self) -> None:
         """In order, before it is cancelled: what workers of models have finished is taken to the servers, for
@@ -316,4 +312,4 @@ class HostDaemon:
         finally:
             self._fabric = None
             self._away += fabric.rings_away()
-            self._away_changed.set()
+            self.away_alarm.look()
