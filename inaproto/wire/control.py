@@ -145,7 +145,7 @@ def _check_given(container: Any, depth: int = 1) -> None:
         raise DecodeError(_LAYER, f"nested deeper than {DEPTH_MAX} levels")
     is_map = isinstance(container, dict)
     if len(container) > (MAP_ITEMS_MAX if is_map else ARRAY_ITEMS_MAX):
-        raise DecodeError(_LAYER, f"{len(container)} items in a {'map' if is_map else 'array'}")
+        raise DecodeError(_LAYER, f"{len(container)} items in one {type(container).__name__}")
     if is_map:
         _check_keys(container)
     for value in container.values() if is_map else container:

@@ -148,7 +148,9 @@ def test_how_a_stream_is_cut_makes_no_difference(sizes: list[int], data: st.Data
         (b"\x84" + packed()[1:] + b"\xa1x\xd4\xff\x00", "not msgpack"),
         (packed(x={b"key": 1}), "map key b'key' is not text"),
         (packed(x={3: 1}), "not msgpack"),
+        (packed(w=[0], x=[msgpack.Timestamp(1, 2)]), "a value of kind Timestamp is not allowed"),
         (b"\x84" + packed()[1:] + b"\xa1v\x01", "map key 'v' comes twice"),
+        (b"\x84" + packed()[1:] + b"\xa2id\x01", "map key 'id' comes twice"),
         (b"\x84" + packed()[1:] + b"\xa1x\xa2\xff\xfe", "not msgpack"),
         (b"\x84" + packed()[1:] + b"\xa2\xff\xfe\x01", "not msgpack"),
         (b"\x84" + packed()[1:] + b"\xa1x\xa3\xed\xa0\x80", "not msgpack"),
@@ -177,10 +179,31 @@ def test_depth(container: Any) -> None:
     for _ in range(DEPTH_MAX - 2):
         value = container(value)
     assert decode_control(packed(x=value))["x"] == value
+    assert ControlDecoder().feed(encode_control("ping", 7, x=value))[0]["x"] == value
     with pytest.raises(DecodeError, match="nested deeper than 8 levels"):
         decode_control(packed(x=container(value)))
     with pytest.raises(LocalMisuse, match="nested deeper than 8 levels"):
         encode_control("ping", 7, x=container(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([0] * ARRAY_ITEMS_MAX, ""),
+        ([0] * (ARRAY_ITEMS_MAX + 1), "65537 items in one list"),
+        (dict.fromkeys(map(str, range(MAP_ITEMS_MAX))), ""),
+        (dict.fromkeys(map(str, range(MAP_ITEMS_MAX + 1))), "4097 items in one dict"),
+        ([msgpack.Timestamp(1, 2)], "a value of kind Timestamp is not allowed"),
+        ({"a": {b"key": 1}}, "map key b'key' is not text"),
+    ],
+)
+def test_why_no_peer_would_take_it(value: Any, reason: str) -> None:
+    if not reason:
+        assert ControlDecoder().feed(encode_control("ping", 7, x=value))[0]["x"] == value
+        return
+    with pytest.raises(LocalMisuse) as caught:
+        encode_control("ping", 7, x=value)
+    assert str(caught.value).endswith(f"control ping: no peer would take it: {reason}")
 
 
 @pytest.mark.parametrize("prefix", [0, MESSAGE_BYTES_MAX + 1, 0xFFFF_FFFF])

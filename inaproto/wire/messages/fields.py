@@ -44,8 +44,6 @@ class Integer:
     high: int
 
     def take(self, value: Any) -> int:
-        if type(value) is int and self.low <= value <= self.high:
-            return value
         if not isinstance(value, int) or isinstance(value, bool) or not self.low <= value <= self.high:
             raise Refused(f"is {value!r:.60}, not an integer from {self.low} to {self.high}")
         return int(value)
@@ -223,9 +221,8 @@ def field_kinds(cls: type[Any]) -> Mapping[str, tuple[Kind, bool]]:
             # ``X | None`` is a union whose members carry the metadata.
             candidates = (annotation, *getattr(annotation, "__args__", ()))
             metadata = next(c.__metadata__ for c in candidates if hasattr(c, "__metadata__"))
-            kinds[item.name] = (cast("Kind", metadata[0]), item.default is not MISSING)
-            if ALWAYS in metadata:
-                kinds[item.name] = (kinds[item.name][0], False)
+            may_be_absent = item.default is not MISSING and ALWAYS not in metadata
+            kinds[item.name] = (cast("Kind", metadata[0]), may_be_absent)
         _FIELD_KINDS[cls] = kinds
     return kinds
 
@@ -235,8 +232,8 @@ def _steps(cls: type[Any]) -> list[tuple[str, str, Kind, bool]]:
     steps = _STEPS.get(cls)
     if steps is None:
         steps = _STEPS[cls] = [
-            (name, ARRAYS if isinstance(kind, Behind) else name, kind, optional)
-            for name, (kind, optional) in field_kinds(cls).items()
+            (name, ARRAYS if isinstance(kind, Behind) else name, kind, may_be_absent)
+            for name, (kind, may_be_absent) in field_kinds(cls).items()
         ]
     return steps
 
