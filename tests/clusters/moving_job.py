@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import trio
 
-from inaproto.core.host.engines.two_paths import BASE, INA, BoundPath, TwoPaths
+from inaproto.core.host.engines.two_paths import TwoPaths
+from inaproto.core.host.operations import BASE, INA, BoundPath
 from inaproto.daemon.host.daemon import HostDaemon
 from inaproto.daemon.host.turns import Turns, TurnsOf
 from inaproto.daemon.switch.control_plane import ControlPlane

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from inaproto.core.host.engines.two_paths import INA, Binding
+from inaproto.core.host.engines.two_paths import Binding
+from inaproto.core.host.operations import INA
 from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.daemon.switch.daemon import Switch
 from inaproto.units import Instant, OpIndex

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import trio
 
-from inaproto.core.host.engines.two_paths import BASE, INA, Binding, BoundPath, Wait
+from inaproto.core.host.engines.two_paths import Binding, Wait
+from inaproto.core.host.operations import BASE, INA, BoundPath
 from inaproto.daemon.host.daemon import HostDaemon
 from inaproto.daemon.host.ring import HostRing
 from inaproto.daemon.host.turns import Turns, TurnsOf

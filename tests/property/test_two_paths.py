@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from inaproto.core.host.engines.two_paths import BASE, INA, Binding, BoundPath, Wait
+from inaproto.core.host.engines.two_paths import Binding, Wait
+from inaproto.core.host.operations import BASE, INA, BoundPath
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.units import Epoch, Instant
 from inaproto.wire.ina_header import Dtype, Op

@@ -8,10 +8,8 @@ from typing import Any
 
 from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
-from inaproto.core.host.engines.host_tree import UP
-from inaproto.core.host.engines.two_paths import BASE
 from inaproto.core.host.job import HostJob
-from inaproto.core.host.operations import Operation
+from inaproto.core.host.operations import BASE, UP, Operation
 from inaproto.core.host.view import Phase
 from inaproto.units import OpIndex
 from inaproto.wire.control_messages import Gone, Halt, Start

@@ -22,12 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.host.engines.chain import ChainEngine
-from inaproto.core.host.engines.host_tree import UP, Fold, OverlayAction, OverlayEngine, PostDown
+from inaproto.core.host.engines.host_tree import Fold, OverlayAction, OverlayEngine, PostDown
 from inaproto.core.host.engines.hosts import Combine, HostsAction, Place, PostSlot
 from inaproto.core.host.engines.in_network import RingAction, RingEngine
 from inaproto.core.host.engines.ring import RingAllReduceEngine
 from inaproto.core.host.operation_queue import OperationQueue, Source
 from inaproto.core.host.operations import (
+    UP,
     Operation,
     OperationDone,
     PostKept,
@@ -317,7 +318,7 @@ class IdealJob:
         event = ResultArrived(message.msg_id, len(content), message.header)
         engine = self.members[rank].engine
         assert isinstance(engine, OverlayEngine)
-        self.perform(rank, engine.step(event, NOW, into))
+        self.perform(rank, engine.step(event._replace(edge=into), NOW))
 
     def _acknowledge_on(self, rank: int, edge: int) -> None:
         member = self.members[rank]
@@ -326,7 +327,7 @@ class IdealJob:
         if isinstance(message.payload, Held) and (edge == UP or rank == self.tree.root):
             assert _payload(member, message) == payload, "a slot was written that is still being sent"
         assert isinstance(member.engine, OverlayEngine)
-        self.perform(rank, member.engine.step(SendCompleted(message.msg_id), NOW, edge))
+        self.perform(rank, member.engine.step(SendCompleted(message.msg_id, edge=edge), NOW))
 
     # --- a ring ends, another one begins
 

@@ -8,9 +8,10 @@ import pytest
 
 from inaproto.core.host.carrier import Carrier, Unusable, Wait
 from inaproto.core.host.config import HostConfig
-from inaproto.core.host.engines.two_paths import BASE, Binding
+from inaproto.core.host.engines.two_paths import Binding
 from inaproto.core.host.events import AllReduceDone, HostAction, Log, Noted, SumLocally, Tell
 from inaproto.core.host.operations import (
+    BASE,
     Operation,
     OperationFailed,
     PostMessage,

@@ -231,8 +231,8 @@ def test_a_message_with_any_wrong_header_field_breaks_the_ring(kind: Kind, wrong
 def test_an_accumulator_is_not_taken_for_a_result() -> None:
     first = engine(0)
     first.step(Submit(operation()), NOW)
-    event = replace(
-        arrival(first, Kind.RESULT, 0), header=arrival(first, Kind.ACCUMULATOR, 0, msg_id=1).header
+    event = arrival(first, Kind.RESULT, 0)._replace(
+        header=arrival(first, Kind.ACCUMULATOR, 0, msg_id=1).header
     )
     blame, *_ = first.step(event, NOW)
     assert isinstance(blame, Blame)
@@ -264,7 +264,7 @@ def test_a_message_of_wrong_size_or_without_header_breaks_the_ring() -> None:
     ):
         last = engine(2)
         last.step(Submit(operation()), NOW)
-        event = replace(arrival(last, Kind.ACCUMULATOR, 0), **change)
+        event = arrival(last, Kind.ACCUMULATOR, 0)._replace(**change)
         blame, _, broken = last.step(event, NOW)
         assert isinstance(blame, Blame)
         assert isinstance(broken, RingBroken)

@@ -10,8 +10,7 @@ import pytest
 
 from inaproto.core.host import events
 from inaproto.core.host.driver import HostDriver
-from inaproto.core.host.engines.two_paths import BASE, INA
-from inaproto.core.host.operations import Operation, PostMessage, TakeResult, Woke
+from inaproto.core.host.operations import BASE, INA, Operation, PostMessage, TakeResult, Woke
 from inaproto.core.host.view import Phase
 from inaproto.errors import FabricError, InvariantBroken, LocalMisuse
 from inaproto.units import Instant, MsgId, OpIndex

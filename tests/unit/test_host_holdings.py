@@ -11,14 +11,23 @@ import numpy as np
 import pytest
 
 from inaproto.core.host import events
-from inaproto.core.host.engines.host_tree import UP, Came, Fold, OverlayEngine, PostDown
+from inaproto.core.host.engines.host_tree import Came, Fold, OverlayEngine, PostDown
 from inaproto.core.host.engines.hosts import Combine, Place, PostSlot
-from inaproto.core.host.engines.two_paths import BASE, INA, BoundPath, OnPath
+from inaproto.core.host.engines.two_paths import OnPath
 from inaproto.core.host.events import LinkShape, OpenLinks, PostReceive
 from inaproto.core.host.holdings import Holdings
 from inaproto.core.host.link import Link, RingLink, TreeLink
 from inaproto.core.host.operation_queue import KeptResult, Source
-from inaproto.core.host.operations import Operation, PostKept, PostMessage, TakeResult
+from inaproto.core.host.operations import (
+    BASE,
+    INA,
+    UP,
+    BoundPath,
+    Operation,
+    PostKept,
+    PostMessage,
+    TakeResult,
+)
 from inaproto.core.plan.accumulators import Accumulators
 from inaproto.core.plan.host_tree import OverlayTree
 from inaproto.core.plan.reduction_plan import ReductionPlan

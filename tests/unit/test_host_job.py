@@ -9,11 +9,10 @@ import pytest
 
 from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
-from inaproto.core.host.engines.two_paths import BASE, INA
 from inaproto.core.host.hearing import Hearing
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.operation_watch import ANSWER_NS
-from inaproto.core.host.operations import Operation, Woke
+from inaproto.core.host.operations import BASE, INA, Operation, Woke
 from inaproto.core.host.view import Phase
 from inaproto.errors import FabricLost, LocalMisuse, OperationTimeout, RankLost, SwitchUnreachable
 from inaproto.units import MS, Instant, OpIndex, S

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from inaproto.core.host import events
-from inaproto.core.host.engines.host_tree import UP
-from inaproto.core.host.engines.two_paths import BASE, INA, AskBinding, Binding, Bound, Wait
-from inaproto.core.host.operations import PostMessage
+from inaproto.core.host.engines.two_paths import AskBinding, Binding, Bound, Wait
+from inaproto.core.host.operations import BASE, INA, UP, PostMessage
 from inaproto.errors import RankLost
 from inaproto.units import Epoch, Instant, OpIndex
 from inaproto.wire.control_messages import Ring

@@ -8,9 +8,7 @@ from dataclasses import replace
 import pytest
 
 from inaproto.core.host import events
-from inaproto.core.host.engines.host_tree import UP
-from inaproto.core.host.engines.two_paths import BASE
-from inaproto.core.host.operations import Operation, PostMessage, Woke
+from inaproto.core.host.operations import BASE, UP, Operation, PostMessage, Woke
 from inaproto.core.host.view import Phase
 from inaproto.errors import FabricLost, JobError, JoinRefused, LocalMisuse, RankLost, SwitchUnreachable
 from inaproto.units import OpIndex, S

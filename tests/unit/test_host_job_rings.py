@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from inaproto.core.host import events
-from inaproto.core.host.engines.host_tree import UP
-from inaproto.core.host.engines.two_paths import BASE, INA
 from inaproto.core.host.job import HALTS_SHOWN, HostJob
-from inaproto.core.host.operations import PostMessage, TakeResult, Woke
+from inaproto.core.host.operations import BASE, INA, UP, PostMessage, TakeResult, Woke
 from inaproto.core.host.rings import links_for, why_connection_failed
 from inaproto.core.host.view import Phase
 from inaproto.core.rdma.verbs import Completion, CompletionKind, Status

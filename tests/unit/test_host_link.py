@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from inaproto.core.host.engines.host_tree import UP
 from inaproto.core.host.link import Link, RingLink, TreeLink
+from inaproto.core.host.operations import UP
 from inaproto.core.rdma.verbs import QpAttributes, Segment
 from inaproto.errors import LocalMisuse
 from inaproto.wire.control_messages import IntoAddress

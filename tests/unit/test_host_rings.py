@@ -9,10 +9,10 @@ import pytest
 
 from inaproto.core.host.carrier import Carrier
 from inaproto.core.host.engines.chain import ChainEngine
-from inaproto.core.host.engines.host_tree import UP, OverlayEngine
+from inaproto.core.host.engines.host_tree import OverlayEngine
 from inaproto.core.host.engines.in_network import RingEngine
 from inaproto.core.host.engines.ring import RingAllReduceEngine
-from inaproto.core.host.engines.two_paths import BASE, INA, TwoPaths
+from inaproto.core.host.engines.two_paths import TwoPaths
 from inaproto.core.host.events import (
     ConnectionFailed,
     ConnectLink,
@@ -22,6 +22,7 @@ from inaproto.core.host.events import (
     LinksOpened,
     OpenLinks,
 )
+from inaproto.core.host.operations import BASE, INA, UP
 from inaproto.core.host.ranks import REASON_CHARACTERS_MAX, HostedRank, HostedRanks
 from inaproto.core.host.reports import halted
 from inaproto.core.host.ring_words import explain_positions

@@ -121,7 +121,7 @@ def test_a_result_that_exists_is_checked_as_any_other() -> None:
     engine = next_ring(halted(3), progress=3, donor=0)
     (post, _) = engine.resume(NOW)
     event = result(engine, post)
-    blame, *_ = engine.step(replace(event, nbytes=event.nbytes - 1), NOW)
+    blame, *_ = engine.step(event._replace(nbytes=event.nbytes - 1), NOW)
     assert isinstance(blame, Blame)
     assert blame.rule == "result size"
 
@@ -179,7 +179,7 @@ def test_a_gradient_that_was_not_aggregated_ends_the_ring_and_not_its_operations
     (post,) = engine.step(Submit(operation()), NOW)
     event = result(engine, post)
     raw = replace(InaHeader.decode(event.header), flags=1).encode()
-    blame, broken = engine.step(replace(event, header=raw), NOW)
+    blame, broken = engine.step(event._replace(header=raw), NOW)
     assert isinstance(blame, Blame)
     assert isinstance(broken, RingBroken)
     assert broken.message == f"rank 0 of ring 7 got a wrong message ({blame}); the ring cannot go on"

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.host.engines.host_tree import UP, Came, Fold, OverlayEngine, PostDown
+from inaproto.core.host.engines.host_tree import Came, Fold, OverlayEngine, PostDown
 from inaproto.core.host.engines.hosts import Place, PostSlot
 from inaproto.core.host.operation_queue import OperationQueue, Source
 from inaproto.core.host.operations import (
+    UP,
     Fail,
     OperationDone,
     OperationFailed,
@@ -84,7 +85,7 @@ def test_a_leaf_sends_its_part_up_and_takes_the_result() -> None:
 def test_a_rank_in_the_middle_adds_when_all_is_there_and_sends_the_result_on() -> None:
     middle = engine(2)
     assert middle.step(Submit(operation()), NOW) == []
-    fold, post = middle.step(came(middle, 0), NOW, 0)
+    fold, post = middle.step(came(middle, 0)._replace(edge=0), NOW)
     assert fold == Fold((Came(0, 0, FULL),), Place.STAGED, 0, FULL, operation(), Source.OWN, 0, FULL)
     assert isinstance(post, PostSlot)
     assert (post.msg_id, post.slot, post.place, post.at, post.nbytes) == (0, 0, Place.STAGED, 0, FULL)
@@ -100,8 +101,8 @@ def test_a_rank_in_the_middle_adds_when_all_is_there_and_sends_the_result_on() -
 def test_the_root_has_the_result_at_once_and_sends_it_to_all_who_has_more_below_first() -> None:
     root = engine(0)
     root.step(Submit(operation()), NOW)
-    assert root.step(came(root, 1), NOW, 1) == []
-    fold, taken, done, *down = root.step(came(root, 0), NOW, 0)
+    assert root.step(came(root, 1)._replace(edge=1), NOW) == []
+    fold, taken, done, *down = root.step(came(root, 0)._replace(edge=0), NOW)
     gathered = (Came(0, 0, FULL), Came(1, 0, FULL))
     assert fold == Fold(gathered, Place.RECEIVED, 1, FULL, operation(), Source.OWN, 0, FULL)
     assert (taken, done) == (TakeResult(1, OpIndex(0), 0, FULL), OperationDone(OpIndex(0)))
@@ -113,7 +114,7 @@ def test_what_is_not_complete_goes_up_wide_and_says_its_size() -> None:
     assert head.tree.children(0) == (1,)
     half = operation(dtype=Dtype.F16)
     head.step(Submit(half), NOW)
-    fold, post = head.step(came(head, 0, dtype=Dtype.F16), NOW, 0)
+    fold, post = head.step(came(head, 0, dtype=Dtype.F16)._replace(edge=0), NOW)
     assert isinstance(fold, Fold)
     assert isinstance(post, PostSlot)
     assert (fold.goes, post.nbytes) == (2 * FULL, 2 * FULL)
@@ -127,7 +128,12 @@ def test_a_rank_that_is_alone_is_done_at_once() -> None:
 def test_a_tensor_without_elements_takes_part_with_headers_alone() -> None:
     root = engine(0, (0, 1))
     root.step(Submit(operation(nbytes=0)), NOW)
-    assert kinds(root.step(came(root, 0, nbytes=0), NOW, 0)) == [Fold, TakeResult, OperationDone, PostDown]
+    assert kinds(root.step(came(root, 0, nbytes=0)._replace(edge=0), NOW)) == [
+        Fold,
+        TakeResult,
+        OperationDone,
+        PostDown,
+    ]
 
 
 # --- when it waits
@@ -155,13 +161,13 @@ def test_the_root_adds_into_no_slot_that_is_still_being_sent() -> None:
     root = engine(0, (0, 1, 2))
     root.step(long(5), NOW)
     found = [
-        root.step(came(root, child, serial, last=False), NOW, child)
+        root.step(came(root, child, serial, last=False)._replace(edge=child), NOW)
         for serial in range(3)
         for child in (0, 1)
     ]
     assert found[-1] == [], "result 2 lies where result 0 did"
-    assert root.step(SendCompleted(1), NOW, 0) == []
-    assert kinds(root.step(SendCompleted(1), NOW, 1)) == [Fold, TakeResult, PostDown, PostDown]
+    assert root.step(SendCompleted(1, edge=0), NOW) == []
+    assert kinds(root.step(SendCompleted(1, edge=1), NOW)) == [Fold, TakeResult, PostDown, PostDown]
 
 
 def test_a_child_that_has_not_acknowledged_gets_the_next_result_later_than_others() -> None:
@@ -171,20 +177,20 @@ def test_a_child_that_has_not_acknowledged_gets_the_next_result_later_than_other
     sent = []
     for serial in range(3):
         for child in (0, 1):
-            middle.step(came(middle, child, serial, last=False), NOW, child)
+            middle.step(came(middle, child, serial, last=False)._replace(edge=child), NOW)
         middle.step(SendCompleted(2 * serial), NOW)
         actions = middle.step(result(middle, serial, last=False), NOW)
         sent.append([post.child for post in actions if isinstance(post, PostDown)])
         if serial == 0:
-            assert middle.step(SendCompleted(1), NOW, 1) == []
+            assert middle.step(SendCompleted(1, edge=1), NOW) == []
     assert sent == [[0, 1], [0, 1], [1]]
-    late = middle.step(SendCompleted(1), NOW, 0)
+    late = middle.step(SendCompleted(1, edge=0), NOW)
     assert [(post.child, post.msg_id) for post in late if isinstance(post, PostDown)] == [(0, 5)]
 
 
 def test_it_waits_for_its_own_call() -> None:
     middle = engine(2)
-    assert middle.step(came(middle, 0), NOW, 0) == []
+    assert middle.step(came(middle, 0)._replace(edge=0), NOW) == []
     assert kinds(middle.step(Submit(operation()), NOW)) == [Fold, PostSlot]
 
 
@@ -192,11 +198,11 @@ def test_it_waits_for_its_own_call() -> None:
 
 
 def broken(at: OverlayEngine, event: ResultArrived | SendCompleted, edge: int = UP) -> tuple[Blame, str]:
-    blame, failed, ring = at.step(event, NOW, edge)
+    blame, failed, ring = at.step(event._replace(edge=edge), NOW)
     assert isinstance(blame, Blame)
     assert isinstance(failed, OperationFailed)
     assert isinstance(ring, RingBroken)
-    assert at.step(event, NOW, edge) == [], "after a failure nothing is taken"
+    assert at.step(event._replace(edge=edge), NOW) == [], "after a failure nothing is taken"
     return blame, ring.code
 
 
@@ -228,7 +234,7 @@ def test_no_child_goes_beyond_the_window() -> None:
     root = engine(0, (0, 1, 2))
     root.step(long(9), NOW)
     for serial in range(2):
-        assert root.step(came(root, 0, serial, last=False), NOW, 0) == []
+        assert root.step(came(root, 0, serial, last=False)._replace(edge=0), NOW) == []
     blame, code = broken(root, came(root, 0, 2, last=False), 0)
     text = "accumulator 4 where 4 is due"
     assert (blame, code) == (Blame("rank 1", "accumulator beyond the window", text), "fabric_lost")
@@ -268,7 +274,7 @@ def test_a_ring_that_is_outlived_breaks_and_fails_nothing() -> None:
 def test_misuse_is_refused() -> None:
     at = engine(1)
     with pytest.raises(LocalMisuse, match="rank 1 has no connection 0"):
-        at.step(SendCompleted(0), NOW, 0)
+        at.step(SendCompleted(0, edge=0), NOW)
     with pytest.raises(LocalMisuse, match="a plan of 4 ranks in a ring of 3"):
         OverlayEngine(ring_config(0, 3), OverlayTree(ReductionPlan(RACKS), 2))
     with pytest.raises(LocalMisuse, match="a plan of 4 ranks in a ring of 5"):
@@ -289,9 +295,9 @@ def test_it_tells_when_it_stalls_and_fails_when_it_is_told() -> None:
     assert leaf.step(result(leaf), NOW) == []
 
 
-def deadline_after(at: OverlayEngine, event: RingEvent, now: int, edge: int = UP) -> int:
+def deadline_after(at: OverlayEngine, event: RingEvent, now: int) -> int:
     """The rest of the patience of ``at``, which begins anew by ``event``."""
-    at.step(event, Instant(now), edge)
+    at.step(event, Instant(now))
     assert at.deadline is not None
     return at.deadline - at.config.stall_ns
 
@@ -305,10 +311,12 @@ def test_its_clock_begins_anew_with_each_operation_and_each_result() -> None:
     assert leaf.view().since == 6
     root = engine(0, (0, 1))
     root.step(long(9), NOW)
-    assert deadline_after(root, came(root, 0, last=False), 7, 0) == 7
-    root.step(came(root, 0, 1, last=False), Instant(8), 0)
-    assert deadline_after(root, came(root, 0, 2, last=False), 9, 0) == 8, "the slot is still being sent"
-    assert deadline_after(root, SendCompleted(1), 10, 0) == 10
+    assert deadline_after(root, came(root, 0, last=False)._replace(edge=0), 7) == 7
+    root.step(came(root, 0, 1, last=False)._replace(edge=0), Instant(8))
+    assert deadline_after(root, came(root, 0, 2, last=False)._replace(edge=0), 9) == 8, (
+        "the slot is still being sent"
+    )
+    assert deadline_after(root, SendCompleted(1, edge=0), 10) == 10
     waits = OverlayEngine(
         ring_config(1, 4), OverlayTree(ReductionPlan(RACKS), 4), engine(1).halt(), Recovery(0, 0)
     )
@@ -322,10 +330,10 @@ def test_a_message_that_starts_at_an_acknowledgement_starts_an_operation_s_clock
     root = engine(0, (0, 1))
     for index in range(3):
         root.step(Submit(operation(index)), NOW)
-        root.step(came(root, 0, index, op_index=index), Instant(index), 0)
+        root.step(came(root, 0, index, op_index=index)._replace(edge=0), Instant(index))
     assert root.progress == 2, "the slot of the third is still being sent"
     root.step(Submit(operation(3)), NOW)
-    assert deadline_after(root, SendCompleted(1), 9, 0) == 9
+    assert deadline_after(root, SendCompleted(1, edge=0), 9) == 9
 
 
 def halted_after(rank: int, results: int) -> OperationQueue:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,7 +51,7 @@ def test_one_kind_is_not_taken_for_the_other(kind: Kind) -> None:
     serial = 0 if kind is RES else 1
     imm = 2 * serial + (kind is RES)
     other = arrival(it, ACC if kind is RES else RES, serial, last=kind is ACC, msg_id=imm)
-    blame = it.step(replace(other, imm=imm), NOW)[0]
+    blame = it.step(other._replace(imm=imm), NOW)[0]
     assert isinstance(blame, Blame)
     assert blame.rule == f"{kind.name.lower()} header"
 
@@ -162,7 +161,7 @@ def test_accumulators_come_a_window_after_those_that_were_added_to() -> None:
 def test_ids_beyond_their_bits_are_none() -> None:
     it = engine(1, 2, id_bits=3)
     event = arrival(it, ACC, 0)
-    blame = it.step(replace(event, imm=8), NOW)[0]
+    blame = it.step(event._replace(imm=8), NOW)[0]
     assert isinstance(blame, Blame)
     assert blame.evidence == "accumulator 8 where 0 is due of the messages that begin at rank 0"
     it = engine(1, 2, id_bits=3)

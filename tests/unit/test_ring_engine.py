@@ -145,7 +145,7 @@ def test_a_result_with_any_wrong_header_field_breaks_the_ring(wrong: dict[str, A
     assert isinstance(post, PostMessage)
     good = result(engine, 0, post)
     header = dataclasses.replace(InaHeader.decode(good.header), **wrong)
-    actions = engine.step(dataclasses.replace(good, header=header.encode()), NOW)
+    actions = engine.step(good._replace(header=header.encode()), NOW)
     assert [type(action) for action in actions] == [Blame, OperationFailed, RingBroken]
     assert engine.step(Submit(operation(1)), NOW)[0] == OperationFailed(
         OpIndex(1),
@@ -163,7 +163,7 @@ def test_a_gradient_that_was_not_aggregated_is_not_taken_for_a_sum() -> None:
     good = result(engine, 0, post)
     raw = InaHeader.decode(good.header)
     raw = dataclasses.replace(raw, flags=raw.flags & ~FLAG_RESULT)
-    blame, failed, broken = engine.step(dataclasses.replace(good, header=raw.encode()), NOW)
+    blame, failed, broken = engine.step(good._replace(header=raw.encode()), NOW)
     assert isinstance(blame, Blame)
     assert blame.rule == "result not aggregated"
     assert isinstance(failed, OperationFailed)
@@ -180,7 +180,7 @@ def test_the_secret_key_is_in_no_message() -> None:
     assert isinstance(post, PostMessage)
     good = result(engine, 0, post)
     header = dataclasses.replace(InaHeader.decode(good.header), key=0xDEADBEEF)
-    text = repr(engine.step(dataclasses.replace(good, header=header.encode()), NOW))
+    text = repr(engine.step(good._replace(header=header.encode()), NOW))
     assert "wrong key" in text
     for secret in (0xDEADBEEF, 0xC0FFEE):
         assert str(secret) not in text
@@ -194,7 +194,7 @@ def test_a_result_of_wrong_size_or_without_header_breaks_the_ring(change: dict[s
     engine = RingEngine(ring_config(0, 2))
     (post,) = engine.step(Submit(operation()), NOW)
     assert isinstance(post, PostMessage)
-    event = dataclasses.replace(result(engine, 0, post), **change)
+    event = result(engine, 0, post)._replace(**change)
     assert isinstance(engine.step(event, NOW)[-1], RingBroken)
 
 

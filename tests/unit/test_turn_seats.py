@@ -7,7 +7,8 @@ from collections.abc import Callable
 import trio
 from trio.testing import MockClock
 
-from inaproto.core.host.engines.two_paths import BASE, INA, Binding, Wait
+from inaproto.core.host.engines.two_paths import Binding, Wait
+from inaproto.core.host.operations import BASE, INA
 from inaproto.daemon.host.turn_seats import JobSeat, TurnSeats
 from inaproto.units import MS, Epoch, Instant, JobId, OpIndex, S
 from inaproto.wire.control_messages import Message

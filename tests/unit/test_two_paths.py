@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inaproto.core.host.engines.two_paths import (
-    BASE,
-    INA,
     AskBinding,
     Binding,
     Bound,
-    BoundPath,
     Drained,
     OnPath,
     TwoPaths,
@@ -19,6 +16,9 @@ from inaproto.core.host.engines.two_paths import (
 )
 from inaproto.core.host.operation_queue import OperationQueue
 from inaproto.core.host.operations import (
+    BASE,
+    INA,
+    BoundPath,
     Fail,
     OperationDone,
     OperationFailed,
@@ -129,14 +129,14 @@ def test_operations_go_by_the_rings_in_turn_and_serials_count_over_both() -> Non
     paths: dict[int, BoundPath] = {1: INA, 2: BASE, 3: INA}
     engine = pair(lambda op_index, now: Binding(paths[op_index]))
     first = posted(engine.step(Submit(operation(1)), NOW), INA)
-    actions = engine.step(result_of(first, 0), NOW, INA)
+    actions = engine.step(result_of(first, 0)._replace(path=INA), NOW)
     assert OperationDone(OpIndex(1)) in by(actions, INA)
     second = posted(engine.step(Submit(operation(2)), NOW), BASE)
     assert second.msg_id == 2, "the base ring counts its own messages: accumulators of its second"
     engine.step(message_at(engine.config, Kind.RESULT, 1, FULL, last=True, op_index=2), NOW)
     third = posted(engine.step(Submit(operation(3)), NOW), INA)
     assert third.msg_id == 1
-    engine.step(result_of(third, 0), NOW, INA)
+    engine.step(result_of(third, 0)._replace(path=INA), NOW)
     kept = [(result.serial, result.ring_id) for result in engine.halt().kept]
     assert kept == [(2, 7), (3, 8)], "of the last N messages, by whichever ring"
     assert engine.started == {INA: 2, BASE: 2}
@@ -169,11 +169,11 @@ def test_an_operation_is_drained_when_its_results_are_taken_and_its_sends_are_ac
     engine = pair(always(INA))
     post = posted(engine.step(Submit(operation(1)), NOW), INA)
     assert not engine.is_ina_idle
-    events: list[RingEvent] = [result_of(post, 0), SendCompleted(post.msg_id)]
+    events: list[RingEvent] = [result_of(post, 0)._replace(path=INA), SendCompleted(post.msg_id, path=INA)]
     first, second = events if is_result_first else events[::-1]
-    assert drained(engine.step(first, NOW, INA)) == []
+    assert drained(engine.step(first, NOW)) == []
     assert not engine.is_ina_idle
-    assert drained(engine.step(second, NOW, INA)) == [1]
+    assert drained(engine.step(second, NOW)) == [1]
     assert engine.is_ina_idle
 
 
@@ -252,10 +252,10 @@ def test_a_ring_that_is_parked_carries_nothing_and_goes_on_with_its_next_message
     post = posted(engine.step(Submit(operation(1)), NOW), INA)
     for event in (None, result_of(post, 0)):
         if event is not None:
-            engine.step(event, NOW, INA)
+            engine.step(event._replace(path=INA), NOW)
         with pytest.raises(LocalMisuse, match="or an operation or a message is on it"):
             engine.park()
-    engine.step(SendCompleted(post.msg_id), NOW, INA)
+    engine.step(SendCompleted(post.msg_id, path=INA), NOW)
     engine.park()
     assert (engine.is_parked, engine.ina_messages) == (True, 1)
     on_base = posted(engine.step(Submit(operation(2)), NOW), BASE)
@@ -303,12 +303,12 @@ def test_a_wrong_message_on_either_ring_ends_both() -> None:
         engine = pair(always(path))
         engine.step(Submit(operation(1)), NOW)
         wrong = ResultArrived(5, RECEIVED, bytes(INA_HEADER_BYTES))
-        said = {type(action) for action in engine.step(wrong, NOW, path)}
+        said = {type(action) for action in engine.step(wrong._replace(path=path), NOW)}
         assert {Blame, RingBroken} <= said
         assert OperationFailed not in said
         assert engine.step(Submit(operation(2)), NOW) == []
         for other in (BASE, INA):
-            assert engine.step(wrong, NOW, other) == [], "of a ring that has ended"
+            assert engine.step(wrong._replace(path=other), NOW) == [], "of a ring that has ended"
 
 
 def test_all_operations_fail_together_and_once() -> None:

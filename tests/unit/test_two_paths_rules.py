@@ -8,12 +8,9 @@ import pytest
 
 from inaproto.core.host.engines.hosts import PostSlot
 from inaproto.core.host.engines.two_paths import (
-    BASE,
-    INA,
     AskBinding,
     Binding,
     Bound,
-    BoundPath,
     Drained,
     OnPath,
     TwoPaths,
@@ -22,6 +19,9 @@ from inaproto.core.host.engines.two_paths import (
 )
 from inaproto.core.host.operation_queue import OperationQueue
 from inaproto.core.host.operations import (
+    BASE,
+    INA,
+    BoundPath,
     Fail,
     OperationDone,
     OperationFailed,
@@ -80,8 +80,8 @@ def test_a_picture_has_the_messages_of_both_rings() -> None:
     post = posted(engine.step(Submit(operation(1)), NOW), INA)
     view = engine.view()
     assert (view.messages_sent, view.messages_received, view.unacknowledged) == (2, 1, 2)
-    engine.step(result_of(post, 0), NOW, INA)
-    engine.step(SendCompleted(post.msg_id), NOW, INA)
+    engine.step(result_of(post, 0)._replace(path=INA), NOW)
+    engine.step(SendCompleted(post.msg_id, path=INA), NOW)
     view = engine.view()
     assert (view.messages_sent, view.messages_received, view.unacknowledged) == (2, 2, 1)
     assert (view.operations_done, view.running) == (2, None)
@@ -102,7 +102,7 @@ def test_the_clock_begins_anew_with_each_operation_and_result_on_either_ring(pat
         result = result_of(post, 0)
     else:
         result = message_at(engine.config, Kind.RESULT, 1, FULL, last=False, op_index=1)
-    engine.step(result, T[1], path)
+    engine.step(result._replace(path=path), T[1])
     assert (engine.deadline, engine.progress) == (T[1] + STALL_NS, 2)
 
 
@@ -151,15 +151,15 @@ def test_an_operation_is_drained_when_all_its_messages_are_acknowledged() -> Non
         engine.step(came(engine, Kind.RESULT, index, index), NOW)
     actions = engine.step(Submit(operation(3, nbytes=2 * FULL)), NOW)
     posts = [action for action in actions if isinstance(action, PostMessage)]
-    engine.step(result_of(posts[0], 0), NOW, INA)
-    actions = engine.step(result_of(posts[1], 0), NOW, INA)
+    engine.step(result_of(posts[0], 0)._replace(path=INA), NOW)
+    actions = engine.step(result_of(posts[1], 0)._replace(path=INA), NOW)
     assert actions == [OnPath(INA), actions[1], OperationDone(OpIndex(3)), OnPath(BASE)]
     assert isinstance(actions[1], TakeResult)
-    assert engine.step(SendCompleted(0), NOW, INA) == []
-    assert engine.step(SendCompleted(1), NOW, INA) == [Drained(OpIndex(3))]
+    assert engine.step(SendCompleted(0, path=INA), NOW) == []
+    assert engine.step(SendCompleted(1, path=INA), NOW) == [Drained(OpIndex(3))]
     post = posted(engine.step(Submit(operation(4)), NOW), INA)
-    assert engine.step(SendCompleted(2), NOW, INA) == []
-    assert engine.step(result_of(post, 0), NOW, INA)[-2:] == [OnPath(BASE), Drained(OpIndex(4))]
+    assert engine.step(SendCompleted(2, path=INA), NOW) == []
+    assert engine.step(result_of(post, 0)._replace(path=INA), NOW)[-2:] == [OnPath(BASE), Drained(OpIndex(4))]
     assert engine.ina_messages == 3
 
 
@@ -208,7 +208,7 @@ def pair_of_nothing(rank: int) -> OperationQueue:
 
 def test_without_an_ina_ring_nothing_is_taken_from_one() -> None:
     engine = pair(always(BASE), ina=None)
-    assert engine.step(SendCompleted(0), NOW, INA) == []
+    assert engine.step(SendCompleted(0, path=INA), NOW) == []
     engine.step(Submit(operation(1)), NOW)
     assert engine.step(Fail("code", "why"), NOW) == [OperationFailed(OpIndex(1), "code", "why")]
 
@@ -216,8 +216,8 @@ def test_without_an_ina_ring_nothing_is_taken_from_one() -> None:
 def test_after_the_end_nothing_is_drained_started_or_asked() -> None:
     engine = pair(always(INA))
     post = posted(engine.step(Submit(operation(1)), NOW), INA)
-    engine.step(result_of(post, 0), NOW, INA)
+    engine.step(result_of(post, 0)._replace(path=INA), NOW)
     engine.halt()
-    assert engine.step(SendCompleted(post.msg_id), NOW, INA) == []
+    assert engine.step(SendCompleted(post.msg_id, path=INA), NOW) == []
     assert kinds(engine.step(Submit(operation(2)), NOW)) == []
     assert (engine.binds_next, engine.operations_queued) == (2, 1)

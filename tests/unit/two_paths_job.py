@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 
 from inaproto.core.host.engines.hosts import Combine, Place, PostSlot
 from inaproto.core.host.engines.two_paths import (
-    BASE,
-    INA,
     AskBinding,
     Binding,
     Bound,
-    BoundPath,
     Drained,
     OnPath,
     TwoPaths,
@@ -31,6 +28,9 @@ from inaproto.core.host.engines.two_paths import (
 )
 from inaproto.core.host.operation_queue import FROM_THE_START, OperationQueue, Source
 from inaproto.core.host.operations import (
+    BASE,
+    INA,
+    BoundPath,
     Operation,
     OperationDone,
     PostKept,
@@ -279,7 +279,7 @@ class TwoPathsJob:
         slots[message.msg_id % len(slots)][: len(content)] = content
         before.lanes[path].unacknowledged.append((message, payload))
         event = ResultArrived(message.msg_id, len(content), message.header)
-        self.perform(rank, member.engine.step(event, self.now, path))
+        self.perform(rank, member.engine.step(event._replace(path=path), self.now))
 
     def _acknowledge(self, rank: int, path: BoundPath) -> None:
         member = self.members[rank]
@@ -288,7 +288,7 @@ class TwoPathsJob:
             message.payload.place is Place.STAGED or (path == BASE and rank == self.size - 1)
         ):
             assert _payload(member, member.lanes[path], message) == payload, "a slot was written too soon"
-        self.perform(rank, member.engine.step(SendCompleted(message.msg_id), self.now, path))
+        self.perform(rank, member.engine.step(SendCompleted(message.msg_id, path=path), self.now))
 
     # --- rings come and go
 

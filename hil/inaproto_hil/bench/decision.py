@@ -21,7 +21,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from inaproto.core.host.engines.two_paths import INA, Binding
+from inaproto.core.host.engines.two_paths import Binding
+from inaproto.core.host.operations import INA
 from inaproto.core.sharing.communication_pattern import (
     PatternConfig,
     PatternWatch,

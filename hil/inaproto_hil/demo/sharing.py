@@ -25,7 +25,7 @@ import trio
 from numpy.typing import NDArray
 
 import inaproto
-from inaproto.core.host.engines.two_paths import BASE, INA
+from inaproto.core.host.operations import BASE, INA
 from inaproto.units import S
 from inaproto_controller.cluster.model import measured
 from inaproto_controller.service.turns.planner import ROUND_TRIP_S, PlannerConfig

@@ -19,14 +19,16 @@ from typing import Final
 
 from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
-from inaproto.core.host.engines.host_tree import UP, Fold, PostDown
+from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.two_paths import BASE, INA, Binding, BoundPath, OnPath, TwoPaths
+from inaproto.core.host.engines.two_paths import Binding, OnPath, TwoPaths
 from inaproto.core.host.engines.two_paths import Wait as BindingWait
 from inaproto.core.host.gathering import Gathering
 from inaproto.core.host.operation_queue import FROM_THE_START, OperationQueue
 from inaproto.core.host.operation_watch import OperationWatch
 from inaproto.core.host.operations import (
+    BASE,
+    INA,
     Fail,
     Operation,
     OperationDone,
@@ -47,7 +49,6 @@ from inaproto.core.host.rings import (
     EngineAction,
     accumulators_of,
     make_engine,
-    step_engine,
 )
 from inaproto.core.plan.accumulators import Accumulators
 from inaproto.errors import JOB_ERRORS, FabricLost, JobError, LocalMisuse, OperationTimeout
@@ -212,9 +213,9 @@ class Carrier:
             self._hand_on()
         return self._out
 
-    def step(self, event: RingEvent, now: Instant, path: BoundPath = BASE, edge: int = UP) -> Actions:
+    def step(self, event: RingEvent, now: Instant) -> Actions:
         self._begin(now)
-        self._step(event, path, edge)
+        self._step(event)
         return self._out
 
     def answered(self, op_index: OpIndex, binding: Binding | BindingWait, now: Instant) -> Actions:
@@ -246,9 +247,9 @@ class Carrier:
                 self._out.append(events.Noted("ranks of one host disagreed"))
                 self._ask()
 
-    def _step(self, event: RingEvent, path: BoundPath = BASE, edge: int = UP) -> None:
+    def _step(self, event: RingEvent) -> None:
         if self.engine is not None:
-            self._apply(step_engine(self.engine, event, self._now, path, edge))
+            self._apply(self.engine.step(event, self._now))
 
     def _apply(self, actions: Sequence[EngineAction]) -> None:
         """Pass the orders of the engine on, and do what follows from what it tells."""

@@ -17,11 +17,11 @@ from typing import Final
 from inaproto.core.host import events
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.two_paths import BASE, BoundPath, OnPath
+from inaproto.core.host.engines.two_paths import OnPath
 from inaproto.core.host.holdings import Holdings, LinkOrder
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.link import LinkNic
-from inaproto.core.host.operations import PostMessage, TakeResult
+from inaproto.core.host.operations import BASE, BoundPath, PostMessage, TakeResult
 from inaproto.core.host.performer import Tensors
 from inaproto.core.host.view import Phase
 from inaproto.core.rdma.verbs import Completion, Segment

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.two_paths import AskBinding, Binding, Bound, BoundPath, Drained, OnPath, Wait
+from inaproto.core.host.engines.two_paths import AskBinding, Binding, Bound, Drained, OnPath, Wait
 from inaproto.core.host.operation_queue import KeptResult
 from inaproto.core.host.operations import (
+    BoundPath,
     Operation,
     OperationFailed,
     Overdue,

@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from inaproto.core.host.engines.host_tree import Fold, OverlayEngine, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.two_paths import BASE, INA, BoundPath, OnPath
+from inaproto.core.host.engines.two_paths import OnPath
 from inaproto.core.host.events import (
     CloseIna,
     CloseLinks,
@@ -33,7 +33,7 @@ from inaproto.core.host.events import (
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.link import Allocate, Link, LinkNic, RingLink, TreeLink
 from inaproto.core.host.local_reduction import TURN_BYTES, SlicedReduction
-from inaproto.core.host.operations import PostMessage, TakeResult
+from inaproto.core.host.operations import BASE, INA, BoundPath, PostMessage, TakeResult
 from inaproto.core.host.performer import KeptResults, RingOrders, Tensors
 from inaproto.core.host.tree_performer import OverlayOrders
 from inaproto.core.rdma.verbs import Completion, CompletionKind, QpAttributes, Segment, Status

@@ -29,8 +29,8 @@ from typing import Final, assert_never
 from inaproto.core.host import events
 from inaproto.core.host.carrier import Actions, Carrier, Unusable
 from inaproto.core.host.config import HostConfig
-from inaproto.core.host.engines.two_paths import BASE, BoundPath, TwoPaths
-from inaproto.core.host.operations import Operation, ResultArrived, SendCompleted, Woke
+from inaproto.core.host.engines.two_paths import TwoPaths
+from inaproto.core.host.operations import BASE, BoundPath, Operation, ResultArrived, SendCompleted, Woke
 from inaproto.core.host.ranks import HostedRank, HostedRanks
 from inaproto.core.host.reports import broken, halted, parked
 from inaproto.core.host.rings import Engine, connections_of, links_for, why_connection_failed
@@ -194,13 +194,12 @@ class HostJob:
         match event:
             case events.MessageArrived(path, edge, wr_id, imm, nbytes, header):
                 if self._is_in_ring:
-                    event_of_ring = ResultArrived(imm, nbytes, header)
-                    self._follow(self._carrier.step(event_of_ring, now, path, edge))
+                    self._follow(self._carrier.step(ResultArrived(imm, nbytes, header, path, edge), now))
                     if self.phase is not Phase.ENDED and not self._is_broken:
                         self._out.append(events.PostReceive(path, edge, wr_id))
             case events.MessageAcknowledged(path, edge, msg_id):
                 if self._is_in_ring:
-                    self._follow(self._carrier.step(SendCompleted(msg_id), now, path, edge))
+                    self._follow(self._carrier.step(SendCompleted(msg_id, path, edge), now))
             case events.RankCalled(number, operation):
                 self._called(number, operation)
             case events.SummedLocally(op_index):

@@ -24,7 +24,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from inaproto.core.host.engines.host_tree import UP
+from inaproto.core.host.operations import UP
 from inaproto.core.rdma.verbs import MemoryRegion, QpAddress, QpAttributes, Segment, Verbs
 from inaproto.errors import LocalMisuse
 from inaproto.wire.control_messages import IntoAddress, OutAddress

@@ -8,7 +8,7 @@ events are facts, its actions orders; neither holds tensor bytes, both name slot
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from inaproto.errors import LocalMisuse
 from inaproto.units import MS, Epoch, MsgId, OpIndex, Rank, RingId
@@ -80,18 +80,33 @@ class Submit(NamedTuple):
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class ResultArrived:
+BoundPath = Literal["switch", "chain"]
+BASE: Final[BoundPath] = "chain"
+INA: Final[BoundPath] = "switch"
+UP: Final = -1
+"""The connection to the parent in an overlay; those to children are 0, 1, ... in the order of
+``OverlayTree.children``."""
+
+
+class ResultArrived(NamedTuple):
     """A message arrived whole in the receive slot ``imm mod 2N``."""
 
     imm: int
     nbytes: int
     header: bytes
     """Its first 40 bytes, fewer if it has fewer."""
+    path: BoundPath = BASE
+    """The ring by which it came, where a host has two."""
+    edge: int = UP
+    """The connection by which it came, where a host has several (an overlay)."""
 
 
 class SendCompleted(NamedTuple):
+    """A message is acknowledged; ``path`` and ``edge`` as ``ResultArrived`` has them."""
+
     msg_id: int
+    path: BoundPath = BASE
+    edge: int = UP
 
 
 @dataclass(frozen=True, slots=True)

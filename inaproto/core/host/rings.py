@@ -7,23 +7,20 @@ The engines: :mod:`inaproto.core.host.engines.in_network`, :mod:`inaproto.core.h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.engines.chain import ChainEngine
-from inaproto.core.host.engines.host_tree import UP, OverlayAction, OverlayEngine
+from inaproto.core.host.engines.host_tree import OverlayAction, OverlayEngine
 from inaproto.core.host.engines.hosts import HostsAction
 from inaproto.core.host.engines.in_network import RingAction, RingEngine
 from inaproto.core.host.engines.ring import RingAllReduceEngine
-from inaproto.core.host.engines.two_paths import BASE, INA, BoundPath, TwoPaths, TwoPathsAction
+from inaproto.core.host.engines.two_paths import TwoPaths, TwoPathsAction
 from inaproto.core.host.events import ConnectionFailed, ConnectLink, ConnectTree, LinkShape, OpenLinks
 from inaproto.core.host.operation_queue import OperationQueue
-from inaproto.core.host.operations import RingConfig, RingEvent
+from inaproto.core.host.operations import BASE, INA, UP, RingConfig
 from inaproto.core.host.recovery import Recovery
 from inaproto.core.host.ring_words import failure_at, transport_failure
 from inaproto.core.plan.accumulators import Accumulators, RotatedAccumulators, accumulators_on, plan_of_text
 from inaproto.core.plan.host_tree import OverlayTree, overlay_on
-from inaproto.units import Instant
 from inaproto.wire.control_messages import Ring, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 
@@ -105,14 +102,3 @@ def make_engine(
     if isinstance(accumulators, RotatedAccumulators):
         return RingAllReduceEngine(config, accumulators, operations, recovery)
     return ChainEngine(config, accumulators, operations, recovery)
-
-
-def step_engine(
-    engine: Engine, event: RingEvent, now: Instant, path: BoundPath, edge: int
-) -> Sequence[EngineAction]:
-    """``path``: of a message, where there are two; ``edge``: in an overlay, its connection."""
-    if isinstance(engine, TwoPaths):
-        return engine.step(event, now, path)
-    if isinstance(engine, OverlayEngine):
-        return engine.step(event, now, edge)
-    return engine.step(event, now)

@@ -13,11 +13,12 @@ from typing import Any, Final, assert_never
 from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.driver import HostDriver
-from inaproto.core.host.engines.two_paths import AskBinding, Bound, BoundPath, Drained, Wait
+from inaproto.core.host.engines.two_paths import AskBinding, Bound, Drained, Wait
 from inaproto.core.host.holdings import Holdings
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.link import Link
 from inaproto.core.host.operations import (
+    BoundPath,
     OperationFailed,
     Overdue,
     RingBroken,

@@ -23,7 +23,8 @@ from typing import Any, Final, assert_never
 
 import trio
 
-from inaproto.core.host.engines.two_paths import BASE, INA, Binding, BoundPath, Wait
+from inaproto.core.host.engines.two_paths import Binding, Wait
+from inaproto.core.host.operations import BASE, INA, BoundPath
 from inaproto.core.sharing.communication_pattern import (
     PatternConfig,
     PatternEvent,

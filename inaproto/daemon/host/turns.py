@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from inaproto.core.host.engines.two_paths import BASE, Binding, BoundPath, Wait
+from inaproto.core.host.engines.two_paths import Binding, Wait
+from inaproto.core.host.operations import BASE, BoundPath
 from inaproto.core.switch.ring_spec import SHARED_POOL
 from inaproto.units import Instant, OpIndex
 

@@ -228,7 +228,7 @@ def field_kinds(cls: type[Any]) -> Mapping[str, tuple[Kind, bool]]:
 
 
 def _steps(cls: type[Any]) -> list[tuple[str, str, Kind, bool]]:
-    """Of each field its name, the key that it travels under, its kind, and whether it may be absent."""
+    """Name, key that it travels under, kind, and whether it may be absent, of each field."""
     steps = _STEPS.get(cls)
     if steps is None:
         steps = _STEPS[cls] = [

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import trio
 
-from inaproto.core.host.engines.two_paths import BASE, INA, Binding
+from inaproto.core.host.engines.two_paths import Binding
+from inaproto.core.host.operations import BASE, INA
 from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_hil.evaluation.shared_pool.pool import SwitchPool
 

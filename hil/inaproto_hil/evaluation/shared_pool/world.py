@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 
 import trio
 
-from inaproto.core.host.engines.two_paths import BASE, Binding
+from inaproto.core.host.engines.two_paths import Binding
+from inaproto.core.host.operations import BASE
 from inaproto.core.sharing.events import SharingAction, SharingConfig, TurnStands
 from inaproto.daemon.host.turn_seats import JobSeat, TurnSeats
 from inaproto.units import Instant, OpIndex, S

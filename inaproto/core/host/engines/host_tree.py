@@ -31,13 +31,14 @@ added or taken any more.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from inaproto.core.host.engines.host_messages import HostMessages
 from inaproto.core.host.engines.hosts import HostsAction, Place, PostSlot
 from inaproto.core.host.engines.path import PathEngine
 from inaproto.core.host.operation_queue import FROM_THE_START, OperationQueue, Part, RingView, Source
 from inaproto.core.host.operations import (
+    UP,
     Fail,
     Operation,
     ResultArrived,
@@ -52,9 +53,6 @@ from inaproto.core.plan.host_tree import OverlayTree
 from inaproto.errors import Blame, FabricLost, LocalMisuse
 from inaproto.units import Instant, MsgId
 from inaproto.wire.host_header import Kind
-
-UP: Final = -1
-"""The connection to the parent; those to children are 0, 1, ... in the order of ``OverlayTree.children``."""
 
 
 class Came(NamedTuple):
@@ -149,17 +147,17 @@ class OverlayEngine(PathEngine):
             unacknowledged=unacknowledged,
         )
 
-    def step(self, event: RingEvent, now: Instant, edge: int = UP) -> list[OverlayAction]:
-        """Apply ``event``, of connection ``edge`` if it is of a message; the actions are to be performed in
-        their order. Raises ``LocalMisuse`` for a connection that it does not have."""
-        if not UP <= edge < len(self._below):
-            raise LocalMisuse(f"rank {self._config.rank} has no connection {edge}")
+    def step(self, event: RingEvent, now: Instant) -> list[OverlayAction]:
+        """Apply ``event``; the actions are to be performed in their order. Raises ``LocalMisuse`` for a
+        message of a connection that it does not have."""
         match event:
             case Submit(operation):
                 return [*self._operations.submit(operation), *self._advance(now)]
-            case ResultArrived():
+            case ResultArrived(edge=edge):
+                self._check_edge(edge)
                 return [] if self._is_over else [*self._arrival(event, edge, now), *self._advance(now)]
-            case SendCompleted(msg_id):
+            case SendCompleted(msg_id, edge=edge):
+                self._check_edge(edge)
                 return [] if self._is_over else [*self._send_completed(msg_id, edge), *self._advance(now)]
             case Fail():
                 return [*self._operations.fail(event)]
@@ -167,6 +165,10 @@ class OverlayEngine(PathEngine):
                 return [*self._operations.woke(now)]
             case _:
                 assert_never(event)
+
+    def _check_edge(self, edge: int) -> None:
+        if not UP <= edge < len(self._below):
+            raise LocalMisuse(f"rank {self._config.rank} has no connection {edge}")
 
     def resume(self, now: Instant) -> list[OverlayAction]:
         """All ranks have connected: let the operations go on where those of the halted ring were."""

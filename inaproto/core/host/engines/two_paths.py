@@ -36,13 +36,16 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Literal, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from inaproto.core.host.engines.chain import ChainEngine
 from inaproto.core.host.engines.hosts import HostsAction
 from inaproto.core.host.engines.in_network import RingAction, RingEngine
 from inaproto.core.host.operation_queue import FROM_THE_START, OperationQueue, RingView
 from inaproto.core.host.operations import (
+    BASE,
+    INA,
+    BoundPath,
     Fail,
     OperationDone,
     PostMessage,
@@ -58,10 +61,6 @@ from inaproto.core.host.recovery import Recovery
 from inaproto.core.plan.accumulators import Accumulators, RotatedAccumulators
 from inaproto.errors import LocalMisuse
 from inaproto.units import Epoch, Instant, OpIndex
-
-BoundPath = Literal["switch", "chain"]
-BASE: Final[BoundPath] = "chain"
-INA: Final[BoundPath] = "switch"
 
 
 class Binding(NamedTuple):
@@ -263,12 +262,12 @@ class TwoPaths:
 
     # --- what happens
 
-    def step(self, event: RingEvent, now: Instant, path: BoundPath = BASE) -> list[TwoPathsAction]:
-        """Apply ``event``, by ``path`` if it is of a message; the actions are to be performed in order."""
+    def step(self, event: RingEvent, now: Instant) -> list[TwoPathsAction]:
+        """Apply ``event``; the actions are to be performed in order."""
         actions: list[TwoPathsAction]
         match event:
             case ResultArrived() | SendCompleted():
-                actions = self._on_base(event, now) if path == BASE else self._on_ina(event, now)
+                actions = self._on_base(event, now) if event.path == BASE else self._on_ina(event, now)
             case Submit(operation):
                 actions = [*self._operations.submit(operation)]
             case Fail():

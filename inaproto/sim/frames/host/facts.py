@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 from inaproto.core.host.engines.chain import ChainEngine
 from inaproto.core.host.engines.host_tree import OverlayEngine
 from inaproto.core.host.engines.ring import RingAllReduceEngine
-from inaproto.core.host.engines.two_paths import BASE, BoundPath, TwoPaths
+from inaproto.core.host.engines.two_paths import TwoPaths
 from inaproto.core.host.holdings import Holdings
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.link import Link
+from inaproto.core.host.operations import BASE, BoundPath
 from inaproto.core.host.rings import Engine
 from inaproto.core.host.view import Phase
 from inaproto.sim.frames.draw.swarm import JobConfig

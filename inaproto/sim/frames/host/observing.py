@@ -8,12 +8,14 @@ from inaproto.core.host import events
 from inaproto.core.host.engines.host_messages import TENSORS_DIFFER
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.two_paths import BASE, INA, Bound, Drained, OnPath, TwoPaths
+from inaproto.core.host.engines.two_paths import Bound, Drained, OnPath, TwoPaths
 from inaproto.core.host.holdings import Holdings, MemoryOrder
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.local_reduction import SlicedReduction
 from inaproto.core.host.operation_queue import Source
 from inaproto.core.host.operations import (
+    BASE,
+    INA,
     Overdue,
     PostKept,
     PostMessage,

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.driver import HostDriver
-from inaproto.core.host.engines.two_paths import BASE, INA, AskBinding, Binding, BoundPath, Wait
+from inaproto.core.host.engines.two_paths import AskBinding, Binding, Wait
 from inaproto.core.host.job import HostJob
-from inaproto.core.host.operations import OperationFailed, Woke
+from inaproto.core.host.operations import BASE, INA, BoundPath, OperationFailed, Woke
 from inaproto.core.host.view import Phase
 from inaproto.errors import JobError
 from inaproto.sim.frames.draw.swarm import JobConfig
