@@ -340,6 +340,35 @@ def test_operations_out_of_order_change_nothing(
     assert seat.view() == seen
 
 
+@pytest.mark.parametrize("until", [None, 2])
+def test_what_is_started_and_ended_by_name_is_as_by_event(until: int | None) -> None:
+    by_event, by_name = (SharingParticipant(ParticipantConfig(ME)) for _ in range(2))
+    for seat in (by_event, by_name):
+        seat.step(prepare(1), Instant(0))
+        seat.step(commit(1, turn(1, until=until)), Instant(0))
+    for index in map(operation, range(3)):
+        told: list[ParticipantAction] = []
+        epoch = by_name.start(index, told)
+        path = Path.FALLBACK if epoch is None else Path.INA
+        start, *rest = by_event.step(starts(index), Instant(1))
+        assert start == StartOperation(index, path, epoch)
+        assert told == rest
+        assert by_name.view() == by_event.view()
+        with pytest.raises(LocalMisuse, match="cannot start"):
+            by_name.start(index, told)
+    for index in map(operation, (2, 0, 1)):
+        assert by_name.ended(index) == by_event.step(OperationEnded(index), Instant(2))
+        assert by_name.view() == by_event.view()
+
+
+def test_an_operation_that_a_lock_held_is_over_by_the_fallback() -> None:
+    seat = SharingParticipant(ParticipantConfig(ME))
+    seat.step(prepare(1, Rule.EQUAL_INDEX), Instant(0))
+    assert seat.step(starts(0), Instant(0))[0] == HoldOperation(operation(0), Instant(LEASE_NS))
+    assert seat.ended(operation(0)) == []
+    assert seat.view().next_operation == 1
+
+
 def test_a_lease_is_no_longer_than_the_seat_allows() -> None:
     seat = SharingParticipant(ParticipantConfig(ME, lease_max_ns=LEASE_NS - 1))
     seat.step(prepare(1), Instant(10))
