@@ -47,12 +47,12 @@ class Alarm:
         """Ask for the deadline again."""
         self._changed.set()
 
-    def look_if_idle(self) -> None:
-        """There may be a deadline where there was none; one that is waited for is no later.
+    def look_before(self, at: Instant) -> None:
+        """There may be a deadline at ``at``, or later: ask again if none is waited for as early.
 
-        Cheaper than :meth:`look` where it is called for each message: it wakes nobody who waits already.
+        Cheaper than :meth:`look` where it is called for each operation: it wakes nobody who wakes in time.
         """
-        if self._due is None:
+        if self._due is None or at < self._due:
             self._changed.set()
 
     async def run(self) -> None:

@@ -13,7 +13,7 @@ beyond the chunk fed to it; how the bytes were cut into chunks makes no differen
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
@@ -93,17 +93,20 @@ def _check_envelope(record: ControlRecord) -> None:
     if not isinstance(kind, str) or not 0 < len(kind.encode()) <= TYPE_BYTES_MAX:
         raise DecodeError(_LAYER, f"type is {kind!r:.80}, not a text of 1 to {TYPE_BYTES_MAX} bytes")
     ident = record.get("id")
-    if type(ident) is not int or not 0 <= ident <= ID_MAX:
+    if not isinstance(ident, int) or isinstance(ident, bool) or not 0 <= ident <= ID_MAX:
         raise DecodeError(_LAYER, f"id of {kind!r} is {ident!r:.40}, not an integer from 0 to 2**64-1")
 
 
-def _unique_keys(pairs: list[tuple[Any, Any]]) -> ControlRecord:
+def _unique_keys(pairs: Iterable[tuple[Any, Any]]) -> ControlRecord:
     """A map from its pairs; two readings of one message must not be possible."""
-    record: ControlRecord = dict(pairs)
-    if len(record) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for at, key in enumerate(keys) if key in keys[:at])
-        raise DecodeError(_LAYER, f"map key {twice!r:.40} comes twice")
+    found = list(pairs)  # msgpack's build in Python hands in an iterator
+    record: ControlRecord = dict(found)
+    if len(record) < len(found):
+        seen: set[Any] = set()
+        for key, _ in found:
+            if key in seen:
+                raise DecodeError(_LAYER, f"map key {key!r:.40} comes twice")
+            seen.add(key)
     _check_keys(record)
     return record
 

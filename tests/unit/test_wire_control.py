@@ -97,7 +97,11 @@ odd_values = st.recursive(
 )
 
 
-@given(st.sampled_from(["ping", "", "x" * 65, 7]), st.sampled_from([0, 1 << 64, -1, True]), odd_values)
+@given(
+    st.sampled_from(["ping", "", "x" * 65, 7]),
+    st.sampled_from([0, 1 << 64, -1, True, Colour.RED]),
+    odd_values,
+)
 def test_what_is_encoded_is_what_a_peer_takes(kind: Any, ident: Any, value: Any) -> None:
     try:
         packed_record = msgpack.packb({"v": 1, "type": kind, "id": ident, "x": value}, use_bin_type=True)

@@ -21,7 +21,8 @@ operation under two epochs: a vote for a new turn gives up all older ones.
 If seats differ, one in doubt and one not, an operation is INA here and the fallback there: it cannot end on
 INA, which needs all, so its INA seats take the fallback as well. Both paths give the same bytes. A seat that
 falls back in doubt says so (:mod:`inaproto.core.sharing.peers`): most others then do so from the start.
-:data:`HANDLERS` is the whole table of (phase, event).
+:data:`HANDLERS` is the whole table of (phase, event). The host's part of this process starts and ends
+operations by name (``start``, ``ended``), which the two events of that do as well.
 """
 
 from __future__ import annotations
@@ -383,6 +384,8 @@ class SharingParticipant:
 
         What there is to be said is added to ``told``. Raises ``LocalMisuse`` as ``step`` does.
         """
+        if self.is_locked:
+            raise LocalMisuse(f"{self._seat}: operation {index} cannot start: the seat is locked")
         self._check_start(index)
         epoch = self._decide(told)
         if self._owed is not None:

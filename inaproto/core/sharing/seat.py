@@ -321,7 +321,8 @@ class SharingSeat:
     # --- operations: what each brings, as ``step`` has it too; a host calls these, for it has many
 
     def may_bind(self, index: OpIndex, now: Instant) -> list[SeatAction]:
-        """Whoever asks is not told to ask again, and parks when it has an answer."""
+        """Whoever asks is not told to ask again, and parks when it has an answer. Raises ``LocalMisuse`` as
+        ``step`` does."""
         participant = self._participant
         if participant is None:
             return [Bind(index, None)]
@@ -345,6 +346,7 @@ class SharingSeat:
         return [*actions, WaitUntil(index, participant.deadline or now)]
 
     def bound(self, index: OpIndex, path: Path, now: Instant) -> list[SeatAction]:
+        """Raises ``LocalMisuse`` as ``step`` does."""
         actions: list[SeatAction] = []
         if self._participant is not None and self._next <= index:  # nobody asked: its ring had no choice
             self._check_room(index + 1 - self._next)

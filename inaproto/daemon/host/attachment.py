@@ -38,7 +38,7 @@ from inaproto.errors import (
     JoinRefused,
 )
 from inaproto.ports import Nic, PortClosed, QpAttributes, RandomBits
-from inaproto.units import Instant
+from inaproto.units import MS, Instant
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
     Closed,
@@ -100,6 +100,8 @@ class Fabric:
         self._by_qpn: dict[int, HostRing] = {}
         self._heard = trio.current_time()
         self._alarm = Alarm(self._deadline, self._wake)
+        patience_ms = min(settings.stall_ms, settings.operation_timeout_ms or settings.stall_ms)
+        self._patience_ns = patience_ms * MS
         self._to_add = trio.Event()
         attributes = QpAttributes(
             mtu=settings.mtu,
@@ -206,13 +208,13 @@ class Fabric:
             self._tell(rank.ring.gone_after_end(rank, reason))
 
     def submitted(self) -> None:
-        """An operation was submitted: there may be a deadline to look at, and something to add.
-
-        Later submissions have later deadlines: all rings have the same stall time and time limit. One that
-        waits for the switch's answer, which is short, or for its turns, hurries.
-        """
-        self._alarm.look_if_idle()
+        """An operation was submitted: there may be a deadline to look at, and something to add."""
+        self._look()
         self._to_add.set()
+
+    def _look(self) -> None:
+        """An operation may have begun to wait: its ring looks at the clock when it stalls, or is overdue."""
+        self._alarm.look_before(Instant(current_instant() + self._patience_ns))
 
     def tell_peer(self, word: PeerMessage) -> None:
         """A seat of another host, through the control plane of the switches."""
@@ -365,7 +367,7 @@ class Fabric:
             if has_more:
                 await trio.lowlevel.checkpoint()
             else:
-                self._alarm.look_if_idle()  # ranks may wait for others from the end of a sum on
+                self._look()  # ranks may wait for others from the end of a sum on
                 await self._to_add.wait()
 
     def _deadline(self) -> Instant | None:

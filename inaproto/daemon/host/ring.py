@@ -296,6 +296,10 @@ class HostRing(HostDriver):
 
     # --- turns in the switches
 
+    def _binding_changed(self) -> None:
+        self.feed(events.BindingChanged())
+        self._hurry()  # what waited for it may have begun
+
     def _on_turns(
         self, action: events.BeginTurns | events.EndTurns | events.ParkTurns | AskBinding | Bound | Drained
     ) -> None:
@@ -315,7 +319,7 @@ class HostRing(HostDriver):
                     ring_id=message.ring_id,
                     hosts=hosts,
                     next_operation=next_operation,
-                    changed=lambda: self.feed(events.BindingChanged()),
+                    changed=self._binding_changed,
                     pool=message.pool,
                     stand=message.epoch,
                     differs=lambda op_index, host: self.feed(events.BindingDiffers(op_index, host)),

@@ -130,7 +130,8 @@ class WatchedHoldings(Holdings):
 
 
 def check_ring(ring: HostRing, told: Ring) -> None:
-    """The switch tells of a ring. Raises ``Violated`` if that is not of all ranks here."""
+    """The switch tells of a ring: notes what the one before was. Raises ``Violated`` if it is not of all
+    ranks here."""
     ring.was_among_hosts = ring.sums_itself
     here = told.ranks[told.position]
     if here != tuple(rank.index for rank in ring.ranks) or told.position != ring.position:
