@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from inaproto.core.models.events import Heard, NodeAction, NodeConfig, NodeEvent
+from inaproto.core.models.events import Heard, Mark, NodeAction, NodeConfig, NodeEvent, Noted
 from inaproto.core.models.node import ShardNode
 from inaproto.errors import ConfigError, InvariantBroken
 from inaproto.sim.explore.engine import Verdict, explore
 from inaproto.sim.explore.models.config import NOW, ROOT, OverlayWorldConfig
+from inaproto.sim.explore.models.seats import Heeded, Seats
 from inaproto.sim.explore.models.symmetry import NotAlike
 from inaproto.sim.explore.models.waits import waits_of
 from inaproto.sim.explore.models.world import OverlayExplored, State
 from inaproto.units import Instant
-from inaproto.wire.messages.models import Merged
+from inaproto.wire.messages.models import HeartbeatAnswer, Merged
 from inaproto_hil.explore import explore as command
 from inaproto_hil.explore.worlds import WORLDS, search_named
 from tests.planted.overlay_faults import FAULTS
@@ -151,6 +152,34 @@ def test_every_end_of_any_order_is_one_of_the_orders_that_are_tried(sizes: dict[
 
 def ends(world: OverlayExplored, states: set[State]) -> set[State]:
     return {state for state in states if not world.successors(state)}
+
+
+@pytest.mark.parametrize("faults", ["crashes", "resets"])
+def test_what_nobody_heeds_makes_no_other_end(faults: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers to heartbeats said and heard, in any order with all else, or not said."""
+    sizes: dict[str, Any] = {"tree": "pair", "struck": "ends", "crashes": 0, "resets": 0, faults: 1}
+    world = OverlayExplored(OverlayWorldConfig(**sizes))
+    quiet = reached(world)[0]
+    monkeypatch.setattr(
+        Seats, "_tell", lambda self, effect, peer, word: effect.tell(peer, self.words.of(word))
+    )
+    vars(world)["_outcomes"].clear()
+    loud = reached(world)[0]
+    assert len(loud) > len(quiet)
+    assert ends(world, loud) == ends(world, quiet) != set()
+
+
+class _Heeds(ShardNode):
+    """Answers to heartbeats, as if they were more."""
+
+    def step(self, event: NodeEvent, now: Instant) -> list[NodeAction]:
+        is_answer = isinstance(event, Heard) and isinstance(event.word, HeartbeatAnswer)
+        return [*super().step(event, now), *([Noted(Mark.FLUSHED)] if is_answer else [])]
+
+
+def test_who_heeds_what_is_left_out_is_found() -> None:
+    with pytest.raises(Heeded, match="node 0 heeds a heartbeat's answer"):
+        explored(tree="pair", node=lambda config: _Heeds(config, NOW))
 
 
 class _Deaf(ShardNode):

@@ -17,8 +17,8 @@ astir, some can make no difference to a given node, until it does something itse
   else. A word that the tree is torn down could change that: there is none under way, and it would lead to the
   root, which says it alone, and does nothing itself if it is in the group, or not astir;
 - who is above it, and not connected to it. If it is down, and to be dialled, its start makes a difference;
-- who is above it, has no session with it, and nothing to hear of it that is answered at once (``Attach``,
-  ``Heartbeat``): it does not speak before it is spoken to.
+- who is above it, has no session with it, and nothing to hear of it that is answered at once (``Attach``; the
+  answer to a ``Heartbeat`` is not said, see ``seats``): it does not speak before it is spoken to.
 
 Whoever else is a neighbour belongs to the group. Nobody sees of one who is down more than that it can not be
 dialled, but for the server, whose wait for a worker that is gone ends only while its node is down.
@@ -33,7 +33,7 @@ from inaproto.core.models.children import Bond
 from inaproto.sim.explore.models.config import ROOT
 from inaproto.sim.explore.models.sessions import children_of
 from inaproto.sim.explore.models.waits import ABSENT as GONE
-from inaproto.wire.messages.models import Attach, Heartbeat, Mode, NodeId
+from inaproto.wire.messages.models import Attach, Mode, NodeId
 
 if TYPE_CHECKING:
     from inaproto.sim.explore.models.world import OverlayExplored, State
@@ -79,7 +79,8 @@ class Reductions:
         """Apart from what it hears."""
         world = self._world
         local = world.local(state, node)
-        if world.seats.may_work(local) or self._waits(state, node):
+        number = state[world.place(node)]
+        if world.seats.may_work(local) or self._waits(state, node) or world.is_woken(node, number):
             return True
         return any(state[world.edge(peer, node)] == 0 and world.is_up(state, peer) for peer in local.orders)
 
@@ -167,7 +168,7 @@ class Reductions:
     def _has_question(self, number: int) -> bool:
         known = self._questions.get(number)
         if known is None:
-            known = self._questions[number] = self._has_word(number, Attach | Heartbeat)
+            known = self._questions[number] = self._has_word(number, Attach)
         return known
 
     # --- the group

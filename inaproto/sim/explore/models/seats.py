@@ -3,6 +3,16 @@
 A step is a function of the local state and the event alone, so it is computed once. It changes the local
 state and says what becomes of connections; the rules that a step can break are looked at here, each in what
 this node knows: so they hold or break alike in whatever order others take their steps.
+
+*Words that nobody heeds* (``reduced``). A ``HeartbeatAnswer`` is a sign of life, and nodes without
+heartbeats count none: to hear one is to be woken, which a node may be at any time. So it is not said. Any
+run in which it is said and heard, or lost, has a twin in which the node is woken instead, or nothing happens,
+with the same local states, the same other words in the same order on each connection, the same broken rules
+and the same end. That hearing it is being woken is tried for each local state that comes up, with each peer
+that could say it (:class:`Heeded` if it is not).
+
+*What only waits and the log are made from* (``_OF_WAITS``) is no part of a state: waits end at any time here,
+however long they are.
 """
 
 from __future__ import annotations
@@ -20,6 +30,7 @@ from inaproto.core.models.events import (
     Connect,
     Disconnect,
     Done,
+    Heard,
     Noted,
     Persist,
     Persisted,
@@ -32,17 +43,32 @@ from inaproto.core.models.events import (
     Woke,
 )
 from inaproto.core.models.node import ShardNode
-from inaproto.sim.explore.models.config import OverlayWorldConfig
-from inaproto.sim.explore.models.machine import Machine
+from inaproto.errors import InvariantBroken
+from inaproto.sim.explore.models.config import NOW, OverlayWorldConfig
+from inaproto.sim.explore.models.machine import Machine, fork
 from inaproto.sim.explore.models.machine import Numbers as Table
 from inaproto.sim.explore.models.waits import REDO, Wait, end_wait
 from inaproto.wire.messages.arrays import Numbers
 from inaproto.wire.messages.clocks import NO_CLOCKS, Clocks, WorkerId
-from inaproto.wire.messages.models import Attach, Attached, Merged, NodeId, Weights, Word
+from inaproto.wire.messages.models import (
+    Attach,
+    Attached,
+    HeartbeatAnswer,
+    Merged,
+    NodeId,
+    Weights,
+    Word,
+)
 
 DOWN: Final = -1
+_OF_WAITS: Final = ("_doublings", "_built_at", "why")
+"""Fields of :class:`~inaproto.core.models.failures.Failures`: how long a wait is, and what is in the log."""
 _CLOCK: Final = 0
 """The request of ``Clocked``; that of a pull is the worker's clock."""
+
+
+class Heeded(InvariantBroken):
+    """A node heeds a word that is left out because nobody does."""
 
 
 class Local(NamedTuple):
@@ -95,7 +121,10 @@ class Seats:
         reduced = config.reduced
         self.nodes: dict[int, Machine[Any]] = {int(node): Machine(reduced=reduced) for node in config.nodes}
         left_out = () if config.counts_gone else ("_absent_since", "_seen")
-        self.root: Machine[Any] = Machine(reduced=reduced, left_out=left_out)
+        of_waits = _OF_WAITS if reduced else ()
+        self.root: Machine[Any] = Machine(reduced=reduced, left_out=(*left_out, *of_waits))
+        self._heedless: set[tuple[int, int]] = set()
+        """Nodes with local states of their cores in which they do not heed what is left out."""
         self.words: Table[Word] = Table()
         self.disks: Table[RootSnapshot] = Table()
         self.records: Table[RootRecord] = Table()
@@ -122,6 +151,8 @@ class Seats:
         self, node: int, local: Local, event: Any, key: Any, before: Any = None
     ) -> tuple[Local, Effect]:
         number, actions = self.nodes[node].step(local.core, event, key, before)
+        if self.config.reduced and (node, number) not in self._heedless:
+            self._check_heedless(node, number)
         local, effect = local._replace(core=number), Effect()
         for action in actions:
             local = self._node_does(node, local, action, effect)
@@ -135,7 +166,7 @@ class Seats:
                 said = _said(word)
                 if said is not None and not _knows(local.heard, said):
                     effect.wrong = f"node {node} says {said} of the root, and has heard {local.heard}"
-                effect.tell(int(peer), self.words.of(word))
+                self._tell(effect, int(peer), word)
             case Connect(peer):
                 return local._replace(orders=tuple(sorted({*local.orders, int(peer)})))
             case Disconnect(peer):
@@ -159,6 +190,21 @@ class Seats:
             case _:
                 effect.wrong = f"node {node}: {action}"
         return local
+
+    def _tell(self, effect: Effect, peer: int, word: Word) -> None:
+        if not (self.config.reduced and isinstance(word, HeartbeatAnswer)):
+            effect.tell(peer, self.words.of(word))
+
+    def _check_heedless(self, node: int, number: int) -> None:
+        self._heedless.add((node, number))
+        machine = self.nodes[node]
+        woken = machine.step(number, Woke(), "wakes")
+        for peer in self.config.shape.ancestors(NodeId(node)):
+            for is_attached in (False, True):
+                core = fork(machine.cores[number])
+                actions = core.step(Heard(peer, HeartbeatAnswer(is_attached)), NOW)
+                if (machine.enter(core), tuple(actions)) != woken:
+                    raise Heeded(f"node {node} heeds a heartbeat's answer: {actions}")
 
     def _answer_fault(self, node: int, local: Local, answer: Answer) -> str:
         included = dict(answer.included.items())
@@ -225,7 +271,7 @@ class Seats:
                     said = _said(word)
                     if said is not None and not disk.covers(said):
                         effect.wrong = f"the server says {said} of itself, on the disk is {disk}"
-                    effect.tell(int(peer), self.words.of(word))
+                    self._tell(effect, int(peer), word)
                 case Persist(record):
                     pending = self.records.of(record)
                 case Noted():

@@ -5,10 +5,10 @@ for the answer; so for each of their updates. *Connections* keep their order; an
 orders between several are tried. One that is closed delivers what was said before; one that breaks, or whose
 source crashes, that or any first part of it; who dials again is heard after that. *Crashes* lose all that a
 node knew, or all of the server but its disk (the record on its way is there or not); who has crashed starts
-again any time later. *Waits* end any time while they last, in any order: who is not connected may be taken
-for dead, or come back before. Only the server's long wait for a worker that is below nobody does not end
-while that worker's node is up: others need it to find another parent. A run begins when all have come, and no
-worker has begun.
+again any time later. A node may be woken any time, for nothing. *Waits* end any time while they last, in any
+order: who is not connected may be taken for dead, or come back before. Only the server's long wait for a
+worker that is below nobody does not end while that worker's node is up: others need it to find another
+parent. A run begins when all have come, and no worker has begun.
 
 Rules (:mod:`~inaproto.sim.explore.models.seats`): every answer and the disk have exactly the updates that
 their clocks say, each once; no answer is older than the worker bears; with no staleness an answer is of one
@@ -22,7 +22,8 @@ each state all can finish, every node at its own place in the tree (the engine's
 2. States that differ by an exchange of nodes that are alike are one (``symmetry``). These differ in their
    numbers alone, which decide the order of additions, and these are of integers.
 3. What nobody can tell apart is one (``machine``), sessions are numbered anew (``sessions``).
-4. Once no fault can happen any more, only the steps of some nodes are tried where nobody else can add to what
+4. Words that nobody heeds are not said, and how long a wait would be makes no difference (``seats``).
+5. Once no fault can happen any more, only the steps of some nodes are tried where nobody else can add to what
    they may do next (``reductions``).
 """
 
@@ -31,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from inaproto.core.models.events import Connected, Disconnected, Heard
+from inaproto.core.models.events import Connected, Disconnected, Heard, Woke
 from inaproto.sim.explore.models.config import ROOT, OverlayWorldConfig
 from inaproto.sim.explore.models.machine import Numbers as Table
 from inaproto.sim.explore.models.reductions import Reductions
@@ -48,6 +49,7 @@ DELIVER: Final = "hears"
 MET: Final = "meets"
 ENDED: Final = "hears that its connection has ended"
 WAIT: Final = "waits no longer"
+WAKE: Final = "is woken"
 WORK: Final = "has its worker go on"
 WRITE: Final = "writes"
 ABANDON: Final = "loses its worker's process"
@@ -263,6 +265,8 @@ class OverlayExplored:
                     found.append((Step(DIAL, node, peer), self._dialled(state, node, peer)))
             if self.seats.may_work(local):
                 self._add(found, Step(WORK, node), state, node, "works")
+            if self.is_woken(node, state[place]):
+                self._add(found, Step(WAKE, node), state, node, "woken")
         for wait in self.waits_at(node, state[place]):
             if wait[0] != GONE or not self.is_up(state, wait[1]):
                 self._add(found, Step(WAIT, node, wait[1], wait[0]), state, node, ("waited", wait))
@@ -299,6 +303,11 @@ class OverlayExplored:
         after[out], after[back] = self.wires.told(after[out], (MEET,)), EMPTY
         self._do(after, node, ("meets", peer))
         return tuple(after)
+
+    def is_woken(self, node: int, number: int) -> bool:
+        """Whether it makes a difference that the node is woken for nothing."""
+        after, told, wrong = self._learnt(node, number, "woken")
+        return after != number or bool(told) or bool(wrong)
 
     def waits_at(self, node: int, number: int) -> tuple[Wait, ...]:
         waits = self._waits.get((node, number))
@@ -369,6 +378,8 @@ class OverlayExplored:
                 return self.seats.node_starts(node, local)
             case "works":
                 return self.seats.node_works(node, local)
+            case "woken":
+                return self.seats.node_step(node, local, Woke(), "wakes")
             case "abandoned":
                 return self.seats.node_abandoned(node, local)
             case ("waited", wait):
