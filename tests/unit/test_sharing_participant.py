@@ -364,6 +364,8 @@ def test_what_is_started_and_ended_by_name_is_as_by_event(until: int | None) -> 
 def test_an_operation_that_a_lock_held_is_over_by_the_fallback() -> None:
     seat = SharingParticipant(ParticipantConfig(ME))
     seat.step(prepare(1, Rule.EQUAL_INDEX), Instant(0))
+    with pytest.raises(LocalMisuse, match="operation 0 cannot start: the seat is locked"):
+        seat.start(operation(0), [])
     assert seat.step(starts(0), Instant(0))[0] == HoldOperation(operation(0), Instant(LEASE_NS))
     assert seat.ended(operation(0)) == []
     assert seat.view().next_operation == 1
