@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from inaproto_hil.bench import report
-from inaproto_hil.bench.allreduce.worker import WorkerPlan, differing
+from inaproto_hil.bench.allreduce.worker import WorkerPlan
 from inaproto_hil.bench.comparison import compared, turns
-from inaproto_hil.bench.pattern import DTYPES, OPS, RANKS_MAX, Pattern, reference
+from inaproto_hil.bench.pattern import DTYPES, OPS, reference
+from inaproto_hil.ranks.predictable import RANKS_MAX, Pattern, differing
 
 ROW = report.Row(
     size_bytes=1 << 20,

@@ -71,6 +71,12 @@ def _plan() -> click.Command:
     return plan_bench
 
 
+def _peers() -> click.Command:
+    from inaproto_hil.bench.peers.command import peers_bench
+
+    return peers_bench
+
+
 def _priorities() -> click.Command:
     from inaproto_hil.bench.priorities import priorities_bench
 
@@ -96,6 +102,7 @@ bench = LazyGroup(
         "decision": _decision,
         "migration": _migration,
         "pairs": _pairs,
+        "peers": _peers,
         "plan": _plan,
         "priorities": _priorities,
         "sharing": _sharing,
@@ -103,8 +110,8 @@ bench = LazyGroup(
         "yardsticks": _yardsticks,
     },
     name="bench",
-    help="Measure the accelerator core, all-reduces through the daemons or simulated switches, the rules by "
-    "which jobs share switches, what two of them gain by it, what a host decides for an operation, PARING's "
-    "planners, models of different priority on slow links, simulated clusters, or how far planning is from "
-    "the best there is.",
+    help="Measure the accelerator core, all-reduces through the daemons or simulated switches, those beside "
+    "other systems, the rules by which jobs share switches, what two of them gain by it, what a host decides "
+    "for an operation, PARING's planners, models of different priority on slow links, simulated clusters, or "
+    "how far planning is from the best there is.",
 )

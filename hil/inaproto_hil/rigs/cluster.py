@@ -67,7 +67,9 @@ class Child:
         log_path: Path,
         sink: LineSink,
         environment: Mapping[str, str] | None = None,
+        network: str = "",
     ) -> None:
+        """``network``: path of its network namespace; empty: that of this process."""
         self.name = name
         self.log_path = log_path
         self._sink = sink
@@ -77,10 +79,13 @@ class Child:
         self.process: subprocess.Popen[str] | ForkedProcess
         with log_path.open("ab") as log:
             if command is not None:
-                self.process = fork_server(inherited).fork(name, command, stderr=log, environment=whole)
+                self.process = fork_server(inherited).fork(
+                    name, command, stderr=log, environment=whole, network=network
+                )
             else:
+                entered = [shutil.which("nsenter") or "nsenter", f"--net={network}", "--"] if network else []
                 self.process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(WITH_PARENT), str(os.getpid()), *argv],
+                    [sys.executable, "-I", "-S", str(WITH_PARENT), str(os.getpid()), *entered, *argv],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -241,7 +246,11 @@ class Cluster(ABC):
     def _daemon(self, name: str, argv: Sequence[str], *, append: bool = False) -> Child:
         self._ready[name] = threading.Event()
         log_path = self._logs / f"{name}.log" if append else self._new_log(name)
-        return Child(name, argv, log_path=log_path, sink=self._daemon_line)
+        return Child(name, argv, log_path=log_path, sink=self._daemon_line, network=self._network_of(name))
+
+    def _network_of(self, name: str) -> str:
+        """Path of a daemon's network namespace; empty: that of this process."""
+        return ""
 
     def _daemon_line(self, child: Child, line: str | None) -> None:
         if line is not None:
@@ -257,10 +266,17 @@ class Cluster(ABC):
         return path
 
     def start_worker(
-        self, name: str, argv: Sequence[str], *, sink: LineSink, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        sink: LineSink,
+        environment: Mapping[str, str] | None = None,
+        network: str = "",
     ) -> Child:
         """Start a process that uses the cluster; its lines go to ``sink``, its stderr to its log."""
-        worker = Child(name, argv, log_path=self._new_log(name), sink=sink, environment=environment)
+        log = self._new_log(name)
+        worker = Child(name, argv, log_path=log, sink=sink, environment=environment, network=network)
         self.workers.append(worker)
         return worker
 

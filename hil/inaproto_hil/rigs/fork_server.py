@@ -125,10 +125,19 @@ class ForkServer:
         return self._server.poll() is not None
 
     def fork(
-        self, name: str, command: Sequence[str], *, stderr: IO[bytes], environment: Mapping[str, str]
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        stderr: IO[bytes],
+        environment: Mapping[str, str],
+        network: str = "",
     ) -> ForkedProcess:
-        """Start a process with pipes to its standard input and from its output."""
-        request = Request(name, command, environment, os.getcwd())
+        """Start a process with pipes to its standard input and from its output.
+
+        ``network``: path of its network namespace.
+        """
+        request = Request(name, command, environment, os.getcwd(), network)
         told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stdin, to_child = os.pipe()
         from_child, stdout = os.pipe()

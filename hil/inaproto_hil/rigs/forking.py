@@ -35,6 +35,7 @@ from typing import Any, Final
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
+CLONE_NEWNET: Final = 0x40000000
 NAME_BYTES: Final = 15
 REQUEST_BYTES: Final = 1 << 20
 STARTED: Final = struct.Struct("!I")
@@ -51,6 +52,8 @@ class Request:
     command: Sequence[str]
     environment: Mapping[str, str]
     directory: str
+    network: str = ""
+    """Path of its network namespace; empty: that of the server."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -119,7 +122,7 @@ class Server:
 
     def _begin(self, request: Request, standard: list[int]) -> None:
         """Become a process of its own, which shares nothing with the server that can be changed."""
-        libc = ctypes.CDLL(None)
+        libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != self._pid:
             os._exit(1)
@@ -133,6 +136,12 @@ class Server:
         for number, file in enumerate(standard):
             os.dup2(file, number)
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        if request.network:
+            network = os.open(request.network, os.O_RDONLY | os.O_CLOEXEC)
+            if libc.setns(network, CLONE_NEWNET) != 0:
+                os.write(2, f"setns {request.network}: errno {ctypes.get_errno()}\n".encode())
+                os._exit(1)
+            os.close(network)
         os.environ.clear()
         os.environ.update(request.environment)
         os.chdir(request.directory)

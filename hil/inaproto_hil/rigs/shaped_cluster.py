@@ -7,7 +7,6 @@ sent to it, is as fast as its link. They speak TLS, as machines have to.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from typing import Final
 
 from inaproto.ca import authority
 from inaproto.ca.identity import Role
+from inaproto_hil.rigs.links import INTERFACE, Shape, bridge, star
 from inaproto_hil.rigs.models_cluster import ModelsCluster
-from inaproto_hil.rigs.namespaces import Namespace, check_namespaces, join, namespaces
+from inaproto_hil.rigs.namespaces import Namespace, check_namespaces, namespaces
 
 PORT: Final = 7500
 BURST_BYTES: Final = 16 << 10
@@ -65,9 +65,10 @@ class ShapedModelsCluster(ModelsCluster):
 
     def _argv(self, name: str, host: int | None = None) -> list[str]:
         tls = "--tls" if host is None else "--models-tls"
-        words = [*super()._argv(name, host), tls, str(self.directory / f"{name}.tls")]
-        nsenter, *rest = self._machines[name].command(*words)
-        return [shutil.which(nsenter) or nsenter, *rest]
+        return [*super()._argv(name, host), tls, str(self.directory / f"{name}.tls")]
+
+    def _network_of(self, name: str) -> str:
+        return self._machines[name].path
 
 
 def address_of(machine: int) -> str:
@@ -88,18 +89,10 @@ def shaped_cluster(
 
 
 def _connect(network: Namespace, machines: Sequence[Namespace], link: Link) -> None:
-    network.ip("link", "add", "bridge", "type", "bridge")
-    network.ip("link", "set", "bridge", "up")
+    queue = max(2 * BURST_BYTES, link.mbit * 125 * link.queue_ms)
+    shape = Shape(link.mbit * 1_000_000, burst_bytes=BURST_BYTES, queue_bytes=queue)
+    star(network, machines, shape)
+    bridge(network, len(machines))
     for number, machine in enumerate(machines):
         machine.write("ipv4/tcp_congestion_control", _CONGESTION_CONTROL)
-        join(machine, "eth0", network, f"port{number}")
-        machine.ip("addr", "add", f"{address_of(number)}/24", "dev", "eth0")
-        network.ip("link", "set", f"port{number}", "master", "bridge")
-        _shape(machine, "eth0", link)
-        _shape(network, f"port{number}", link)
-
-
-def _shape(where: Namespace, interface: str, link: Link) -> None:
-    queue = max(2 * BURST_BYTES, link.mbit * 125 * link.queue_ms)
-    bucket = ("rate", f"{link.mbit}mbit", "burst", str(BURST_BYTES), "limit", str(queue))
-    where.run("tc", "qdisc", "add", "dev", interface, "root", "tbf", *bucket)
+        machine.ip("addr", "add", f"{address_of(number)}/24", "dev", INTERFACE)

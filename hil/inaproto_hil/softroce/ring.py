@@ -24,8 +24,8 @@ import inaproto
 from inaproto.daemon.host.daemon import run_host
 from inaproto.daemon.settings.config import load_host_settings
 from inaproto.ports import load_adapter
-from inaproto_hil.bench.allreduce.worker import differing
-from inaproto_hil.bench.pattern import DTYPES, Pattern, reference
+from inaproto_hil.bench.pattern import DTYPES, reference
+from inaproto_hil.ranks.predictable import Pattern, differing
 from inaproto_hil.softroce.network import CONTROL_GATEWAY
 from inaproto_hil.softroce.relay import serve_unix
 

@@ -29,7 +29,8 @@ from inaproto_hil.bench.allreduce.ranks import Ranks
 from inaproto_hil.bench.allreduce.ring_traffic import RingTraffic, by_ring
 from inaproto_hil.bench.allreduce.worker import WorkerPlan
 from inaproto_hil.bench.comparison import turns
-from inaproto_hil.bench.pattern import DTYPES, OPS, RANKS_MAX
+from inaproto_hil.bench.pattern import DTYPES, OPS
+from inaproto_hil.ranks.predictable import RANKS_MAX
 from inaproto_hil.rigs import environment
 from inaproto_hil.rigs.cluster import ClusterConfig, ClusterError, LocalCluster, signals_as_interrupt
 

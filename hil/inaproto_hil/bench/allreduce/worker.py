@@ -14,15 +14,12 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from inaproto.errors import InaprotoError
 from inaproto_hil.bench.comparison import turns
-from inaproto_hil.bench.pattern import DTYPES, Pattern, reference
+from inaproto_hil.bench.pattern import DTYPES, reference
+from inaproto_hil.ranks.predictable import Pattern, differing
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from inaproto.wire.control_messages import PathAsked
 
 
@@ -58,18 +55,6 @@ def _barrier(row: int, iteration: int, path: str) -> None:
     _say(at=[row, iteration, path])
     if not sys.stdin.readline():
         sys.exit("the benchmark that started this rank is gone")
-
-
-def differing(result: NDArray[Any], expected: NDArray[Any]) -> tuple[int, str]:
-    """How many elements differ, and the first of them in words."""
-    if result.dtype != expected.dtype or result.shape != expected.shape:
-        shapes = f"{result.dtype}{result.shape}, expected {expected.dtype}{expected.shape}"
-        return expected.size, f"the result is {shapes}"
-    where = np.flatnonzero(result != expected)
-    if not len(where):
-        return 0, ""
-    first = int(where[0])
-    return len(where), f"element {first} is {result[first]}, expected {expected[first]}"
 
 
 @dataclass(slots=True)

@@ -1,0 +1,279 @@
+"""The command ``inaproto bench peers``: how fast all-reduces are, beside those of other systems."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from inaproto.daemon.settings.config import HostSettings
+from inaproto.errors import InaprotoError
+from inaproto.option_types import FiniteRange, ReportFile, path_mtu, write_report
+from inaproto_hil.bench.peers.config import (
+    BUFFER,
+    CONTENDERS,
+    FLOAT_BYTES,
+    GLOO,
+    INAPROTO,
+    MPI,
+    Config,
+    parse_delay,
+    parse_rate,
+    parse_share,
+)  # fmt: skip
+from inaproto_hil.bench.peers.figures import Entry, document
+from inaproto_hil.bench.peers.measuring import measure
+from inaproto_hil.bench.peers.table import show
+from inaproto_hil.bench.peers.tools import PACKAGES, InstallFailed, Tools, default_environment, install
+from inaproto_hil.bench.report import parse_size
+from inaproto_hil.ranks.predictable import RANKS_MAX
+from inaproto_hil.rigs import environment
+from inaproto_hil.rigs.cluster import ClusterError, signals_as_interrupt
+from inaproto_hil.rigs.links import Shape
+from inaproto_hil.rigs.namespaces import check_namespaces
+
+TABLE_WIDTH: Final = 160
+"""Where the table goes to no terminal."""
+T = TypeVar("T")
+DEFAULT_SIZES: Final = "64K,1M,4M,16M,64M"
+ON_LINKS: Final = (INAPROTO, GLOO)
+ON_ONE_MACHINE: Final = (INAPROTO, BUFFER, GLOO, MPI)
+
+
+def _parsed(parse: Callable[[str], T]) -> Callable[..., T | None]:
+    def callback(context: click.Context, parameter: click.Parameter, value: str | None) -> T | None:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return callback
+
+
+def _hosts(text: str) -> tuple[int, ...]:
+    found = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
+    if not all(2 <= hosts <= RANKS_MAX for hosts in found):
+        raise ValueError(f"{text!r}: write numbers of hosts from 2 to {RANKS_MAX}, for example 2,4,8")
+    return found
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    found = tuple(map(parse_size, text.split(",")))
+    if any(size % FLOAT_BYTES for size in found):
+        raise ValueError(f"{text!r}: arrays are of float32, so sizes are multiples of {FLOAT_BYTES}")
+    return found
+
+
+def _only(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(text.split(",")))
+    if not set(found) <= set(CONTENDERS):
+        raise ValueError(f"{text!r}: there are {', '.join(CONTENDERS)}")
+    return found
+
+
+def _port(text: str) -> str:
+    return text if "{}" in text else f"{text}:{{}}"
+
+
+def _find(tools: Tools, config: Config, is_install: bool, console: Console) -> None:
+    """Which peers can be had; with ``is_install`` those that are missing are fetched."""
+    peers = [name for name in config.only if name in PACKAGES and tools.why_not(name, config) is None]
+    with console.status(f"looking for {', '.join(peers)}") if peers else nullcontext():
+        tools.look(peers)
+    missing = [name for name in peers if name in tools.lacks]
+    if is_install and missing:
+        install(tools.python.parents[1], missing, lambda what: console.print(what, markup=False))
+        tools.look(missing)
+    for name in missing:
+        if name in tools.lacks:
+            console.print(f"{name}: {tools.lacks[name]}", markup=False, soft_wrap=True)
+
+
+def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -> dict[str, Any]:
+    """The whole measurement as the JSON document of the command."""
+    env = environment.describe()
+    entries: list[tuple[Config, Entry]] = []
+    versions: dict[str, str] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        takes_part = sum(tools.why_not(name, config) is None for name in config.only)
+        total = len(hosts) * (1 + len(config.sizes) * takes_part * (1 + config.rounds))
+        bar = progress.add_task("starting", total=total)
+        for count in hosts:
+            of = replace(config, hosts=count)
+
+            def keep(entry: Entry, of: Config = of) -> None:
+                entries.append((of, entry))
+
+            versions |= measure(
+                of, tools, lambda what: progress.update(bar, advance=1, description=what), keep
+            )
+    env["load_after"] = [round(value, 2) for value in os.getloadavg()]
+    peers = {
+        name: {
+            "measured": name in versions,
+            "version": versions.get(name),
+            "why_not": tools.why_not(name, config),
+        }
+        for name in config.only
+    }
+    return document(config=config, hosts=hosts, env=env, peers=peers, entries=entries)
+
+
+def _host_default(field: str) -> Any:
+    return HostSettings.model_fields[field].default
+
+
+@click.command("peers")
+@click.option(
+    "--hosts", default="4", show_default=True, callback=_parsed(_hosts), metavar="W,W,...",
+    help="Ranks; on links each is a machine.",
+)  # fmt: skip
+@click.option(
+    "--link", "rate_bps", callback=_parsed(parse_rate), metavar="RATE",
+    help="Rate of each machine's link, each way: 200M, 1G; takes root.  [default: none, one machine]",
+)  # fmt: skip
+@click.option(
+    "--delay", "delay_us", default="0us", callback=_parsed(parse_delay), metavar="TIME",
+    help="Of each link, one way: 100us; takes a kernel with netem.",
+)  # fmt: skip
+@click.option(
+    "--loss", default="0", callback=_parsed(parse_share), metavar="SHARE",
+    help="Of the frames on each link, each way: 0.1%.",
+)  # fmt: skip
+@click.option(
+    "--sizes", default=DEFAULT_SIZES, show_default=True, callback=_parsed(_sizes), metavar="S,S,...",
+    help="Bytes of vector (K, M: 1024).",
+)  # fmt: skip
+@click.option(
+    "--only", callback=_parsed(_only), metavar="WHO,...",
+    help=f"Of {', '.join(CONTENDERS)}; buffer: inaproto with memory shared with its daemon.  "
+    f"[default: {','.join(ON_LINKS)} on links, else all]",
+)  # fmt: skip
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of a row."
+)
+@click.option(
+    "--turn", "turn_s", type=FiniteRange(0.0, 600.0), default=1.0, show_default=True,
+    help="Seconds of all-reduces of a contender in a round; at least one, 64 or 64 MiB at most.",
+)  # fmt: skip
+@click.option(
+    "--group", type=click.IntRange(1, 64), default=1, show_default=True,
+    help="All-reduces that are started together.",
+)  # fmt: skip
+@click.option(
+    "--busy", type=click.IntRange(0, 256), default=0, show_default=True,
+    help="Busy loops beside all of it.",
+)  # fmt: skip
+@click.option("--apart", is_flag=True, help="Without --link: a host daemon for each rank, not one for all.")
+@click.option(
+    "--mtu", type=int, default=_host_default("mtu"), show_default=True, callback=path_mtu,
+    help="Payload bytes per packet; the links' MTU is 1500 up to 1024, then 9000.",
+)  # fmt: skip
+@click.option(
+    "--window", type=int, default=_host_default("window_messages"), show_default=True,
+    help="Messages in flight.",
+)  # fmt: skip
+@click.option(
+    "--message-packets", type=int, default=_host_default("message_packets"), show_default=True,
+    help="Packets per message.",
+)  # fmt: skip
+@click.option(
+    "--transport-timeout", type=int, default=_host_default("transport_timeout"), show_default=True,
+    help="Exponent of the retransmission timer.",
+)  # fmt: skip
+@click.option(
+    "--timeout", "timeout_s", type=FiniteRange(1, 3600), default=120.0, show_default=True,
+    help="Seconds one all-reduce may take.",
+)  # fmt: skip
+@click.option(
+    "--port", default="packet", show_default=True, callback=_parsed(_port), metavar="KIND",
+    help="Ports of the daemons on links, as inaproto host --port takes them; {} is the interface.",
+)  # fmt: skip
+@click.option(
+    "--host-option", "host_options", multiple=True, metavar="WORD",
+    help="A further word for inaproto host, {n} being its number; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--switch-option", "switch_options", multiple=True, metavar="WORD", help="The same for inaproto switch."
+)
+@click.option(
+    "--install", "is_install", is_flag=True, help="Get torch and Open MPI first, if they are missing."
+)
+@click.option(
+    "--tools-python", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="PATH",
+    help="A Python that has torch, or mpi4py with mpirun beside it.  [default: an environment in the cache]",
+)  # fmt: skip
+@click.option(
+    "--json",
+    "json_at",
+    type=ReportFile(),
+    metavar="FILE",
+    help="Report file; - is stdout (the table: stderr).",
+)
+@click.option("--plot", type=ReportFile(), metavar="FILE", help="Picture (SVG) of the bandwidths.")
+def peers_bench(
+    *,
+    hosts: tuple[int, ...],
+    rate_bps: int | None,
+    delay_us: int,
+    loss: float,
+    only: tuple[str, ...] | None,
+    is_install: bool,
+    tools_python: Path | None,
+    json_at: str | None,
+    plot: str | None,
+    **fields: Any,
+) -> None:
+    """All-reduces by inaproto's daemons beside those of gloo and Open MPI, in turns.
+
+    Example: sudo inaproto bench peers --hosts 4 --link 200M --sizes 1M,4M,16M --only inaproto,gloo
+
+    With --link each rank is a machine: a network namespace with a link to the switch, shaped at both
+    ends. The switch daemon and the host daemons have AF_PACKET ports there; gloo has links of its own, all
+    alike, to a bridge. Without --link all is on this machine: the ranks at one host daemon, gloo by TCP
+    over loopback, Open MPI by shared memory.
+
+    In each round every contender has a turn of some all-reduces, on equal data. Time is that of the slowest
+    rank, the median over rounds. CPU is that of all processes, daemons included, for 1e9 bytes of vector.
+    Every element is checked; exit status 1 if one is wrong.
+
+    torch and Open MPI are no dependencies of inaproto: --install gets them into an environment of their
+    own. A peer that is not there is named below the table, and the others are measured.
+    """
+    if rate_bps is None and (delay_us or loss):
+        raise click.UsageError("--delay and --loss are of links: give --link, too")
+    if rate_bps is not None and fields["apart"]:
+        raise click.UsageError("--apart is for one machine: leave --link out")
+    link = None if rate_bps is None else Shape(rate_bps, delay_us=delay_us, loss=loss)
+    asked = only or (ON_ONE_MACHINE if link is None else ON_LINKS)
+    config = Config(hosts=hosts[0], only=asked, link=link, **fields)
+    tools = Tools(tools_python or default_environment() / "bin" / "python")
+    console = Console(stderr=True, highlight=False)
+    try:
+        with signals_as_interrupt():
+            if link is not None:
+                check_namespaces()
+            _find(tools, config, is_install, console)
+            report = _run(config, hosts, tools, console)
+    except (InaprotoError, ClusterError, InstallFailed) as error:
+        raise click.ClickException(str(error)) from None
+    shown = Console(stderr=json_at == "-", highlight=False)
+    if not shown.is_terminal:
+        shown = Console(stderr=json_at == "-", highlight=False, width=TABLE_WIDTH)
+    show(shown, report)
+    write_report(report, json_at)
+    if plot is not None:
+        from inaproto_hil.bench.peers.picture import drawing
+        from inaproto_hil.bench.priorities import write_text
+
+        write_text(drawing(report), plot)
+    sys.exit(1 if report["wrong"] else 0)

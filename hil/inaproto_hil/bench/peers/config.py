@@ -1,0 +1,106 @@
+"""What ``inaproto bench peers`` measures."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from inaproto_hil.rigs.links import Shape
+
+INAPROTO, BUFFER, GLOO, MPI = "inaproto", "buffer", "gloo", "mpi"
+CONTENDERS: Final = (INAPROTO, BUFFER, GLOO, MPI)
+OURS: Final = (INAPROTO, BUFFER)
+POOL_BYTES: Final = 64 << 20
+"""Arrays of a turn together, of one rank, if more than one fits."""
+OPERATIONS_MAX: Final = 64
+"""All-reduces of a turn."""
+FLOAT_BYTES: Final = 4
+PACKET_PORT: Final = "packet:{}"
+_JUMBO_ABOVE: Final = 1024
+_RATES: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+_TIMES_US: Final = {"us": 1, "ms": 1000, "s": 1_000_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    hosts: int
+    sizes: tuple[int, ...]
+    only: tuple[str, ...]
+    link: Shape | None = None
+    """None: all on this machine."""
+    rounds: int = 5
+    turn_s: float = 1.0
+    """A turn has as many all-reduces as take about so long."""
+    group: int = 1
+    """All-reduces that are started together."""
+    busy: int = 0
+    """Processes beside it that do nothing but use a processor."""
+    apart: bool = False
+    """Without a link: each rank has a host daemon of its own."""
+    mtu: int = 1024
+    window: int = 2
+    message_packets: int = 170
+    transport_timeout: int = 14
+    timeout_s: float = 120.0
+    port: str = PACKET_PORT
+    """Ports of the daemons on links, with the interface for ``{}``."""
+    host_options: tuple[str, ...] = ()
+    switch_options: tuple[str, ...] = ()
+
+    @property
+    def link_mtu(self) -> int:
+        """Of the interfaces: what a packet of ``mtu`` fits into."""
+        return 1500 if self.mtu <= _JUMBO_ABOVE else 9000
+
+    @property
+    def has_cables(self) -> bool:
+        """Whether frames pass between the ends of a link: for delay, loss, and ports that know no queues."""
+        return self.link is not None and (self.link.needs_cables or self.port != PACKET_PORT)
+
+    @property
+    def ranks_per_daemon(self) -> int:
+        return 1 if self.link is not None or self.apart else self.hosts
+
+    @property
+    def pool_bytes(self) -> int:
+        """Largest sum of the arrays of a turn."""
+        return max(size * self.operations_max(size) for size in self.sizes)
+
+    def operations_max(self, size: int) -> int:
+        """Of a turn."""
+        return max(1, min(OPERATIONS_MAX, POOL_BYTES // size))
+
+    def operations(self, size: int, seconds: float) -> int:
+        """All-reduces of a turn, if one takes so long; whole groups, where these fit."""
+        wanted = min(self.operations_max(size), max(1, round(self.turn_s / seconds)))
+        return min(self.operations_max(size), wanted + -wanted % self.group)
+
+
+def parse_rate(text: str) -> int:
+    """``"200M"``, ``"1G"``: bits per second, with units of 1000."""
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([KMG]?)(?:bit(?:/s)?)?", text.strip(), re.IGNORECASE)
+    rate = 0 if found is None else int(float(found[1]) * _RATES[found[2].upper()])
+    if rate < 10_000:
+        raise ValueError(f"{text!r} is not the rate of a link: write for example 200M or 1G, bits a second")
+    return rate
+
+
+def parse_delay(text: str) -> int:
+    """``"100us"``, ``"2ms"``: microseconds."""
+    found = re.fullmatch(r"([0-9]{1,9})(us|ms|s)", text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a delay: write for example 100us or 2ms")
+    return int(found[1]) * _TIMES_US[found[2]]
+
+
+def parse_share(text: str) -> float:
+    """``"0.1%"`` or ``"0.001"``."""
+    digits, percent, rest = text.strip().partition("%")
+    try:
+        share = float(digits) / (100 if percent else 1)
+    except ValueError:
+        share = -1.0
+    if rest or not 0 <= share < 1:
+        raise ValueError(f"{text!r} is not a share of the frames: write for example 0.1% or 0.001")
+    return share

@@ -1,0 +1,103 @@
+"""The table of ``inaproto bench peers``, from its JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from inaproto_hil.bench.peers.config import BUFFER, GLOO, INAPROTO, MPI
+
+NAMES: Final = {INAPROTO: "inaproto", BUFFER: "inaproto, buffer", GLOO: "gloo", MPI: "Open MPI"}
+"""What tables and pictures call them."""
+
+
+def show(console: Console, report: Mapping[str, Any]) -> None:
+    """With where it was measured, and who was not."""
+    for line in heading(report):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(table(report))
+    for line in notes(report):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def table(report: Mapping[str, Any]) -> Table:
+    """What is undefined is ``-``."""
+    found = Table(box=None, pad_edge=False)
+    columns = ["hosts", "size", "who", "ms", "least-most", "MB/s", "bus MB/s", "% line", "bound", "CPU s/GB"]
+    peers = [name for name in (GLOO, MPI) if any(ratio["peer"] == name for ratio in report["ratios"])]
+    columns += ["again", *[f"x {NAMES[name]}" for name in peers], "wrong"]
+    for column in columns:
+        found.add_column(column, justify="left" if column == "who" else "right", no_wrap=True)
+    times = {
+        (ratio["hosts"], ratio["size"], ratio["contender"], ratio["peer"]): ratio
+        for ratio in report["ratios"]
+    }
+    for row in report["rows"]:
+        key = row["hosts"], row["size"], row["contender"]
+        by = "" if row["path"] in {"", "switch", "local"} else f" ({row['path']})"
+        found.add_row(
+            str(row["hosts"]),
+            size_said(row["size"]),
+            NAMES[row["contender"]] + by,
+            f"{row['time_us'] / 1e3:.2f}",
+            f"{row['time_us_min'] / 1e3:.2f}-{row['time_us_max'] / 1e3:.2f}",
+            _number(row["algbw"], 1e3, 1),
+            _number(row["busbw"], 1e3, 1),
+            _number(row["pct_line"], 1, 1),
+            _number(row["pct_bound"], 1, 1),
+            _number(row["cpu_s_per_gb"], 1, 1),
+            _again(row),
+            *[_number((times.get((*key, peer)) or {}).get("median"), 1, 2) for peer in peers],
+            str(row["wrong"]),
+        )
+    return found
+
+
+def heading(report: Mapping[str, Any]) -> list[str]:
+    """Where and how it was measured."""
+    config, env = report["config"], report["env"]
+    link = config["link"]
+    where = "one machine"
+    if link is not None:
+        where = f"links of {link['rate_bps'] / 1e6:g} Mbit/s"
+        where += f", delay {link['delay_us']} us" if link["delay_us"] else ""
+        where += f", loss {link['loss']:.3%}" if link["loss"] else ""
+    busy = f", {config['busy']} busy loops beside" if config["busy"] else ""
+    load = " then ".join(f"{one[0]:.1f}" for one in (env["load"], env["load_after"]))
+    messages = f"window {config['window']} x {config['message_packets']} packets of {config['mtu']} B"
+    return [
+        f"# {where}{busy}; {messages}; medians of {config['rounds']} rounds",
+        f"# {env['cpu']}, {env['cores_usable']} cores, kernel {env['kernel']}, load {load}",
+    ]
+
+
+def notes(report: Mapping[str, Any]) -> list[str]:
+    """Who was not measured and why, and what was wrong."""
+    found = [
+        f"# {NAMES[name]}: not measured: {peer['why_not']}"
+        for name, peer in report["peers"].items()
+        if not peer["measured"]
+    ]
+    return found + [f"# WRONG: {row['wrong_example']}" for row in report["rows"] if row["wrong"]]
+
+
+def _again(row: Mapping[str, Any]) -> str:
+    if row["resent"] is None:
+        return "-"
+    share = row["resent_share"]
+    return str(row["resent"]) if not share else f"{row['resent']} ({share:.1%})"
+
+
+def size_said(nbytes: int) -> str:
+    """``1M``: with the largest unit of 1024 that leaves no rest."""
+    for unit, name in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if nbytes % unit == 0:
+            return f"{nbytes // unit}{name}"
+    return str(nbytes)
+
+
+def _number(value: float | None, factor: float, digits: int) -> str:
+    return "-" if value is None else f"{factor * value:.{digits}f}"

@@ -1,0 +1,47 @@
+"""``inaproto bench peers`` in small: real daemons on shaped links, and a peer where it can be had."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from inaproto_hil.bench.peers.command import peers_bench
+from tests.namespaces import require_namespaces
+
+
+def bench(tmp_path: Path, *words: str) -> dict[str, Any]:
+    file = tmp_path / "report.json"
+    done = CliRunner().invoke(peers_bench, [*words, "--turn", "0", "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(file.read_text())
+    assert found["wrong"] == 0
+    return found
+
+
+def test_daemons_sum_on_shaped_links(tmp_path: Path) -> None:
+    require_namespaces()
+    words = ["--hosts", "2", "--link", "200M", "--sizes", "64K", "--only", "inaproto", "--rounds", "2"]
+    found = bench(tmp_path, *words)
+    [row] = found["rows"]
+    assert (row["contender"], row["hosts"], row["size"], row["path"]) == ("inaproto", 2, 65536, "switch")
+    assert len(row["samples_us"]) == 2
+    assert min(row["samples_us"]) > 0
+    assert row["cpu_s_per_gb"] > 0
+    assert row["packets"] == 2 * 2 * 2 * 65
+    assert row["resent"] is not None
+    assert (found["line_rate_bps"], found["ratios"]) == (200_000_000, [])
+
+
+def test_a_peer_that_is_not_there_leaves_the_others(tmp_path: Path) -> None:
+    words = ["--hosts", "2", "--sizes", "64K", "--only", "buffer,gloo", "--rounds", "1", "--apart"]
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    found = bench(tmp_path, *words, "--tools-python", str(python))
+    assert [row["contender"] for row in found["rows"]] == ["buffer"]
+    assert found["peers"]["buffer"]["measured"] is True
+    assert found["peers"]["gloo"]["measured"] is False
+    assert "does not load" in found["peers"]["gloo"]["why_not"]
