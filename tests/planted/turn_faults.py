@@ -42,7 +42,7 @@ TURN_FAULTS: Final = (
         (Change(AggregatorArray.vacate, "region.forget()", "pass"),),
         test="tests/property/test_pools.py::"
         "test_rings_that_wait_for_their_turn_all_finish_and_nobody_is_blamed",
-        arguments=(0,),
+        arguments=(1,),
     ),
     PlantedFault(
         "turn_taken_in_silence",

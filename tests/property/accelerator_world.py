@@ -13,6 +13,8 @@ Both accelerators get the same arrivals. What this module promises to find:
 - a ring that does not finish once the weather is good;
 - a frame that came in and is not counted exactly once.
 
+The judge gets the frames of an arrival flow by flow, the order in which the core says it takes them.
+
 ``exact`` worlds cut blocks where the PSNs of a connection are not consecutive: what both do is then the
 same packet by packet. (The core takes in a whole run before it answers any of it, so an answer in a run
 that was reordered may carry the header of a transmission that came behind it.) The other worlds hand
@@ -209,7 +211,7 @@ class World:
             self.digest = zlib.crc32(frame, self.digest)
         if self.exact:
             seen = len(self._naive.blames), len(self._naive.faults)
-            judged = self._naive.receive_batch(port, frames)
+            judged = self._naive.receive_batch(port, self._flow_by_flow(frames))
             where = f"seed {self.seed}, arrival up to frame {self.frames_in} on port {port}"
             assert blames == [blame.rule for blame in self._naive.blames[seen[0] :]], where
             assert faults == self._naive.faults[seen[1] :], where
@@ -218,6 +220,17 @@ class World:
                 assert _by_port(out) == _by_port(judged), where
         for egress, frame in out:
             self._deliver(egress, frame, frames, failed_before)
+
+    def _flow_by_flow(self, frames: list[bytes]) -> list[bytes]:
+        """A connection of a ring after the other, and of all else a pair of addresses after the other."""
+        flows: dict[object, list[bytes]] = {}
+        for frame in frames:
+            connection = (frame[26:30], frame[30:34], int.from_bytes(frame[47:50], "big"))
+            roce = frame[12:15] == b"\x08\0E" and frame[23:24] == b"\x11" and frame[36:38] == b"\x12\xb7"
+            whole = not int.from_bytes(frame[20:22], "big") & 0x3FFF
+            of_ring = roce and whole and connection in self._flows
+            flows.setdefault(connection if of_ring else frame[:12], []).append(frame)
+        return [frame for flow in flows.values() for frame in flow]
 
     def _blocks(self, frames: list[bytes]) -> list[Frames]:
         """Frames as a port hands them over: blocks of one length, some with gaps between the rows."""

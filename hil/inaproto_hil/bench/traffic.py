@@ -26,13 +26,15 @@ def host_mac(rank: int) -> bytes:
     return bytes([2, 0, 0, 0, rank >> 8, (rank & 0xFF) + 1])
 
 
-def receiving_qp(rank: int) -> int:
-    return 0x100 + rank
+def receiving_qp(rank: int, ring_id: int = 1) -> int:
+    """Other queue pairs for each ring."""
+    return 0x1000 * (ring_id - 1) + 0x100 + rank
 
 
-def _flow(rank: int, successor: int) -> FlowSpec:
+def _flow(rank: int, successor: int, ring_id: int) -> FlowSpec:
     addresses = host_mac(rank), host_mac(successor)
-    return FlowSpec(rank, host_ip(rank), host_ip(successor), receiving_qp(successor), *addresses)
+    qp = receiving_qp(successor, ring_id)
+    return FlowSpec(rank, host_ip(rank), host_ip(successor), qp, *addresses)
 
 
 def ring_spec(
@@ -45,7 +47,7 @@ def ring_spec(
     key: int = 0x1234_5678_9ABC_DEF0,
 ) -> RingSpec:
     """A ring in which rank r sits on host r."""
-    flows = tuple(_flow(r, (r + 1) % workers) for r in range(workers))
+    flows = tuple(_flow(r, (r + 1) % workers, ring_id) for r in range(workers))
     return RingSpec(
         ring_id=ring_id,
         epoch=1,
@@ -73,7 +75,7 @@ class Sender:
             src_ip=host_ip(self.rank),
             dst_ip=host_ip(successor),
             udp_source_port=0xC000 | self.rank,
-            dest_qp=receiving_qp(successor),
+            dest_qp=self.spec.flows[self.rank].dst_qp,
         )
         self._ip_id = 1 + self.rank
 

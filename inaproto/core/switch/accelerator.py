@@ -7,6 +7,8 @@ several switches (section 3.3) needs beyond that is in ``tree_emission`` and ``t
 
 Rules beyond the paper's text, each with its reason:
 
+- *Arrival*: what a port received at once is taken flow by flow, so that the packets of jobs that share it are
+  vectors though they alternate. ``flow_order`` says which orders matter and stay.
 - *Order*: on every flow results leave in PSN order. All flows of a ring carry the same sequence of
   (message, packet), so one frontier per ring decides; what is finished beyond it is held.
 - *Gap*: a flow whose own packet is missing gets one later finished packet, once per gap. Its receiver
@@ -56,6 +58,7 @@ from inaproto.core.switch.events import (
     RingRefused,
     RingState,
 )
+from inaproto.core.switch.flow_order import flow_by_flow
 from inaproto.core.switch.ingest import Ingest, peer_of
 from inaproto.core.switch.lookup_table import NOWHERE, LookupTable
 from inaproto.core.switch.ring_spec import RingSpec
@@ -266,7 +269,7 @@ class Accelerator:
     def _frames(self, port: PortId, blocks: Sequence[Frames], now: Instant, actions: list[Action]) -> None:
         touched: dict[int, RingState] = {}
         ingest = self._ingest
-        for frames in blocks:
+        for frames in flow_by_flow(blocks, self._is_of_ring):
             if len(frames) == 0:
                 continue
             if len(frames) == 1:
