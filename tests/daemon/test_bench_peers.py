@@ -8,7 +8,10 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from inaproto.errors import Unsupported
 from inaproto_hil.bench.peers.command import peers_bench
+from inaproto_hil.bench.peers.tools import Tools, default_environment
+from tests.conftest import end_without
 from tests.namespaces import require_namespaces
 
 
@@ -45,3 +48,21 @@ def test_a_peer_that_is_not_there_leaves_the_others(tmp_path: Path) -> None:
     assert found["peers"]["buffer"]["measured"] is True
     assert found["peers"]["gloo"]["measured"] is False
     assert "does not load" in found["peers"]["gloo"]["why_not"]
+
+
+def test_gloo_takes_turns_with_daemons(tmp_path: Path) -> None:
+    require_namespaces()
+    tools = Tools(default_environment() / "bin" / "python")
+    tools.look(["gloo"])
+    if "gloo" in tools.lacks:
+        end_without("gloo", Unsupported("gloo", tools.lacks["gloo"]))
+    picture = tmp_path / "picture.svg"
+    words = ["--hosts", "2,3", "--link", "100M", "--sizes", "64K,256K", "--rounds", "2", "--loss", "0.1%"]
+    found = bench(tmp_path, *words, "--group", "2", "--busy", "1", "--plot", str(picture))
+    assert [(row["hosts"], row["size"], row["contender"]) for row in found["rows"]] == [
+        (hosts, size, name) for hosts in (2, 3) for size in (65536, 262144) for name in ("inaproto", "gloo")
+    ]
+    assert all(row["resent"] is not None for row in found["rows"])
+    assert [ratio["peer"] for ratio in found["ratios"]] == ["gloo"] * 4
+    assert found["peers"]["gloo"]["version"].startswith("torch ")
+    assert "<svg" in picture.read_text()

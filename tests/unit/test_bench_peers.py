@@ -31,7 +31,7 @@ LEAD_IN_BYTES = 64 << 10
 
 def turn(seconds: float, **other: Any) -> TurnResult:
     """Ten all-reduces of 1 MiB."""
-    told = TurnResult(10, 10 * seconds, 1.0, (10 << 20) + LEAD_IN_BYTES, 0, 0, "", "switch")
+    told = TurnResult(10, 10 * seconds, 1.0, 3.0, (10 << 20) + LEAD_IN_BYTES, 0, 0, "", "switch")
     return replace(told, **other)
 
 
@@ -50,7 +50,7 @@ def report(*entries: Entry, config: Config = LINKS) -> dict[str, Any]:
 
 def shown(told: dict[str, Any]) -> str:
     text = io.StringIO()
-    show(Console(file=text, width=160), told)
+    show(Console(file=text, width=130), told)
     return text.getvalue()
 
 
@@ -107,6 +107,12 @@ def test_a_ratio_is_that_of_the_two_times_of_one_round() -> None:
 def test_cpu_is_that_of_a_gigabyte_the_small_all_reduce_before_included() -> None:
     [row] = report(entry("inaproto", 0.05, 0.05))["rows"]
     assert row["cpu_s_per_gb"] == pytest.approx(1e9 / ((10 << 20) + LEAD_IN_BYTES))
+
+
+def test_what_failed_is_told_and_the_rest_is_kept() -> None:
+    told = report(entry("inaproto", 0.05)) | {"failures": ["8 hosts: h3 ended with status 1"]}
+    assert "FAILED: 8 hosts: h3 ended with status 1" in shown(told)
+    assert told["rows"][0]["machine_cpu_s_per_gb"] == pytest.approx(3e9 / ((10 << 20) + LEAD_IN_BYTES))
 
 
 def test_packets_that_were_sent_again_are_told_beside_all() -> None:

@@ -40,8 +40,8 @@ from inaproto_hil.rigs.cluster import ClusterError, signals_as_interrupt
 from inaproto_hil.rigs.links import Shape
 from inaproto_hil.rigs.namespaces import check_namespaces
 
-TABLE_WIDTH: Final = 160
-"""Where the table goes to no terminal."""
+TABLE_WIDTH: Final = 130
+"""At least: a narrow terminal wraps lines, but no figure is cut off."""
 T = TypeVar("T")
 DEFAULT_SIZES: Final = "64K,1M,4M,16M,64M"
 ON_LINKS: Final = (INAPROTO, GLOO)
@@ -102,6 +102,7 @@ def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -
     env = environment.describe()
     entries: list[tuple[Config, Entry]] = []
     versions: dict[str, str] = {}
+    failures: list[str] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         takes_part = sum(tools.why_not(name, config) is None for name in config.only)
@@ -113,9 +114,12 @@ def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -
             def keep(entry: Entry, of: Config = of) -> None:
                 entries.append((of, entry))
 
-            versions |= measure(
-                of, tools, lambda what: progress.update(bar, advance=1, description=what), keep
-            )
+            try:
+                versions |= measure(
+                    of, tools, lambda what: progress.update(bar, advance=1, description=what), keep
+                )
+            except ClusterError as error:  # what was measured before is kept
+                failures.append(f"{count} hosts: {error}")
     env["load_after"] = [round(value, 2) for value in os.getloadavg()]
     peers = {
         name: {
@@ -125,7 +129,7 @@ def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -
         }
         for name in config.only
     }
-    return document(config=config, hosts=hosts, env=env, peers=peers, entries=entries)
+    return document(config=config, hosts=hosts, env=env, peers=peers, entries=entries, failures=failures)
 
 
 def _host_default(field: str) -> Any:
@@ -244,7 +248,7 @@ def peers_bench(
 
     In each round every contender has a turn of some all-reduces, on equal data. Time is that of the slowest
     rank, the median over rounds. CPU is that of all processes, daemons included, for 1e9 bytes of vector.
-    Every element is checked; exit status 1 if one is wrong.
+    Every element is checked; exit status 1 if one is wrong, or a process failed.
 
     torch and Open MPI are no dependencies of inaproto: --install gets them into an environment of their
     own. A peer that is not there is named below the table, and the others are measured.
@@ -267,8 +271,7 @@ def peers_bench(
     except (InaprotoError, ClusterError, InstallFailed) as error:
         raise click.ClickException(str(error)) from None
     shown = Console(stderr=json_at == "-", highlight=False)
-    if not shown.is_terminal:
-        shown = Console(stderr=json_at == "-", highlight=False, width=TABLE_WIDTH)
+    shown.width = max(shown.width, TABLE_WIDTH)
     show(shown, report)
     write_report(report, json_at)
     if plot is not None:
@@ -276,4 +279,4 @@ def peers_bench(
         from inaproto_hil.bench.priorities import write_text
 
         write_text(drawing(report), plot)
-    sys.exit(1 if report["wrong"] else 0)
+    sys.exit(1 if report["wrong"] or report["failures"] else 0)

@@ -27,6 +27,8 @@ class TurnResult:
     """Of the rank that took longest, for all of them."""
     cpu_s: float
     """Of all processes of the contender, the small all-reduce before included."""
+    machine_cpu_s: float
+    """Of the whole machine meanwhile: kernel threads, and whatever else ran."""
     nbytes: int
     """Of vector, the same."""
     resent: int | None
@@ -97,6 +99,8 @@ def entry_dict(config: Config, entry: Entry) -> dict[str, Any]:
         "hosts": entry.row.ranks,
         **row,
         "time_us_quartiles": [round(1e6 * value, 3) for value in quartiles] or None,
+        "machine_cpu_s_per_gb": sum(turn.machine_cpu_s for turn in entry.turns)
+        / (sum(turn.nbytes for turn in entry.turns) / 1e9),
         "pct_bound": bound(config, contender),
         "resent": entry.resent,
         "packets": entry.packets,
@@ -134,8 +138,12 @@ def document(
     env: Mapping[str, Any],
     peers: Mapping[str, Any],
     entries: Sequence[tuple[Config, Entry]],
+    failures: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The whole report for ``json.dump``. ``entries``: each with the configuration of its hosts."""
+    """The whole report for ``json.dump``. ``entries``: each with the configuration of its hosts.
+
+    ``failures``: why other rows are missing.
+    """
     rows = [entry_dict(of, entry) for of, entry in entries]
     return {
         "version": VERSION,
@@ -144,6 +152,7 @@ def document(
         "env": dict(env),
         "peers": dict(peers),
         "line_rate_bps": None if config.link is None else config.link.rate_bps,
+        "failures": list(failures),
         "wrong": sum(row["wrong"] for row in rows),
         "ratios": ratios([entry for _, entry in entries]),
         "rows": rows,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 from inaproto.errors import Unsupported
 from inaproto_hil.bench.comparison import turns
@@ -56,14 +58,16 @@ def _turn(
     fields = {"elements": plan.elements, "operations": operations, "group": plan.group, "first": number}
     ranks, timeout_s = contender.ranks, config.timeout_s
     ranks.ask("prepare", fields, "ready", timeout_s=0)
-    resent_before, cpu_before = contender.resent(), contender.cpu_s()
+    resent_before, machine_before, cpu_before = contender.resent(), _machine_cpu_s(), contender.cpu_s()
     done = ranks.ask("go", {}, "done", timeout_s=timeout_s * (operations + 1))
-    cpu_s, resent = contender.cpu_s() - cpu_before, contender.resent()
+    cpu_s, machine_cpu_s = contender.cpu_s() - cpu_before, _machine_cpu_s() - machine_before
+    resent = contender.resent()
     checked = ranks.ask("check", {}, "checked", timeout_s=0)
     result = TurnResult(
         operations=operations,
         seconds=max(one["seconds"] for one in done),
         cpu_s=cpu_s + sum(one["cpu_s"] for one in done),
+        machine_cpu_s=machine_cpu_s,
         nbytes=operations * size + plan.lead_in * FLOAT_BYTES,
         resent=None if resent is None or resent_before is None else resent - resent_before,
         wrong=sum(one["wrong"] for one in checked),
@@ -71,6 +75,13 @@ def _turn(
         path="+".join(sorted({one["path"] for one in checked if one["path"]})),
     )
     return result, number + operations + 1
+
+
+def _machine_cpu_s() -> float:
+    """Of all its processors, since it was started: user, nice, system, irq, softirq."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    ticks = [int(word) for word in words[1:8]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def _start_busy(config: Config, stack: ExitStack) -> None:

@@ -26,9 +26,20 @@ def show(console: Console, report: Mapping[str, Any]) -> None:
 def table(report: Mapping[str, Any]) -> Table:
     """What is undefined is ``-``."""
     found = Table(box=None, pad_edge=False)
-    columns = ["hosts", "size", "who", "ms", "least-most", "MB/s", "bus MB/s", "% line", "bound", "CPU s/GB"]
+    columns = [
+        "hosts",
+        "size",
+        "who",
+        "ms",
+        "least-most",
+        "MB/s",
+        "bus\nMB/s",
+        "%\nline",
+        "bound",
+        "CPU\ns/GB",
+    ]
     peers = [name for name in (GLOO, MPI) if any(ratio["peer"] == name for ratio in report["ratios"])]
-    columns += ["again", *[f"x {NAMES[name]}" for name in peers], "wrong"]
+    columns += ["again", *[f"x {NAMES[name]}".replace(" ", "\n") for name in peers], "wrong"]
     for column in columns:
         found.add_column(column, justify="left" if column == "who" else "right", no_wrap=True)
     times = {
@@ -50,7 +61,7 @@ def table(report: Mapping[str, Any]) -> Table:
             _number(row["pct_bound"], 1, 1),
             _number(row["cpu_s_per_gb"], 1, 1),
             _again(row),
-            *[_number((times.get((*key, peer)) or {}).get("median"), 1, 2) for peer in peers],
+            *[_ratio((times.get((*key, peer)) or {}).get("median")) for peer in peers],
             str(row["wrong"]),
         )
     return found
@@ -81,6 +92,7 @@ def notes(report: Mapping[str, Any]) -> list[str]:
         for name, peer in report["peers"].items()
         if not peer["measured"]
     ]
+    found += [f"# FAILED: {failure}" for failure in report["failures"]]
     return found + [f"# WRONG: {row['wrong_example']}" for row in report["rows"] if row["wrong"]]
 
 
@@ -89,6 +101,10 @@ def _again(row: Mapping[str, Any]) -> str:
         return "-"
     share = row["resent_share"]
     return str(row["resent"]) if not share else f"{row['resent']} ({share:.1%})"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def size_said(nbytes: int) -> str:

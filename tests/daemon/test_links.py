@@ -1,0 +1,54 @@
+"""Shaped links of network namespaces: what they lose, no sender hears of."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+
+import pytest
+
+from inaproto_hil.rigs.links import INTERFACE, Shape, port, star
+from tests.namespaces import Namespace, namespaces, require_namespaces
+
+FRAMES = 2000
+TYPE = 0x88B5
+"""EtherType for local experiments."""
+
+
+@pytest.fixture(autouse=True)
+def _where_namespaces_are() -> None:
+    require_namespaces()
+
+
+def opened(where: Namespace, interface: str) -> socket.socket:
+    with where.entered():
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    with where.entered():
+        sock.bind((interface, TYPE))
+    sock.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)  # SO_RCVBUFFORCE
+    sock.settimeout(0.1)
+    return sock
+
+
+def frame(number: int) -> bytes:
+    return bytes(12) + TYPE.to_bytes(2, "big") + number.to_bytes(4, "big") + bytes(60)
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+@pytest.mark.parametrize("loss", [0.0, 0.5])
+def test_frames_are_lost_on_the_way_each_way(loss: float, is_up: bool) -> None:
+    with namespaces("switch", "cables", "machine") as (switch, cables, machine):
+        star(switch, [machine], Shape(1_000_000_000, loss=loss), cables=cables)
+        ends = [opened(machine, INTERFACE), opened(switch, port(0))]
+        sender, receiver = ends if is_up else reversed(ends)
+        with sender, receiver:
+            for number in range(FRAMES):
+                sender.send(frame(number))
+            numbers: list[int] = []
+            while FRAMES not in numbers:  # a mark that all before it have come, or are lost
+                sender.send(frame(FRAMES))
+                with suppress(TimeoutError):
+                    while FRAMES not in numbers:
+                        numbers.append(int.from_bytes(receiver.recv(100)[14:18], "big"))
+        assert numbers == sorted(numbers)
+        assert abs((len(numbers) - 1) / FRAMES - (1 - loss)) < (0.1 if loss else 1e-9)
