@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from inaproto.core.host.gathering import Gathering
-from inaproto.core.host.local_reduction import SlicedReduction, reduce_parts
+from inaproto.core.host.local_reduction import Slice, reduce_parts
 from inaproto.core.host.performer import RingOrders
 from tests.planted.planting import Change, PlantedFault, fault
 from tests.planted.shapes import alone, crowded, crowded_bfloat16, crowded_chain
@@ -76,7 +76,7 @@ HOST_FAULTS: Final = (
         "sum_of_one_host_not_copied",
         LOCAL,
         "adds for ranks of one host, and leaves the sum with the first of them",
-        (Change(SlicedReduction.turn, "for other in others:", "for other in others[:0]:"),),
+        (Change(Slice.block, "for other in others:", "for other in others[:0]:"),),
         shape=alone,
     ),
 )

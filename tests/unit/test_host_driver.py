@@ -46,8 +46,10 @@ class Driver(HostDriver):
         super().__init__(lambda: Instant(7))
         self.heard: list[object] = []
         self.done: list[object] = []
-        self.sums: list[Any] = []
-        """Answers to a slice of a sum."""
+        self.slices: list[Any] = []
+        """That are left to be handed out, or why none can be."""
+        self.ended: deque[Operation] = deque()
+        """Sums that all ranks have."""
         self._orders, self._faults = orders, faults or {}
         self.stub = stub(step=self._core_step, engine=ENGINE, phase=Phase.RUNNING, deadline=Instant(9))
         self.held = stub(
@@ -58,8 +60,9 @@ class Driver(HostDriver):
             sum=self._do,
             open=self._opened,
             close_all=lambda: self._do("all closed"),
-            add_slice=self._slice,
-            sums=deque(),
+            take_slice=self._slice,
+            added=self.done.append,
+            take_sum=lambda: self.ended.popleft() if self.ended else None,
             event_of=lambda completion: completion,
         )
         self.begin(self.stub, self.held)
@@ -82,10 +85,10 @@ class Driver(HostDriver):
         return OPENED
 
     def _slice(self) -> Any:
-        total = self.sums.pop(0)
-        if isinstance(total, Exception):
-            raise total
-        return total
+        part = self.slices.pop(0)
+        if isinstance(part, Exception):
+            raise part
+        return part
 
     def _perform(self, action: Any) -> None:
         self._do(action)
@@ -164,26 +167,48 @@ def test_a_host_without_rings_has_no_tensors_and_what_it_is_told_of_links_given_
     assert (driver.heard, driver.done, driver.held.tensors) == ([Woke()], [NOTED], None)
 
 
+PART: Any = "a slice"
+SUMMED = events.SummedLocally(OpIndex(3))
+
+
 @pytest.mark.parametrize(
-    ("answer", "left", "more", "heard"),
+    ("handed_out", "taken", "heard"),
     [
-        (None, 1, True, []),
-        (SimpleNamespace(is_done=False, operation=OPERATION), 1, True, []),
-        (SimpleNamespace(is_done=True, operation=OPERATION), 1, True, [events.SummedLocally(OpIndex(3))]),
-        (SimpleNamespace(is_done=True, operation=OPERATION), 0, False, [events.SummedLocally(OpIndex(3))]),
-        (LocalMisuse("too long"), 1, False, [events.Faulted("too long")]),
+        (None, None, []),
+        (PART, PART, []),
+        (LocalMisuse("too long"), None, [events.Faulted("too long")]),
     ],
 )
-def test_sums_are_added_slice_by_slice(answer: Any, left: int, more: bool, heard: list[Any]) -> None:
+def test_slices_are_handed_out_of_sums_of_one_host(handed_out: Any, taken: Any, heard: list[Any]) -> None:
     driver = Driver([])
-    driver.sums.append(answer)
-    driver.held.sums.extend(range(left))
-    assert driver.add_slice() is more
+    driver.slices.append(handed_out)
+    assert driver.take_slice() is taken
     assert driver.heard == heard
 
 
-def test_sums_are_added_only_while_the_ring_runs() -> None:
+def test_a_slice_that_was_added_may_be_the_last_of_its_sum_and_the_next_ones_be_empty() -> None:
     driver = Driver([])
-    driver.held.sums.append(1)
+    driver.added(PART)
+    assert (driver.done, driver.heard) == ([PART], [])
+    driver.ended.extend([OPERATION, OPERATION])
+    driver.added(PART)
+    assert (driver.done, driver.heard) == ([PART, PART], [SUMMED, SUMMED])
+
+
+def test_a_slice_that_could_not_be_added_ends_its_job() -> None:
+    driver = Driver([])
+    driver.added(PART, OURS)
+    assert (driver.done, driver.heard) == ([], [events.Faulted("cannot be")])
+
+
+def test_while_the_ring_does_not_run_none_is_handed_out_and_what_was_added_meanwhile_counts_later() -> None:
+    driver = Driver([])
     driver.stub.phase = Phase.HALTED
-    assert not driver.add_slice()
+    driver.slices.append(PART)
+    driver.ended.append(OPERATION)
+    assert driver.take_slice() is None
+    driver.added(PART)
+    assert (driver.done, driver.heard) == ([PART], [])
+    driver.stub.phase = Phase.RUNNING
+    assert driver.take_slice() is PART
+    assert driver.heard == [SUMMED]

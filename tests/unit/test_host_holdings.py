@@ -94,7 +94,7 @@ class Held:
         )
         self.nic, self._psn = nic or ListingNic(), 500
         self.of = Holdings(
-            self.job, allocate=self.allocate, first_psn=self.psn, attributes=ATTRIBUTES, turn_bytes=64
+            self.job, allocate=self.allocate, first_psn=self.psn, attributes=ATTRIBUTES, slice_bytes=128
         )
         assert self.of.tensors is None
         self.of.tensors = Tensors(self.nic)
@@ -392,17 +392,23 @@ def test_nothing_is_sent_before_there_are_tensors() -> None:
 # --- sums of one host
 
 
-def test_a_sum_of_the_ranks_here_is_done_slice_by_slice_and_in_order() -> None:
-    """A slice is as large as a turn of all ranks here together: 32 bytes of each of two."""
+def test_sums_of_the_ranks_here_are_handed_out_slice_by_slice_and_end_in_order() -> None:
     held = Held()
     empty = Operation(OpIndex(0), Dtype.I32, Op.SUM, 0, 1)
-    assert held.of.add_slice() is None
+    assert held.of.take_slice() is None
+    assert held.of.take_sum() is None
     for operation in (OPERATION, empty):
         held.of.sum(events.SumLocally(operation))
     tensors, held.of.tensors = held.of.tensors, None
-    assert held.of.add_slice() is None
+    assert held.of.take_slice() is None
     held.of.tensors = tensors
-    found = []
-    while (total := held.of.add_slice()) is not None:
-        found.append((total.operation, total.offset, len(held.of.sums)))
-    assert found == [(OPERATION, NBYTES, 2), (OPERATION, 2 * NBYTES, 1), (empty, 0, 0)]
+    parts = list(iter(held.of.take_slice, None))
+    assert sum(part.nbytes for part in parts) == OPERATION.nbytes
+    assert len(parts) > 1
+    for part in reversed(parts):
+        assert held.of.take_sum() is None
+        held.of.added(part)
+    assert [held.of.take_sum() for _ in range(3)] == [OPERATION, empty, None]
+    held.of.sum(events.SumLocally(OPERATION))
+    held.of.added(parts[0])
+    assert not held.of.sums[0].is_done, "a slice of a sum that is no more"

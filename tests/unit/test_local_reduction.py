@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inaproto.core.host.local_reduction import TURN_BYTES, SlicedReduction, reduce_parts
+from inaproto.core.host import local_reduction
+from inaproto.core.host.local_reduction import SLICE_BYTES, Slice, SlicedReduction, reduce_parts
 from inaproto.core.host.operations import Operation
 from inaproto.errors import LocalMisuse
 from inaproto.units import OpIndex
@@ -30,49 +31,101 @@ class HostTensors:
         return [memoryview(tensor)[offset : offset + nbytes] for tensor in self.of]
 
 
-def sliced(dtype: Dtype, op: Op, ranks: int, elements: int, turn_bytes: int) -> SlicedReduction:
+def sliced(dtype: Dtype, op: Op, ranks: int, elements: int, slice_bytes: int) -> SlicedReduction:
     operation = Operation(OpIndex(7), dtype, op, elements * dtype.itemsize, 0)
-    return SlicedReduction(operation, ranks, turn_bytes=turn_bytes)
+    return SlicedReduction(operation, ranks, slice_bytes=slice_bytes)
+
+
+def add(part: Slice | None) -> None:
+    assert part is not None
+    while part.block():
+        pass
+    part.of.added(part)
+
+
+def slices(total: SlicedReduction, tensors: HostTensors) -> list[Slice]:
+    """All that are handed out."""
+    return list(iter(lambda: total.take(tensors), None))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_reduction, "BLOCK_BYTES", 24)
 
 
 @pytest.mark.parametrize("op", list(Op))
 @pytest.mark.parametrize("dtype", list(Dtype))
-@pytest.mark.parametrize(("ranks", "elements"), [(2, 1), (2, 64), (3, 65), (5, 100)])
-def test_all_tensors_get_the_reduction_in_rank_order(dtype: Dtype, op: Op, ranks: int, elements: int) -> None:
+@pytest.mark.parametrize(("ranks", "elements"), [(2, 1), (2, 64), (3, 65), (5, 100), (64, 70)])
+@pytest.mark.usefixtures("small_blocks")
+def test_all_tensors_get_the_reduction_in_rank_order_whoever_adds_first(
+    dtype: Dtype, op: Op, ranks: int, elements: int
+) -> None:
     tensors = HostTensors(dtype, ranks, elements)
     expected = exact(dtype, op, [bytes(tensor) for tensor in tensors.of])
-    total = sliced(dtype, op, ranks, elements, turn_bytes=50 * ranks)
-    while not total.is_done:
-        total.turn(tensors)
+    total = sliced(dtype, op, ranks, elements, slice_bytes=64 * ranks)
+    for part in reversed(slices(total, tensors)):
+        assert not total.is_done
+        add(part)
     assert [bytes(tensor) for tensor in tensors.of] == [expected] * ranks
-    assert len(tensors.asked) == -(-elements * dtype.itemsize // 48)
+    assert total.is_done
 
 
-def test_between_turns_a_tensor_is_result_up_to_the_offset_and_input_behind_it() -> None:
+@pytest.mark.usefixtures("small_blocks")
+def test_slices_that_are_added_block_by_block_at_the_same_time_do_not_meet() -> None:
     tensors = HostTensors(Dtype.F16, 3, 100)
     before = [bytes(tensor) for tensor in tensors.of]
     expected = exact(Dtype.F16, Op.SUM, before)
-    total = sliced(Dtype.F16, Op.SUM, 3, 100, turn_bytes=120)
-    for turn in range(1, 6):
-        total.turn(tensors)
-        assert total.offset == min(40 * turn, 200)
-        for tensor, old in zip(tensors.of, before, strict=True):
-            assert bytes(tensor) == expected[: total.offset] + old[total.offset :]
+    total = sliced(Dtype.F16, Op.SUM, 3, 100, slice_bytes=192)
+    parts = slices(total, tensors)
+    assert [(part.offset, part.nbytes, part.ranks) for part in parts] == [
+        (at, min(32, 200 - at), 3) for at in range(0, 200, 32)
+    ]
+    for part in parts[::2]:
+        add(part)
+    for tensor, old in zip(tensors.of, before, strict=True):
+        for at in range(0, 200, 64):
+            assert bytes(tensor[at : at + 32]) == expected[at : at + 32]
+            assert bytes(tensor[at + 32 : at + 64]) == old[at + 32 : at + 64]
+    odd = parts[1::2]
+    while odd:
+        odd = [part for part in odd if part.block() or part.of.added(part)]  # type: ignore[func-returns-value]
+    assert [bytes(tensor) for tensor in tensors.of] == [expected] * 3
     assert total.is_done
 
 
 @pytest.mark.parametrize("ranks", [2, 7, 64])
-def test_a_turn_reads_no_more_than_its_limit_whatever_the_number_of_ranks(ranks: int) -> None:
-    tensors = HostTensors(Dtype.I32, ranks, TURN_BYTES // 4 // ranks * 2)
-    total = SlicedReduction(Operation(OpIndex(7), Dtype.I32, Op.MAX, len(tensors.of[0]), 0), ranks)
-    while not total.is_done:
-        total.turn(tensors)
-    assert max(tensors.asked) <= TURN_BYTES
-    assert min(tensors.asked[:2]) > TURN_BYTES // 2, "and not much less"
+def test_a_slice_reads_no_more_than_its_limit_whatever_the_number_of_ranks(ranks: int) -> None:
+    tensors = HostTensors(Dtype.I32, ranks, 20 * SLICE_BYTES // 4 // ranks // 64)
+    total = sliced(Dtype.I32, Op.MAX, ranks, len(tensors.of[0]) // 4, slice_bytes=SLICE_BYTES // 64)
+    slices(total, tensors)
+    assert max(tensors.asked) <= SLICE_BYTES // 64 + 8 * ranks
+    assert min(tensors.asked[:2]) > SLICE_BYTES // 128, "and not much less"
 
 
-def test_an_empty_tensor_is_done_before_its_first_turn() -> None:
-    assert sliced(Dtype.F32, Op.SUM, 2, 0, turn_bytes=64).is_done
+class Nowhere:
+    """Tensors that nobody reads."""
+
+    def views(self, op_index: int, offset: int, nbytes: int) -> list[memoryview]:
+        return [memoryview(bytes(nbytes))] * 2
+
+
+@pytest.mark.parametrize(
+    ("mib", "slices_of_mib"),
+    [(1, [1]), (2, [1, 1]), (4, [1] * 4), (8, [1] * 8), (16, [2] * 8), (100, [8] * 12 + [4])],
+)
+def test_an_all_reduce_is_cut_so_that_several_can_add_it_and_no_slice_is_tiny(
+    mib: int, slices_of_mib: list[int]
+) -> None:
+    """Of two ranks."""
+    total = SlicedReduction(Operation(OpIndex(7), Dtype.I32, Op.MAX, mib << 20, 0), 2)
+    found = list(iter(lambda: total.take(Nowhere()), None))
+    assert [part.nbytes >> 20 for part in found] == slices_of_mib
+
+
+def test_an_empty_tensor_is_done_before_its_first_slice() -> None:
+    total = sliced(Dtype.F32, Op.SUM, 2, 0, slice_bytes=256)
+    assert total.is_done
+    assert total.take(HostTensors(Dtype.F32, 2, 0)) is None
 
 
 def test_a_part_alone_is_taken_as_it_is() -> None:
@@ -84,9 +137,9 @@ def test_a_part_alone_is_taken_as_it_is() -> None:
 
 
 def test_misuse_is_refused() -> None:
-    with pytest.raises(LocalMisuse, match="turns of 23 bytes hold no element of each of 3 ranks"):
-        sliced(Dtype.F64, Op.SUM, 3, 1, turn_bytes=23)
-    sliced(Dtype.F64, Op.SUM, 3, 1, turn_bytes=24)
+    with pytest.raises(LocalMisuse, match="slices of 191 bytes hold too few elements of each of 3 ranks"):
+        sliced(Dtype.F64, Op.SUM, 3, 1, slice_bytes=191)
+    sliced(Dtype.F64, Op.SUM, 3, 1, slice_bytes=192)
     for parts in ([], [b"1234"], [b"12345678", b"1234"]):
         with pytest.raises(LocalMisuse):
             reduce_parts(Dtype.F32, Op.SUM, [memoryview(part) for part in parts], memoryview(bytearray(8)))

@@ -21,6 +21,7 @@ from inaproto.core.host.engines.two_paths import OnPath
 from inaproto.core.host.holdings import Holdings, LinkOrder
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.link import LinkNic
+from inaproto.core.host.local_reduction import Slice
 from inaproto.core.host.operations import BASE, BoundPath, PostMessage, TakeResult
 from inaproto.core.host.performer import Tensors
 from inaproto.core.host.view import Phase
@@ -101,18 +102,29 @@ class HostDriver(ABC):
         if event is not None:
             self.feed(event)
 
-    def add_slice(self) -> bool:
-        """Do a part of what only ranks of this host are to add up; whether there is more of it."""
+    def take_slice(self) -> Slice | None:
+        """A part of what only ranks of this host are to add up, for whoever can; None: not now."""
+        self._end_sums()
         if self.core.phase is not Phase.RUNNING:
-            return False
+            return None
         try:
-            total = self.holdings.add_slice()
+            return self.holdings.take_slice()
         except (InvariantBroken, LocalMisuse) as fault:
             self._faulted(fault)
-            return False
-        if total is not None and total.is_done:
-            self.feed(events.SummedLocally(total.operation.index))
-        return bool(self.holdings.sums) and self.core.phase is Phase.RUNNING
+            return None
+
+    def added(self, part: Slice, fault: Exception | None = None) -> None:
+        """It was added, or could not be, by a fault of this program."""
+        if fault is not None:
+            self._faulted(fault)
+            return
+        self.holdings.added(part)
+        self._end_sums()
+
+    def _end_sums(self) -> None:
+        """Those that all ranks have, once the ring runs (again)."""
+        while self.core.phase is Phase.RUNNING and (operation := self.holdings.take_sum()) is not None:
+            self.feed(events.SummedLocally(operation.index))
 
     def _step(self, event: events.HostEvent) -> None:
         try:

@@ -32,8 +32,8 @@ from inaproto.core.host.events import (
 )
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.link import Allocate, Link, LinkNic, RingLink, TreeLink
-from inaproto.core.host.local_reduction import TURN_BYTES, SlicedReduction
-from inaproto.core.host.operations import BASE, INA, BoundPath, PostMessage, TakeResult
+from inaproto.core.host.local_reduction import SLICE_BYTES, Slice, SlicedReduction
+from inaproto.core.host.operations import BASE, INA, BoundPath, Operation, PostMessage, TakeResult
 from inaproto.core.host.performer import KeptResults, RingOrders, Tensors
 from inaproto.core.host.tree_performer import OverlayOrders
 from inaproto.core.rdma.verbs import Completion, CompletionKind, QpAttributes, Segment, Status
@@ -56,13 +56,13 @@ class Holdings:
         allocate: Allocate,
         first_psn: Callable[[], int],
         attributes: QpAttributes,
-        turn_bytes: int = TURN_BYTES,
+        slice_bytes: int = SLICE_BYTES,
     ) -> None:
         self._job = job
         self._allocate = allocate
         self._first_psn = first_psn
         self._attributes = attributes
-        self._turn_bytes = turn_bytes
+        self._slice_bytes = slice_bytes
         self._kept = KeptResults()
         self._orders: dict[BoundPath, RingOrders[Segment]] = {}
         self._acting: RingOrders[Segment] | None = None
@@ -230,18 +230,25 @@ class Holdings:
     # --- sums of one host
 
     def sum(self, order: SumLocally) -> None:
-        self.sums.append(SlicedReduction(order.operation, len(self._job.ranks), turn_bytes=self._turn_bytes))
+        ranks = len(self._job.ranks)
+        self.sums.append(SlicedReduction(order.operation, ranks, slice_bytes=self._slice_bytes))
 
-    def add_slice(self) -> SlicedReduction | None:
-        """Do a part of what only ranks here are to add up: the sum that this was of, if there is one."""
+    def take_slice(self) -> Slice | None:
+        """A part of the first of the sums, if there is one that nobody has."""
         if not self.sums or self.tensors is None:
             return None
-        total = self.sums[0]
-        if not total.is_done:
-            total.turn(self.tensors)
-        if total.is_done:
-            self.sums.popleft()
-        return total
+        return self.sums[0].take(self.tensors)
+
+    def added(self, part: Slice) -> None:
+        """Somebody has added it; of a sum that is no more it counts nothing."""
+        if self.sums and part.of is self.sums[0]:
+            part.of.added(part)
+
+    def take_sum(self) -> Operation | None:
+        """The first of the sums, if all ranks have it; it is no longer here."""
+        if not self.sums or not self.sums[0].is_done:
+            return None
+        return self.sums.popleft().operation
 
 
 def _addresses(link: Link) -> LinkAddresses:

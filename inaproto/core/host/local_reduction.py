@@ -3,8 +3,9 @@
 The parts of a host's ranks, in rank order, are one list of the reduction plan, hence one aggregation point:
 float16 and bfloat16 sums are widened, added, and rounded once. A part alone is that part, as it is.
 
-Where all ranks of a job are on one host, that is the whole all-reduce. It is done slice by slice, so that
-whoever does it can look after other work in between.
+Where all ranks of a job are on one host, that is the whole all-reduce. It is handed out slice by slice, to
+as many as can add at a time. A slice is added block by block, so that what is added last is still in the
+processor's cache when it is added to and copied.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ from inaproto.core.plan.reduce import reduce_into
 from inaproto.errors import LocalMisuse
 from inaproto.wire.ina_header import Dtype, Op
 
-TURN_BYTES: Final = 4 << 20
-"""Bytes of all ranks together that one turn reads: some milliseconds."""
+SLICE_BYTES: Final = 16 << 20
+"""Most bytes of all ranks together in one slice: some milliseconds."""
+SLICES: Final = 8
+"""An all-reduce is cut into so many, so that those who add have work until its end; but none has less than
+this part of ``SLICE_BYTES``."""
+BLOCK_BYTES: Final = 256 << 10
+"""Bytes of each rank that are added at once."""
 _ELEMENT_BYTES_MAX: Final = 8
 
 
@@ -43,30 +49,61 @@ def reduce_parts(dtype: Dtype, op: Op, parts: Sequence[memoryview], out: memoryv
     reduce_into(dtype, op, inputs, np.frombuffer(out, np.uint8))
 
 
-class SlicedReduction:
-    """An all-reduce among the ``ranks`` ranks of one host, turn by turn, in place.
+class Slice:
+    """A part of the tensors of all ranks of a host, which somebody adds, in place."""
 
-    Invariant: up to ``offset`` all tensors hold the result, behind it all hold their inputs.
+    def __init__(self, of: SlicedReduction, offset: int, parts: Sequence[memoryview]) -> None:
+        """``parts``: the bytes from ``offset`` on of each rank, in rank order; one length."""
+        self.of = of
+        self.offset = offset
+        self.nbytes = len(parts[0])
+        self.ranks = len(parts)
+        self._parts = parts
+        self._done = 0
+
+    def block(self) -> bool:
+        """Add the next block, into the tensors of all ranks; whether there is another one."""
+        begin, end = self._done, min(self._done + BLOCK_BYTES, self.nbytes)
+        first, *others = [part[begin:end] for part in self._parts]
+        reduce_parts(self.of.operation.dtype, self.of.operation.op, (first, *others), first)
+        for other in others:
+            other[:] = first
+        self._done = end
+        return end < self.nbytes
+
+
+class SlicedReduction:
+    """An all-reduce among the ``ranks`` ranks of one host, in place, slice by slice.
+
+    Invariants: each byte is handed out once; what is not handed out is input in all tensors, what was added
+    is the result in all of them. A slice that was given up halfway is neither: its job has failed.
     """
 
-    def __init__(self, operation: Operation, ranks: int, *, turn_bytes: int = TURN_BYTES) -> None:
-        """``turn_bytes``: what one turn reads at most; ``LocalMisuse`` if that is no element of each rank."""
+    def __init__(self, operation: Operation, ranks: int, *, slice_bytes: int = SLICE_BYTES) -> None:
+        """``slice_bytes``: the most of all ranks together; ``LocalMisuse`` if that is too few for so many."""
         self.operation = operation
         self.offset = 0
-        self._slice_bytes = turn_bytes // ranks // _ELEMENT_BYTES_MAX * _ELEMENT_BYTES_MAX
-        if self._slice_bytes == 0:
-            raise LocalMisuse(f"turns of {turn_bytes} bytes hold no element of each of {ranks} ranks")
+        """Up to here it was handed out."""
+        self._added = 0
+        least = slice_bytes // SLICES
+        total = min(max(operation.nbytes * ranks // SLICES, least), slice_bytes)
+        self._slice_bytes = -(-(total // ranks) // _ELEMENT_BYTES_MAX) * _ELEMENT_BYTES_MAX
+        if least // ranks < _ELEMENT_BYTES_MAX:
+            raise LocalMisuse(f"slices of {slice_bytes} bytes hold too few elements of each of {ranks} ranks")
 
     @property
     def is_done(self) -> bool:
-        return self.offset == self.operation.nbytes
+        return self._added == self.operation.nbytes
 
-    def turn(self, tensors: Parts) -> None:
-        """Do the next slice."""
-        operation = self.operation
-        nbytes = min(self._slice_bytes, operation.nbytes - self.offset)
-        first, *others = tensors.views(operation.index, self.offset, nbytes)
-        reduce_parts(operation.dtype, operation.op, (first, *others), first)
-        for other in others:
-            other[:] = first
+    def take(self, tensors: Parts) -> Slice | None:
+        """The next slice, for whoever adds it and says so; None if all were handed out."""
+        nbytes = min(self._slice_bytes, self.operation.nbytes - self.offset)
+        if not nbytes:
+            return None
+        taken = Slice(self, self.offset, tensors.views(self.operation.index, self.offset, nbytes))
         self.offset += nbytes
+        return taken
+
+    def added(self, part: Slice) -> None:
+        """Count a slice, once, that is the result in all tensors."""
+        self._added += part.nbytes

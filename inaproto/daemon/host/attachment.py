@@ -4,7 +4,7 @@ Of a job there may be two rings at a time: one that ends, and one that gathers t
 
 Invariants: a fabric lives as long as its control channel *and* its NIC; when either ends, every rank
 on it waits for the next fabric, in the middle of its job, or has failed with ``FabricLost`` that says why; a
-new fabric starts with nothing of the old one. One task waits for completions and steps the rings, one adds
+new fabric starts with nothing of the old one. One task waits for completions and steps the rings, some add
 for jobs that have no other host, one for each ring waits until it is connected; none is made per message or
 packet.
 """
@@ -21,6 +21,7 @@ import trio
 
 from inaproto.core.host.hearing import Hearing
 from inaproto.core.host.view import Phase
+from inaproto.daemon.host.adding import Adders
 from inaproto.daemon.host.link_probing import LinkProbing
 from inaproto.daemon.host.link_waits import Connecting
 from inaproto.daemon.host.local_rank import LocalRank, Owner
@@ -102,7 +103,7 @@ class Fabric:
         self._alarm = Alarm(self._deadline, self._wake)
         patience_ms = min(settings.stall_ms, settings.operation_timeout_ms or settings.stall_ms)
         self._patience_ns = patience_ms * MS
-        self._to_add = trio.Event()
+        self._adders = Adders(self.rings, self._look)
         attributes = QpAttributes(
             mtu=settings.mtu,
             timeout=settings.transport_timeout,
@@ -210,7 +211,7 @@ class Fabric:
     def submitted(self) -> None:
         """An operation was submitted: there may be a deadline to look at, and something to add."""
         self._look()
-        self._to_add.set()
+        self._adders.look()
 
     def _look(self) -> None:
         """An operation may have begun to wait: its ring looks at the clock when it stalls, or is overdue."""
@@ -242,7 +243,7 @@ class Fabric:
                 nursery.start_soon(self._heartbeat)
                 nursery.start_soon(self._alarm.run)
                 nursery.start_soon(self._complete)
-                nursery.start_soon(self._add)
+                nursery.start_soon(self._adders.run)
                 await self._obey()
         finally:
             self._end()
@@ -356,19 +357,6 @@ class Fabric:
                     ring.completed(completion)
                 else:
                     self._probing.completed(completion)
-
-    async def _add(self) -> None:
-        """Add for jobs whose ranks are all on this host: a slice of each, then let others run."""
-        while True:
-            self._to_add = trio.Event()
-            has_more = False
-            for ring in self.rings():
-                has_more |= ring.add_slice()
-            if has_more:
-                await trio.lowlevel.checkpoint()
-            else:
-                self._look()  # ranks may wait for others from the end of a sum on
-                await self._to_add.wait()
 
     def _deadline(self) -> Instant | None:
         return min((at for ring in self._rings if (at := ring.deadline) is not None), default=None)

@@ -27,6 +27,7 @@ from inaproto.core.host.operations import (
 )
 from inaproto.core.host.ranks import REASON_CHARACTERS_MAX
 from inaproto.core.host.view import Phase
+from inaproto.daemon.host.adding import Adding, UnderWay
 from inaproto.daemon.host.link_waits import Connecting, allocate
 from inaproto.daemon.host.local_rank import LocalRank
 from inaproto.daemon.host.ring_orders import ClientTensors
@@ -104,6 +105,7 @@ class HostRing(HostDriver):
         self._unwatched: list[Connecting] = []
         """Those that nobody waits in yet."""
         self._strangers: list[LocalRank] = []
+        self._under_way = UnderWay()
         try:
             opened = holdings.open(core.opening, nic)
         except (LocalMisuse, FabricError, OSError) as error:
@@ -197,6 +199,7 @@ class HostRing(HostDriver):
                     rank.deregister()
             case events.Ended():
                 self.holdings.sums.clear()
+                self._under_way.give_up()
                 for rank in self.ranks.values():
                     rank.end()
             case _:
@@ -205,6 +208,17 @@ class HostRing(HostDriver):
     def _end_of(self, number: int) -> LocalRank:
         """It is of this ring no more if it was withdrawn from its job."""
         return self.ranks[number] if self.core.ranks.get(number) else self.ranks.pop(number)
+
+    # --- sums of one host
+
+    def begin_slice(self) -> Adding | None:
+        """A part of what only ranks of this host are to add up, for a thread."""
+        return self._under_way.begin(self.take_slice())
+
+    def end_slice(self, adding: Adding) -> None:
+        """It was added, or given up."""
+        if self._under_way.end(adding):
+            self.added(adding.part, adding.fault)
 
     def _tensors(self) -> ClientTensors:
         return ClientTensors([self.ranks[number].tensors for number in self.core.ranks.numbers])

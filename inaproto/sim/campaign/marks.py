@@ -164,6 +164,7 @@ _OF_MACHINES: Final = {
     "a process died while others of its job were missing": "it was joining; nobody depended on it yet",
     "a host came back with several ranks": "it had lost the switch, and its ranks went on",
     "an all-reduce on one host": "the host added for all ranks of the job",
+    "a slice of a sum on one host overtook another": "several added at a time",
     # elastic jobs
     "a job was shrunk": "it had lost a rank, and the others went on as another job",
     "a job was shrunk twice": "that job lost a rank as well, and went on as a third one",

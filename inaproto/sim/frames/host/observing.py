@@ -11,11 +11,12 @@ from inaproto.core.host.engines.hosts import Combine, PostSlot
 from inaproto.core.host.engines.two_paths import Bound, Drained, OnPath, TwoPaths
 from inaproto.core.host.holdings import Holdings, MemoryOrder
 from inaproto.core.host.job import HostJob
-from inaproto.core.host.local_reduction import SlicedReduction
+from inaproto.core.host.local_reduction import Slice
 from inaproto.core.host.operation_queue import Source
 from inaproto.core.host.operations import (
     BASE,
     INA,
+    Operation,
     Overdue,
     PostKept,
     PostMessage,
@@ -48,7 +49,7 @@ class WatchedHoldings(Holdings):
 
     tensors: HostTensors | None
 
-    def __init__(self, ring: HostRing, core: HostJob, turn_bytes: int) -> None:
+    def __init__(self, ring: HostRing, core: HostJob, slice_bytes: int) -> None:
         world, job = ring.host.world, ring.job
         super().__init__(
             core,
@@ -60,7 +61,7 @@ class WatchedHoldings(Holdings):
                 retry_count=job.retry_count,
                 spread_timers=world.config.topology is not None,  # one switch: no queue has two senders
             ),
-            turn_bytes=turn_bytes,
+            slice_bytes=slice_bytes,
         )
         self._ring = ring
 
@@ -118,15 +119,15 @@ class WatchedHoldings(Holdings):
             for rank in self._ring.ranks:
                 hook(rank, slot, op_index, offset, nbytes)
 
-    def add_slice(self) -> SlicedReduction | None:
-        begin = self.sums[0].offset if self.sums else 0
-        total = super().add_slice()
-        if total is not None:
-            if total.offset > begin:
-                self.taken(-1, total.operation.index, begin, total.offset - begin)
-            if total.is_done:
-                self._ring.host.world.mark("an all-reduce on one host")
-        return total
+    def added(self, part: Slice) -> None:
+        super().added(part)
+        self.taken(-1, part.of.operation.index, part.offset, part.nbytes)
+
+    def take_sum(self) -> Operation | None:
+        operation = super().take_sum()
+        if operation is not None:
+            self._ring.host.world.mark("an all-reduce on one host")
+        return operation
 
 
 def check_ring(ring: HostRing, told: Ring) -> None:

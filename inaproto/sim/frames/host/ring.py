@@ -19,6 +19,7 @@ from inaproto.core.host.config import HostConfig
 from inaproto.core.host.driver import HostDriver
 from inaproto.core.host.engines.two_paths import AskBinding, Binding, Wait
 from inaproto.core.host.job import HostJob
+from inaproto.core.host.local_reduction import Slice
 from inaproto.core.host.operations import BASE, INA, BoundPath, OperationFailed, Woke
 from inaproto.core.host.view import Phase
 from inaproto.errors import JobError
@@ -37,10 +38,12 @@ from inaproto.wire.messages.ina import InaPark
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.host import SimHost
 
-TURN_BYTES: Final = 2048
-"""Bytes of the tensors of all ranks that one turn reads where a host adds alone: so few that sums take
-turns."""
-TURN_NS: Final = 20 * US
+SLICE_BYTES: Final = 2048
+"""Most bytes of the tensors of all ranks in one slice of a sum: so few that there are several."""
+SLICE_NS: Final = 20 * US
+"""How long the first slice of a sum takes; two of three take longer, so that others overtake them."""
+ADDERS: Final = 2
+"""Slices that are added at a time."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +93,11 @@ class HostRing(HostDriver, RingFacts):
     def _forget(self) -> None:
         """What has not happened before the first rank joins."""
         core = HostJob(self._config)
-        self.begin(core, WatchedHoldings(self, core, TURN_BYTES))
+        self.begin(core, WatchedHoldings(self, core, SLICE_BYTES))
         self.life = 0
         """Its first ring; 0: it has none yet."""
         self._failures: list[Failure] = []
-        self._is_adding = False
+        self._adding: list[Slice] = []
         self._wake_at: int | None = None
         self._asked: dict[OpIndex, Instant] = {}
         """When the binding of an all-reduce was asked for first."""
@@ -325,14 +328,18 @@ class HostRing(HostDriver, RingFacts):
             rank.process.go_on()
 
     def _add_soon(self) -> None:
-        if self.holdings.sums and self.core.phase is Phase.RUNNING and not self._is_adding:
-            self._is_adding = True
-            self.host.after(TURN_NS, partial(self._add, self.core))
+        while len(self._adding) < ADDERS and (part := self.take_slice()) is not None:
+            self._adding.append(part)
+            self.host.after(SLICE_NS * (1 + part.offset // part.nbytes % 3), partial(self._add, part))
 
-    def _add(self, core: HostJob) -> None:
-        if core is self.core:
-            self._is_adding = False
-            self.add_slice()
+    def _add(self, part: Slice) -> None:
+        if part in self._adding:  # else its job has failed
+            self._adding.remove(part)
+            if any(other.offset < part.offset for other in self._adding):
+                self._world.mark("a slice of a sum on one host overtook another")
+            while part.block():
+                pass
+            self.added(part)
             self._add_soon()
 
     # --- turns in the switches
