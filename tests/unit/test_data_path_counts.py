@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from typing import Final, cast
@@ -24,7 +24,6 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from inaproto.core.switch.accelerator import Accelerator, FramesArrived, InstallRing
-from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.daemon.switch.ports import PortBoard
 from inaproto.ports import Completion, FramePort, QpAttributes, Segment
 from inaproto.units import Frames, Instant, PortId
@@ -41,7 +40,6 @@ WARM_UP: Final = 3
 """Messages before counting: tables are made once."""
 COUNTED: Final = 8
 RANKS: Final = 4
-QPS_APART: Final = 0x1000
 _SLACK: Final = 1.0 if sys.version_info[:2] == (3, 11) else 1.03
 Wire = StreamWire | PacketWire
 
@@ -287,18 +285,13 @@ class Switched:
         accelerator = Accelerator()
         self.board = PortBoard(accelerator.step, print, wrap_port=None, ports_max=8)
         self._install = [
-            InstallRing(with_qps(ring_spec(RANKS, ring_id=1 + ring, key=99 + ring), ring * QPS_APART))
-            for ring in range(rings)
+            InstallRing(ring_spec(RANKS, ring_id=1 + ring, key=99 + ring)) for ring in range(rings)
         ]
         self._accelerator = accelerator
         self._senders = [
             [Sender(ring.spec, rank, 0x1000 * rank + ring.spec.ring_id) for rank in range(RANKS)]
             for ring in self._install
         ]
-        for number, senders in enumerate(self._senders):
-            for sender in senders:
-                at = sender._template.dest_qp + number * QPS_APART
-                sender._template = replace(sender._template, dest_qp=at)
 
     def install(self) -> None:
         for rank in range(RANKS):
@@ -330,11 +323,6 @@ class Switched:
             await wait_all_tasks_blocked()
 
 
-def with_qps(spec: RingSpec, apart: int) -> RingSpec:
-    """The ring with other queue pairs of the same hosts."""
-    return replace(spec, flows=tuple(replace(flow, dst_qp=flow.dst_qp + apart) for flow in spec.flows))
-
-
 def of_switch(
     patch: pytest.MonkeyPatch, wire: str, *, nbytes: int = MESSAGE_BYTES, rings: int = 1
 ) -> tuple[Figures, Calls]:
@@ -363,19 +351,19 @@ def of_switch(
 
 def test_a_set_of_a_switch_over_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     figures, counts = of_switch(monkeypatch, "frames")
-    figures.require(Figures(calls=366, others=787, waits=8, syscalls=16, copied=5_018_668), counts)
+    figures.require(Figures(calls=378, others=847, waits=8, syscalls=16, copied=5_093_932), counts)
 
 
 def test_a_set_of_a_switch_over_packet_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     figures, counts = of_switch(monkeypatch, "packet")
-    figures.require(Figures(calls=370, others=1423, waits=8, syscalls=684, copied=2_850_284), counts)
+    figures.require(Figures(calls=382, others=1483, waits=8, syscalls=684, copied=2_925_548), counts)
 
 
 def test_a_set_of_single_small_packets_of_a_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     figures, counts = of_switch(monkeypatch, "frames", nbytes=64)
-    figures.require(Figures(calls=234, others=384, waits=8, syscalls=12, copied=5176), counts)
+    figures.require(Figures(calls=234, others=392, waits=8, syscalls=12, copied=5176), counts)
 
 
 def test_a_set_of_two_rings_whose_packets_alternate_at_a_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     figures, counts = of_switch(monkeypatch, "frames", rings=2)
-    figures.require(Figures(calls=18_575, others=29_788, waits=4, syscalls=10, copied=5_077_022), counts)
+    figures.require(Figures(calls=380, others=1667, waits=4, syscalls=10, copied=5_168_364), counts)

@@ -269,7 +269,9 @@ class Accelerator:
     def _frames(self, port: PortId, blocks: Sequence[Frames], now: Instant, actions: list[Action]) -> None:
         touched: dict[int, RingState] = {}
         ingest = self._ingest
-        for frames in flow_by_flow(blocks, self._is_of_ring):
+        if len(blocks) > 1 or (blocks and len(blocks[0]) > 1):
+            blocks = flow_by_flow(blocks, self._is_of_ring)
+        for frames in blocks:
             if len(frames) == 0:
                 continue
             if len(frames) == 1:

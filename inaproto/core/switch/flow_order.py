@@ -36,8 +36,11 @@ _JOINED_ROWS_MAX: Final = 16
 _MASK: Final = np.zeros(HEADER_COLUMNS, np.uint8)
 _MASK[[*range(15), 23, *range(26, 34), 36, 37, 47, 48, 49]] = 0xFF
 _MASK[20:22] = 0x3F, 0xFF
-_ALIKE: Final = ((0, 8, "u8"), (8, 8, "u8"), (20, 4, "u4"), (26, 8, "u8"), (34, 4, "u4"), (42, 8, "u8"))
-"""Columns, as words, in which frames of one flow and opcode agree: (first, bytes, type)."""
+_MASK_BITS: Final = int.from_bytes(_MASK[:BTH_END].tobytes(), "big")
+_ALIKE: Final = np.zeros(HEADER_COLUMNS, np.uint8)
+_ALIKE[[*range(15), *range(20, 24), *range(26, 38), *range(42, 50)]] = 0xFF
+_ALIKE_BITS: Final = int.from_bytes(_ALIKE.tobytes(), "big")
+"""Columns in which frames of one flow and opcode agree, as bits of one number."""
 _IPV4: Final = bytes.fromhex("080045")
 """Ethertype, version and header length of IPv4 without options."""
 _UDP: Final = 17
@@ -50,28 +53,29 @@ def flow_by_flow(blocks: Sequence[Frames], is_of_ring: Callable[[Connection], bo
     Blocks are uint8 (n, frame_bytes). ``is_of_ring`` says whether a connection is one whose packets may pass
     others between the same two addresses.
     """
-    if len(blocks) == 1 and (len(blocks[0]) < 2 or _is_uniform(blocks[0])):
+    if _is_one_flow(blocks):
         return blocks
     parts: dict[Connection | bytes, list[Frames]] = {}
     flows: dict[bytes, Connection | bytes] = {}
-
-    def flow_of(key: bytes) -> Connection | bytes:
-        flow = flows.get(key)
-        if flow is None:
-            flow = flows[key] = _flow_of(key, is_of_ring)
-        return flow
-
     for block in blocks:
         if len(block) == 0:
             continue
-        if len(block) == 1 or _is_uniform(block):
-            key = (header_columns(block[:1]) & _MASK).tobytes()
-            parts.setdefault(flow_of(key), []).append(block)
+        one = len(block) == 1 or _is_uniform(block)
+        headers = header_columns(block[:1] if one else block)
+        keys = (headers & _MASK).view(f"V{HEADER_COLUMNS}")[:, 0].tolist()
+        for key in keys if one else dict.fromkeys(keys):
+            if key not in flows:
+                flows[key] = _flow_of(key, is_of_ring)
+        if one:
+            parts.setdefault(flows[keys[0]], []).append(block)
             continue
         rows: dict[Connection | bytes, list[int]] = {}
-        keys = (header_columns(block) & _MASK).view(f"V{HEADER_COLUMNS}")[:, 0].tolist()
         for row, key in enumerate(keys):
-            rows.setdefault(flow_of(key), []).append(row)
+            flow = flows[key]
+            if flow in rows:
+                rows[flow].append(row)
+            else:
+                rows[flow] = [row]
         for flow, its in rows.items():
             frames = block if len(rows) == 1 else block[its]
             cut = _in_sequence(frames) if isinstance(flow, tuple) else [frames]
@@ -79,15 +83,30 @@ def flow_by_flow(blocks: Sequence[Frames], is_of_ring: Callable[[Connection], bo
     return [block for flow, its in parts.items() for block in (its if len(its) == 1 else _joined(flow, its))]
 
 
+def _is_one_flow(blocks: Sequence[Frames]) -> bool:
+    """Whether there is nothing to do: surely one flow, and vectors where there can be."""
+    first, width = None, 0
+    for block in blocks:
+        n, length = block.shape
+        if n == 0 or length < BTH_END or (n > 1 and not _is_uniform(block)):
+            return False
+        if n == 1 and length == width:
+            return False  # perhaps a vector with its neighbour
+        key = int.from_bytes(block[0, :BTH_END].tobytes(), "big") & _MASK_BITS
+        if key != first and first is not None:
+            return False
+        first, width = key, length
+    return True
+
+
 def _is_uniform(block: Frames) -> bool:
     """Whether all frames are surely of one flow, and have one opcode: no means maybe."""
-    if block.shape[1] < BTH_END:
+    if block.shape[1] < HEADER_COLUMNS:
         return False
-    for column, width, kind in _ALIKE:
-        words = block[:, column : column + width].view(kind)
-        if (words != words[0]).any():
-            return False
-    return True
+    columns = block[:, :HEADER_COLUMNS].copy()
+    words = columns.reshape(-1).view(np.uint64).reshape(len(block), -1)
+    varying = np.bitwise_or.reduce(words ^ words[0], axis=0).tobytes()
+    return not int.from_bytes(varying, "big") & _ALIKE_BITS
 
 
 def _flow_of(key: bytes, is_of_ring: Callable[[Connection], bool]) -> Connection | bytes:
