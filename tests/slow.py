@@ -38,6 +38,8 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     ),
     "daemon/test_bench_allreduce.py": ("test_every_type_is_right_over_a_bad_wire",),
     "daemon/test_bench_migration.py": (),
+    "daemon/test_bench_peers.py::test_another_inaproto_takes_turns": (),
+    "daemon/test_bench_peers.py::test_open_mpi_takes_turns_with_daemons": (),
     "daemon/test_bench_peers.py::test_gloo_takes_turns_with_daemons": (),
     "daemon/test_bench_priorities.py": (),
     "daemon/test_bench_sharing_live.py::test_jobs_share_and_are_counted": (),

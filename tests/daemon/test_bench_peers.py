@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,14 @@ def bench(tmp_path: Path, *words: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(file.read_text())
     assert found["wrong"] == 0
     return found
+
+
+def tools_with(peer: str) -> None:
+    """Ends the test with the reason where the peer cannot be had."""
+    tools = Tools(default_environment() / "bin" / "python")
+    tools.look([peer])
+    if peer in tools.lacks:
+        end_without(peer, Unsupported(peer, tools.lacks[peer]))
 
 
 def test_daemons_sum_on_shaped_links(tmp_path: Path) -> None:
@@ -50,12 +59,29 @@ def test_a_peer_that_is_not_there_leaves_the_others(tmp_path: Path) -> None:
     assert "does not load" in found["peers"]["gloo"]["why_not"]
 
 
+def test_another_inaproto_takes_turns(tmp_path: Path) -> None:
+    words = ["--hosts", "2", "--sizes", "64K", "--only", "inaproto", "--rounds", "1", "--apart"]
+    found = bench(tmp_path, *words, "--before", sys.executable)
+    assert [(row["contender"], row["path"]) for row in found["rows"]] == [
+        ("inaproto", "switch"),
+        ("before", "switch"),
+    ]
+    [ratio] = found["ratios"]
+    assert (ratio["contender"], ratio["peer"]) == ("inaproto", "before")
+    assert found["peers"]["before"]["measured"] is True
+
+
+def test_open_mpi_takes_turns_with_daemons(tmp_path: Path) -> None:
+    tools_with("mpi")
+    words = ["--hosts", "2", "--sizes", "64K,1M", "--only", "inaproto,mpi", "--rounds", "2", "--group", "2"]
+    found = bench(tmp_path, *words)
+    assert [row["contender"] for row in found["rows"]] == ["inaproto", "mpi"] * 2
+    assert found["peers"]["mpi"]["version"].startswith("Open MPI")
+
+
 def test_gloo_takes_turns_with_daemons(tmp_path: Path) -> None:
     require_namespaces()
-    tools = Tools(default_environment() / "bin" / "python")
-    tools.look(["gloo"])
-    if "gloo" in tools.lacks:
-        end_without("gloo", Unsupported("gloo", tools.lacks["gloo"]))
+    tools_with("gloo")
     picture = tmp_path / "picture.svg"
     words = ["--hosts", "2,3", "--link", "100M", "--sizes", "64K,256K", "--rounds", "2", "--loss", "0.1%"]
     found = bench(tmp_path, *words, "--group", "2", "--busy", "1", "--plot", str(picture))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
 from contextlib import suppress
 
 import pytest
 
+from inaproto.errors import Unsupported
 from inaproto_hil.rigs.links import INTERFACE, Shape, port, star
+from tests.conftest import end_without
 from tests.namespaces import Namespace, namespaces, require_namespaces
 
 FRAMES = 2000
@@ -52,3 +55,17 @@ def test_frames_are_lost_on_the_way_each_way(loss: float, is_up: bool) -> None:
                         numbers.append(int.from_bytes(receiver.recv(100)[14:18], "big"))
         assert numbers == sorted(numbers)
         assert abs((len(numbers) - 1) / FRAMES - (1 - loss)) < (0.1 if loss else 1e-9)
+
+
+def test_a_frame_is_delayed_as_it_was_said() -> None:
+    with namespaces("switch", "cables", "machine") as (switch, cables, machine):
+        try:
+            star(switch, [machine], Shape(1_000_000_000, delay_us=20_000), cables=cables)
+        except Unsupported as why:
+            end_without("netem", why)
+        with opened(machine, INTERFACE) as sender, opened(switch, port(0)) as receiver:
+            receiver.settimeout(None)
+            began = time.monotonic()
+            sender.send(frame(1))
+            receiver.recv(100)
+            assert time.monotonic() - began >= 0.02

@@ -18,6 +18,7 @@ from inaproto.daemon.settings.config import HostSettings
 from inaproto.errors import InaprotoError
 from inaproto.option_types import FiniteRange, ReportFile, path_mtu, write_report
 from inaproto_hil.bench.peers.config import (
+    BEFORE,
     BUFFER,
     CONTENDERS,
     FLOAT_BYTES,
@@ -105,7 +106,7 @@ def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -
     failures: list[str] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        takes_part = sum(tools.why_not(name, config) is None for name in config.only)
+        takes_part = sum(tools.why_not(name, config) is None for name in config.only) + bool(config.before)
         total = len(hosts) * (1 + len(config.sizes) * takes_part * (1 + config.rounds))
         bar = progress.add_task("starting", total=total)
         for count in hosts:
@@ -127,7 +128,7 @@ def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -
             "version": versions.get(name),
             "why_not": tools.why_not(name, config),
         }
-        for name in config.only
+        for name in (*config.only, *([BEFORE] if config.before else []))
     }
     return document(config=config, hosts=hosts, env=env, peers=peers, entries=entries, failures=failures)
 
@@ -162,6 +163,12 @@ def _host_default(field: str) -> Any:
     help=f"Of {', '.join(CONTENDERS)}; buffer: inaproto with memory shared with its daemon.  "
     f"[default: {','.join(ON_LINKS)} on links, else all]",
 )  # fmt: skip
+@click.option(
+    "--before",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="PATH",
+    help="Python of an environment with another inaproto, which takes its turns: what a change brings.",
+)
 @click.option(
     "--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of a row."
 )
@@ -233,6 +240,7 @@ def peers_bench(
     only: tuple[str, ...] | None,
     is_install: bool,
     tools_python: Path | None,
+    before: str | None,
     json_at: str | None,
     plot: str | None,
     **fields: Any,
@@ -259,7 +267,7 @@ def peers_bench(
         raise click.UsageError("--apart is for one machine: leave --link out")
     link = None if rate_bps is None else Shape(rate_bps, delay_us=delay_us, loss=loss)
     asked = only or (ON_ONE_MACHINE if link is None else ON_LINKS)
-    config = Config(hosts=hosts[0], only=asked, link=link, **fields)
+    config = Config(hosts=hosts[0], only=asked, link=link, before=before or "", **fields)
     tools = Tools(tools_python or default_environment() / "bin" / "python")
     console = Console(stderr=True, highlight=False)
     try:

@@ -8,9 +8,13 @@ from typing import Final
 
 from inaproto_hil.rigs.links import Shape
 
-INAPROTO, BUFFER, GLOO, MPI = "inaproto", "buffer", "gloo", "mpi"
+INAPROTO, BUFFER, BEFORE, GLOO, MPI = "inaproto", "buffer", "before", "gloo", "mpi"
 CONTENDERS: Final = (INAPROTO, BUFFER, GLOO, MPI)
+"""Who can be asked for; ``before`` is asked for by its Python."""
 OURS: Final = (INAPROTO, BUFFER)
+OTHERS: Final = (BEFORE, GLOO, MPI)
+"""What ours are compared with."""
+THROUGH_SWITCH: Final = (*OURS, BEFORE)
 POOL_BYTES: Final = 64 << 20
 """Arrays of a turn together, of one rank, if more than one fits."""
 OPERATIONS_MAX: Final = 64
@@ -47,6 +51,8 @@ class Config:
     """Ports of the daemons on links, with the interface for ``{}``."""
     host_options: tuple[str, ...] = ()
     switch_options: tuple[str, ...] = ()
+    before: str = ""
+    """Python of an environment with another inaproto."""
 
     @property
     def link_mtu(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from inaproto_hil.bench.peers.config import BUFFER, FLOAT_BYTES, GLOO, MPI, OURS, Config
+from inaproto_hil.bench.peers.config import BEFORE, BUFFER, FLOAT_BYTES, GLOO, MPI, OURS, Config
 from inaproto_hil.bench.peers.stepped import SteppedRanks
 from inaproto_hil.bench.peers.tools import Tools
 from inaproto_hil.ranks.stepping import RankPlan
@@ -75,6 +75,13 @@ class ContenderCluster(Cluster):
 class DaemonsCluster(ContenderCluster):
     """A switch daemon, and host daemons: one for each machine."""
 
+    command: Sequence[str] = ()
+    """Empty: ``inaproto`` of this environment."""
+    module: Sequence[str] = (sys.executable, "-m", "inaproto_hil.ranks.daemons")
+
+    def _daemon(self, name: str, argv: Sequence[str], *, append: bool = False) -> Child:
+        return super()._daemon(name, [*self.command, *argv[1:]] if self.command else argv, append=append)
+
     def _start(self) -> None:
         config = self.config
         count = config.hosts // config.ranks_per_daemon
@@ -106,16 +113,24 @@ class DaemonsCluster(ContenderCluster):
     def contender(self, name: str) -> Contender:
         """Of private arrays, or of one that is shared with the daemons."""
         sockets = [str(self.host_socket(n // self.config.ranks_per_daemon)) for n in range(self.config.hosts)]
-        module = [sys.executable, "-m", "inaproto_hil.ranks.daemons"]
 
         def start(plan: RankPlan) -> list[Child]:
             return [
-                self.rank(f"{name}{rank}", [*module, str(rank), plan.encode()])
+                self.rank(f"{name}{rank}", [*self.module, str(rank), plan.encode()])
                 for rank in range(self.config.hosts)
             ]
 
         ranks = self.stepped(name, start, job=name, sockets=sockets, buffer=name == BUFFER)
         return Contender(name, ranks, self.daemons, self.retransmits)
+
+
+class BeforeCluster(DaemonsCluster):
+    """The same of another inaproto."""
+
+    def __init__(self, config: Config, switch: Namespace | None, machines: Sequence[Namespace]) -> None:
+        super().__init__(config, switch, machines)
+        self.command = [str(Path(config.before).with_name("inaproto"))]
+        self.module = [config.before, "-P", str(OUTSIDE), "inaproto_hil.ranks.daemons"]
 
 
 class GlooCluster(ContenderCluster):
@@ -166,6 +181,9 @@ def open_contenders(config: Config, tools: Tools, stack: ExitStack) -> list[Cont
     if ours:
         daemons = stack.enter_context(DaemonsCluster(config, *_machines(config, stack, is_bridge=False)))
         found += [daemons.contender(name) for name in ours]
+    if config.before:
+        before = stack.enter_context(BeforeCluster(config, *_machines(config, stack, is_bridge=False)))
+        found.append(before.contender(BEFORE))
     if GLOO in config.only and tools.why_not(GLOO, config) is None:
         gloo = stack.enter_context(GlooCluster(config, *_machines(config, stack, is_bridge=True)))
         found.append(gloo.contender(tools))

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from inaproto_hil.bench.allreduce.link_traffic import Volume
 from inaproto_hil.bench.comparison import Ratio
-from inaproto_hil.bench.peers.config import FLOAT_BYTES, GLOO, MPI, OURS, Config
+from inaproto_hil.bench.peers.config import FLOAT_BYTES, OTHERS, OURS, THROUGH_SWITCH, Config
 from inaproto_hil.bench.report import Row, bounds
 
 VERSION: Final = 1
@@ -75,7 +75,7 @@ def entry_of(config: Config, name: str, size: int, turns: Sequence[TurnResult], 
         row,
         tuple(turns),
         sum(resent) if len(resent) == len(turns) else None,
-        _packets(config, size, turns) if name in OURS and config.ranks_per_daemon == 1 else None,
+        _packets(config, size, turns) if name in THROUGH_SWITCH and config.ranks_per_daemon == 1 else None,
     )
 
 
@@ -114,7 +114,7 @@ def bound(config: Config, contender: str) -> float | None:
     if config.link is None:
         return None
     found = bounds(mtu=config.mtu, ranks=config.hosts)
-    return 100 * found["ina" if contender in OURS else "ring"]
+    return 100 * found["ina" if contender in THROUGH_SWITCH else "ring"]
 
 
 def ratios(entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -124,7 +124,7 @@ def ratios(entries: Sequence[Entry]) -> list[dict[str, Any]]:
         if ours.row.asked not in OURS:
             continue
         for theirs in entries:
-            if theirs.row.asked in (GLOO, MPI) and theirs.key == ours.key:
+            if theirs.row.asked in OTHERS and theirs.key == ours.key:
                 ratio = Ratio(ours.row, theirs.row).as_dict()
                 ratio["peer"], ratio["contender"] = ratio.pop("path"), ratio.pop("to")
                 found.append({"hosts": ours.row.ranks, **ratio})

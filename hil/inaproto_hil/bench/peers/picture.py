@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from inaproto_controller.pictures.looks import COLOURS, PALE
 from inaproto_controller.pictures.plot_look import LOOK
-from inaproto_hil.bench.peers.config import CONTENDERS
 from inaproto_hil.bench.peers.table import NAMES, heading, size_said
 
 
@@ -36,7 +35,7 @@ def _panel(axes: Any, report: Mapping[str, Any], hosts: int) -> None:
     rows = [row for row in report["rows"] if row["hosts"] == hosts and row["algbw"] is not None]
     sizes = sorted({row["size"] for row in rows})
     rate = report["line_rate_bps"]
-    for nth, name in enumerate(CONTENDERS):
+    for nth, name in enumerate(NAMES):
         mine = sorted((row for row in rows if row["contender"] == name), key=lambda row: int(row["size"]))
         if not mine:
             continue

@@ -8,9 +8,15 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from inaproto_hil.bench.peers.config import BUFFER, GLOO, INAPROTO, MPI
+from inaproto_hil.bench.peers.config import BEFORE, BUFFER, GLOO, INAPROTO, MPI, OTHERS
 
-NAMES: Final = {INAPROTO: "inaproto", BUFFER: "inaproto, buffer", GLOO: "gloo", MPI: "Open MPI"}
+NAMES: Final = {
+    INAPROTO: "inaproto",
+    BUFFER: "inaproto, buffer",
+    BEFORE: "before",
+    GLOO: "gloo",
+    MPI: "Open MPI",
+}
 """What tables and pictures call them."""
 
 
@@ -38,7 +44,7 @@ def table(report: Mapping[str, Any]) -> Table:
         "bound",
         "CPU\ns/GB",
     ]
-    peers = [name for name in (GLOO, MPI) if any(ratio["peer"] == name for ratio in report["ratios"])]
+    peers = [name for name in OTHERS if any(ratio["peer"] == name for ratio in report["ratios"])]
     columns += ["again", *[f"x {NAMES[name]}".replace(" ", "\n") for name in peers], "wrong"]
     for column in columns:
         found.add_column(column, justify="left" if column == "who" else "right", no_wrap=True)
