@@ -108,7 +108,8 @@ def look_at_pause(interface: str, text: str) -> Finding:
 def packet_ports(site: Site) -> list[str]:
     """Interfaces that are ports of a switch daemon here."""
     names = (str(port.get("name", "")) for switch in site.switches for port in switch.get("ports", ()))
-    return list(dict.fromkeys(name.removeprefix("packet:") for name in names if name.startswith("packet:")))
+    parts = (name.partition(":") for name in names)
+    return list(dict.fromkeys(interface for kind, _, interface in parts if kind in ("packet", "xdp")))
 
 
 def _look_at_offloads(site: Site) -> Iterator[Finding]:

@@ -25,8 +25,11 @@ IGNORE_OUTGOING: Final = 23
 class Bench:
     """Hosts 0 and 1 have interfaces ``eth0``, the switch ``sw0`` and ``sw1``."""
 
-    def __init__(self, directory: Path, switch: Namespace, hosts: Sequence[Namespace], mtu: int) -> None:
+    def __init__(
+        self, directory: Path, switch: Namespace, hosts: Sequence[Namespace], mtu: int, adapter: str
+    ) -> None:
         self.directory = directory
+        self.adapter = adapter
         self.switch = switch
         self.hosts = hosts
         self.ips = [f"10.9.0.{i + 1}" for i in range(len(hosts))]
@@ -48,7 +51,7 @@ class Bench:
 
     def start_switch(self, *arguments: str, only: str = "") -> Daemon:
         """With all its ports attached."""
-        ports = [word for i in range(len(self.hosts)) for word in ("--port", f"packet:sw{i}")]
+        ports = [word for i in range(len(self.hosts)) for word in ("--port", f"{self.adapter}:sw{i}")]
         options = ("--dir", str(self.directory), *ports, *arguments)
         switch = self.daemon(self.switch, "switch", *options, only=only)
         assert switch.ready_line.startswith("ready"), switch.process.communicate(timeout=DEADLINE_S)
@@ -112,10 +115,11 @@ def received_frame(sock: socket.socket) -> bytes:
 
 
 @contextmanager
-def bench(directory: Path, *, mtu: int = 1500, hosts: int = 2) -> Iterator[Bench]:
+def bench(directory: Path, *, mtu: int = 1500, hosts: int = 2, adapter: str = "packet") -> Iterator[Bench]:
+    """``adapter``: of the daemons' ports."""
     titles = ["switch", *(f"host {i}" for i in range(hosts))]
     with namespaces(*titles) as (switch, *others):
-        made = Bench(directory, switch, others, mtu)
+        made = Bench(directory, switch, others, mtu, adapter)
         try:
             yield made
         finally:

@@ -22,7 +22,7 @@ from scapy.layers.l2 import Dot1Q, Ether
 from inaproto.wire.roce import Bth, Opcode, RocePacket
 from tests.clusters.machines import Bench, bench, received_frame
 from tests.daemon.test_cli_daemons import DEADLINE_S
-from tests.namespaces import Namespace, require_namespaces
+from tests.namespaces import Namespace, require_namespaces, require_xdp
 
 TRANSFER_BYTES = 8 << 20
 
@@ -30,6 +30,14 @@ TRANSFER_BYTES = 8 << 20
 @pytest.fixture(autouse=True)
 def _where_namespaces_are() -> None:
     require_namespaces()
+
+
+@pytest.fixture(params=["packet", "xdp"])
+def adapter(request: pytest.FixtureRequest) -> str:
+    """Of the switch's ports."""
+    if request.param == "xdp":
+        require_xdp()
+    return str(request.param)
 
 
 def open_socket(where: Namespace, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
@@ -97,18 +105,20 @@ def checksum_errors(where: Namespace) -> int:
     return errors
 
 
-def test_kernels_reach_each_other_through_it(runtime_dir: Path) -> None:
-    with bench(runtime_dir) as found:
+def test_kernels_reach_each_other_through_it(runtime_dir: Path, adapter: str) -> None:
+    with bench(runtime_dir, adapter=adapter) as found:
         found.start_switch()
         ping(found)
         assert "REACHABLE" in found.hosts[0].ip("neigh", "show", found.ips[1])
         names = [port["name"] for port in found.status()["switch"]["ports"]]
-        assert names == ["packet:sw0", "packet:sw1"]
+        assert names == [f"{adapter}:sw0", f"{adapter}:sw1"]
 
 
-@pytest.mark.parametrize("mtu", [1500, 9000])
-def test_tcp_of_several_mebibytes_both_ways_with_offloads(runtime_dir: Path, mtu: int) -> None:
-    with bench(runtime_dir, mtu=mtu) as found:
+@pytest.mark.parametrize(
+    ("adapter", "mtu"), [("packet", 1500), ("packet", 9000), ("xdp", 1500)], indirect=["adapter"]
+)
+def test_tcp_of_several_mebibytes_both_ways_with_offloads(runtime_dir: Path, adapter: str, mtu: int) -> None:
+    with bench(runtime_dir, mtu=mtu, adapter=adapter) as found:
         witness = found.raw(found.switch, "sw0", vnet=True)
         found.start_switch()
         transfer(found, np.random.default_rng(1).bytes(TRANSFER_BYTES))
@@ -159,7 +169,7 @@ def between(found: Bench, frames: list[bytes]) -> list[bytes]:
     return got
 
 
-def test_tagged_frames_keep_their_tags(runtime_dir: Path) -> None:
+def test_tagged_frames_keep_their_tags(runtime_dir: Path, adapter: str) -> None:
     inner: Any = IP(src="10.7.0.1", dst="10.7.0.2") / UDP(sport=9, dport=9) / (b"tagged" * 9)
     ether = Ether(src="02:00:00:00:07:01", dst="02:00:00:00:07:02")
     frames = [
@@ -173,7 +183,7 @@ def test_tagged_frames_keep_their_tags(runtime_dir: Path) -> None:
             / inner
         ),
     ]
-    with bench(runtime_dir) as found:
+    with bench(runtime_dir, adapter=adapter) as found:
         found.start_switch()
         assert between(found, frames) == frames
 
@@ -191,7 +201,7 @@ def plain_roce(opcode: Opcode, psn: int, payload: bytes) -> bytes:
     ).encode_frame()
 
 
-def test_plain_roce_is_not_touched(runtime_dir: Path) -> None:
+def test_plain_roce_is_not_touched(runtime_dir: Path, adapter: str) -> None:
     """Byte for byte, wrong ICRCs and missing UDP checksums included: it is of no ring."""
     rng = np.random.default_rng(3)
     opcodes = (Opcode.RC_SEND_FIRST, Opcode.RC_SEND_MIDDLE, Opcode.RC_SEND_LAST, Opcode.RC_SEND_ONLY)
@@ -201,7 +211,7 @@ def test_plain_roce_is_not_touched(runtime_dir: Path) -> None:
     ]
     frames += [frame[:-1] + bytes([frame[-1] ^ 0xFF]) for frame in frames[:4]]
     assert Ether(frames[0]).haslayer(BTH)
-    with bench(runtime_dir) as found:
+    with bench(runtime_dir, adapter=adapter) as found:
         found.start_switch()
         assert between(found, frames) == frames
 

@@ -21,7 +21,7 @@ from tests.clusters.machines import Bench, bench
 from tests.daemon.test_allreduce_end_to_end import draw, reduce_all
 from tests.daemon.test_cli_daemons import DEADLINE_S, Daemon
 from tests.daemon.test_real_links import checksum_errors, open_socket, ping
-from tests.namespaces import Namespace, join, require_namespaces
+from tests.namespaces import Namespace, join, require_namespaces, require_xdp
 
 Array = NDArray[Any]
 ELEMENTS = 200_000
@@ -36,7 +36,7 @@ def start_hosts(found: Bench, *options: str) -> list[Daemon]:
     """Softnics with addresses of their own, which the kernels at the same links do not have."""
     hosts = []
     for i, where in enumerate(found.hosts):
-        link = ("--dir", str(found.directory), "--port", "packet:eth0", *options)
+        link = ("--dir", str(found.directory), "--port", f"{found.adapter}:eth0", *options)
         host = found.daemon(where, "host", "--name", f"h{i}", "--ip", f"10.5.0.{i + 1}", *link)
         assert host.ready_line.startswith("ready")
         hosts.append(host)
@@ -71,9 +71,12 @@ def inputs(size: int, seed: int) -> Sequence[Array]:
     return [draw(np.dtype(np.float32), (ELEMENTS,), (rank, seed)) for rank in range(size)]
 
 
+@pytest.mark.parametrize("adapter", ["packet", "xdp"])
 @pytest.mark.parametrize("weather", ["", "drop=0.01,duplicate=0.01,reorder=0.01,corrupt=0.001"])
-async def test_the_switch_sums_for_softnics_on_links(runtime_dir: Path, weather: str) -> None:
-    with bench(runtime_dir, hosts=3) as found, trio.fail_after(2 * DEADLINE_S):
+async def test_the_switch_sums_for_softnics_on_links(runtime_dir: Path, weather: str, adapter: str) -> None:
+    if adapter == "xdp":
+        require_xdp()
+    with bench(runtime_dir, hosts=3, adapter=adapter) as found, trio.fail_after(2 * DEADLINE_S):
         found.start_switch(*(("--weather", weather) if weather else ()))
         start_hosts(found)
         async with joined(found) as comms:

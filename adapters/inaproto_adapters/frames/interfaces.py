@@ -32,7 +32,9 @@ _SIOCGIFMTU: Final = 0x8921
 _SIOCGIFHWADDR: Final = 0x8927
 _SIOCGIFINDEX: Final = 0x8933
 _SIOCETHTOOL: Final = 0x8946
+_ETHTOOL_GDRVINFO: Final = 0x03
 _ETHTOOL_GFLAGS: Final = 0x25
+_ETHTOOL_GCHANNELS: Final = 0x3C
 _ETH_FLAG_LRO: Final = 1 << 15
 _ARPHRD_ETHER: Final = 1
 _RTMGRP_LINK: Final = 1
@@ -121,14 +123,33 @@ def set_up(name: str) -> None:
 
 def merges_in_hardware(name: str) -> bool:
     """Whether large receive offload is on: what it merged cannot be taken apart again."""
-    answer = array("I", [_ETHTOOL_GFLAGS, 0])
+    answer = _ask_driver(name, _ETHTOOL_GFLAGS, 1)
+    # A driver without such settings has no such offload.
+    return answer is not None and bool(answer[1] & _ETH_FLAG_LRO)
+
+
+def receive_queues(name: str) -> int:
+    """How many queues the interface receives by; 1 where its driver does not tell."""
+    answer = _ask_driver(name, _ETHTOOL_GCHANNELS, 8)
+    return 1 if answer is None else max(1, answer[5] + answer[8])
+
+
+def has_device(name: str) -> bool:
+    """Whether hardware is behind it, or what a virtual machine takes for hardware; veth has none."""
+    answer = _ask_driver(name, _ETHTOOL_GDRVINFO, 48)
+    return answer is not None and bool(answer.tobytes()[100:132].strip(b"\0"))
+
+
+def _ask_driver(name: str, command: int, words: int) -> array[int] | None:
+    """The ethtool structure of ``command`` and ``words`` 32-bit words; None if the driver has none."""
+    answer = array("I", [command, *[0] * words])
     address, _ = answer.buffer_info()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
         try:
             fcntl.ioctl(asking, _SIOCETHTOOL, _ifreq(name, struct.pack("=Q", address)))
-        except OSError:  # a driver without such settings has no such offload
-            return False
-    return bool(answer[1] & _ETH_FLAG_LRO)
+        except OSError:
+            return None
+    return answer
 
 
 def require_name(name: str) -> None:
@@ -171,14 +192,15 @@ def no_such_interface(name: str) -> str:
     return f"there is no interface {name!r}; those that exist: {', '.join(interface_names()) or 'none'}"
 
 
-def lacks_capability(what: str, capability: str) -> Unsupported:
-    """``what`` needs a capability that the process has not."""
+def lacks_capability(what: str, *capabilities: str) -> Unsupported:
+    """``what`` needs capabilities of which the process lacks one."""
     # Capabilities of a file are those of the interpreter here: the command itself is a script.
     interpreter = os.path.realpath(sys.executable)
+    ambient, of_file = " ".join(capabilities), ",".join(capabilities).lower()
     return Unsupported(
         what,
-        f"it takes {capability}. For a systemd unit: AmbientCapabilities={capability} (deploy/README.md); "
-        f"by hand: run it as root, or once: setcap {capability.lower()}+ep {interpreter}",
+        f"it takes {' and '.join(capabilities)}. For a systemd unit: AmbientCapabilities={ambient} "
+        f"(deploy/README.md); by hand: run it as root, or once: setcap {of_file}+ep {interpreter}",
     )
 
 

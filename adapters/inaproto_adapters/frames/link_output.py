@@ -1,7 +1,7 @@
 """Output towards an interface: a system call per frame, and a bounded queue for what the kernel cannot take.
 
 The kernel's own batches (``sendmmsg``, a transmit ring) were measured to gain 1.0 to 1.3 times, and were not
-worth their weight.
+worth their weight; AF_XDP has an output of its own (``xdp``).
 
 Invariants: frames leave in the order in which they came; each one leaves, waits, or is counted under a rule.
 """
@@ -109,6 +109,10 @@ class LinkOutput:
         self.bytes = 0
         self._work.unpark_all()
 
+    def refused(self, error: OSError, frames: int) -> None:
+        """Count frames that the kernel did not take, and will not."""
+        self._counters.drop(_RULES.get(error.errno or 0, f"refused: {error.strerror}"), frames)
+
     def _send(self, frames: Frames) -> tuple[int, int]:
         """How many are dealt with, and how many of them have left; the rest is for later."""
         write, left = self._write, 0
@@ -121,7 +125,7 @@ class LinkOutput:
                     self._wait_writable = error.errno == errno.EAGAIN
                     done = i
                     break
-                self._counters.drop(_RULES.get(error.errno or 0, f"refused: {error.strerror}"))
+                self.refused(error, 1)
             else:
                 left += 1
         self._counters.frames_out += left

@@ -80,9 +80,11 @@ class PacketConfig:
 class PacketPort:
     """:class:`inaproto.ports.FramePort` on the interface that ``interface`` describes; made by a link."""
 
+    adapter = "packet"
+
     def __init__(self, interface: Interface, config: PacketConfig) -> None:
         """Raises ``OSError``."""
-        self.name = f"packet:{interface.name}"
+        self.name = f"{self.adapter}:{interface.name}"
         self._index = interface.index
         self._mtu = interface.mtu
         self._config = config
@@ -113,7 +115,7 @@ class PacketPort:
 
     def __repr__(self) -> str:
         state = f"closed: {self._closed}" if self._closed else f"{self._output.bytes} bytes queued"
-        return f"<PacketPort {self.name}, {state}>"
+        return f"<{type(self).__name__} {self.name}, {state}>"
 
     def _promiscuous(self) -> bytes:
         return struct.pack("=iHH8s", self._index, _MR_PROMISC, 0, b"")
@@ -121,7 +123,7 @@ class PacketPort:
     @property
     def capabilities(self) -> FramePortCapabilities:
         longest = min(FRAME_BYTES_MAX, self._mtu + ETHERNET_HEADER_BYTES)
-        return FramePortCapabilities("packet", longest, lossless=False)
+        return FramePortCapabilities(self.adapter, longest, lossless=False)
 
     @property
     def counters(self) -> PortCounters:
@@ -268,10 +270,14 @@ class PacketLink:
             found = look_at(self.interface)
             trouble = no_such_interface(self.interface) if found is None else found.trouble
             if found is not None and trouble is None:
-                return PacketPort(found, self.config)
+                return self.open_port(found)
         except OSError as error:
             trouble = f"{error.strerror}"
         raise FabricError("attach", self.name, "opening its port", trouble or "", retryable=True)
+
+    def open_port(self, found: Interface) -> PacketPort:
+        """Raises ``OSError``."""
+        return PacketPort(found, self.config)
 
     async def wait_usable(self) -> None:
         """See ``Link.wait_usable``."""

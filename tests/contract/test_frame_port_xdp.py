@@ -1,0 +1,231 @@
+"""The frame port contract on AF_XDP at both ends of a cable: frames of noise, which come by the packet
+socket, and RoCE packets, which come by the memory.
+
+What else is asked of the memory: that chunks come back, that runs are views, what is refused and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from inaproto.errors import ConfigError, FabricError, Unsupported
+from inaproto.ports import Link, PortClosed, load_adapter
+from inaproto.units import Frames
+from inaproto_adapters.frames import XdpPort, open_packet_link, open_xdp_link
+from tests.contract import frame_port_contract
+from tests.contract.frame_port_contract import FramePortContract, Pair, as_bytes, collect, numbered
+from tests.namespaces import Namespace, join, namespaces, require_namespaces, require_xdp
+
+MTU = 3822
+RING_BYTES = 64 << 20
+"""The contract sends some thousand frames before it receives one."""
+QUEUE_BYTES = 16 << 20
+ROCE_AT = 42
+
+
+@pytest.fixture(autouse=True)
+def _where_namespaces_and_xdp_are() -> None:
+    require_namespaces()
+    require_xdp()
+
+
+def dressed(first: int, n: int, length: int) -> Frames:
+    """As ``numbered``, as RoCE packets; too short ones are noise."""
+    frames = numbered(first, n, length)
+    if length >= ROCE_AT:
+        frames[:, 12:15] = (8, 0, 0x45)
+        frames[:, 23] = 17
+        frames[:, 36:38] = (4791 >> 8, 4791 & 255)
+        frames[:, 40:42] = 0
+    return frames
+
+
+async def attached(interface: str, **limits: int) -> XdpPort:
+    link = open_xdp_link(interface, **limits)
+    link.require()
+    await link.wait_usable()
+    port = await link.attach()
+    assert isinstance(port, XdpPort)
+    return port
+
+
+class _Cable(FramePortContract):
+    @asynccontextmanager
+    async def pair(self, queue_bytes_max: int) -> AsyncIterator[Pair]:
+        with namespaces("cable") as (here,), here.entered():
+            join(here, "left", here, "right", mtu=MTU)
+            limits = {"queue_bytes_max": queue_bytes_max, "ring_bytes": RING_BYTES, "chunks": 8192}
+            left = await attached("left", **limits)
+            right = await attached("right", **limits)
+            yield left, right
+            await left.aclose()
+            await right.aclose()
+
+    async def test_capabilities_say_jumbo(self) -> None:
+        async with self.running() as (left, right):
+            for port in (left, right):
+                assert port.capabilities.name == "xdp"
+                assert port.capabilities.frame_bytes_max == MTU + 14
+
+    async def test_frames_of_any_length_arrive_whole_and_in_order(self) -> None:
+        rng = np.random.default_rng(1)
+        make = frame_port_contract.numbered
+        lengths = [62, 63, MTU + 14, *rng.integers(62, MTU + 15, 300).tolist()]
+        sent = [make(i, 1, length) for i, length in enumerate(lengths)]
+        async with self.running() as (left, right):
+            for frame in sent:
+                assert left.send_nowait(frame) == 1
+            assert await collect(right, len(sent)) == as_bytes(sent)
+
+    async def test_batches_and_single_frames_keep_their_order(self) -> None:
+        make = frame_port_contract.numbered
+        blocks, first = [], 0
+        for n, length in [(1, 1098), (166, 1082), (1, 1086), (3, 62), (1, 62), (400, 64), (2, 3000)] * 5:
+            blocks.append(make(first, n, length))
+            first += n
+        async with self.running() as (left, right):
+            for block in blocks:
+                assert left.send_nowait(block) == len(block)
+            assert await collect(right, first) == as_bytes(blocks)
+
+
+class TestNoiseOnACable(_Cable):
+    pass
+
+
+class TestRoceOnACable(_Cable):
+    @pytest.fixture(autouse=True)
+    def _roce(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(frame_port_contract, "numbered", dressed)
+
+
+@pytest.fixture
+def here() -> Iterator[Namespace]:
+    with namespaces("here") as (made,), made.entered():
+        join(made, "left", made, "right")
+        yield made
+
+
+@asynccontextmanager
+async def two_ports() -> AsyncIterator[tuple[XdpPort, XdpPort]]:
+    left, right = await attached("left"), await attached("right")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(left.run)
+        nursery.start_soon(right.run)
+        yield left, right
+        await left.aclose()
+        await right.aclose()
+
+
+async def test_memory_goes_round_many_times(here: Namespace) -> None:
+    async with two_ports() as (left, right):
+        for first in range(0, 100 * 168, 168):
+            frames = dressed(first, 168, 1082)
+            assert left.send_nowait(frames) == 168
+            assert await collect(right, 168) == as_bytes([frames])
+        assert left.counters.drops == right.counters.drops == {}
+
+
+async def test_a_message_is_one_view_of_the_memory(here: Namespace) -> None:
+    async with two_ports() as (left, right):
+        for length in (1098, 1082, 1086):
+            left.send_nowait(dressed(0, 168, length))
+            await wait_all_tasks_blocked()
+            (block,) = await right.receive()
+            assert block.shape == (168, length)
+            assert block.strides == (2048, 1)
+
+
+async def test_packets_for_the_interface_itself_stay_its_own(here: Namespace) -> None:
+    """The machine's own RoCE stack goes on; the port sees copies, as a packet port does."""
+    async with two_ports() as (left, right):
+        frames = dressed(0, 1, 100)
+        own = next(word for word in here.ip("-o", "link", "show", "right").split() if word.count(":") == 5)
+        frames[:, :6] = np.frombuffer(bytes.fromhex(own.replace(":", "")), np.uint8)
+        with trio.socket.socket(trio.socket.AF_PACKET, trio.socket.SOCK_RAW) as kernel:
+            await kernel.bind(("right", 3))
+            left.send_nowait(frames)
+            with trio.fail_after(60):
+                assert await kernel.recv(2048) == frames[0].tobytes()
+        assert await collect(right, 1) == as_bytes([frames])
+
+
+async def test_frames_that_find_no_chunk_are_counted(here: Namespace) -> None:
+    async with two_ports() as (left, right):
+        for first in range(0, 8192, 512):
+            left.send_nowait(dressed(first, 512, 100))
+            await wait_all_tasks_blocked()
+        drops = right.counters.drops
+        assert drops["receive ring full"] >= 8192 - 2048 - 512
+        got = await collect(right, 8192 - sum(drops.values()) - sum(left.counters.drops.values()))
+        assert got[0] == dressed(0, 512, 100)[0].tobytes()
+
+
+async def test_an_end_of_the_process_leaves_the_interface_as_it_was(here: Namespace) -> None:
+    async with two_ports() as (left, _):
+        assert "xdpgeneric" in here.ip("link", "show", "left")
+        with pytest.raises(FabricError, match="another XDP program"):
+            await open_xdp_link("left").attach()
+        await left.aclose()
+        assert "xdp" not in here.ip("link", "show", "left")
+
+
+async def test_an_interface_that_goes_down_closes_the_port_and_can_be_attached_again(here: Namespace) -> None:
+    async with two_ports() as (left, _):
+        here.ip("link", "set", "left", "down")
+        with pytest.raises(PortClosed, match="left is down"):
+            await collect(left, 1 << 30)
+        here.ip("link", "set", "left", "up")
+        again = await attached("left")
+        await again.aclose()
+
+
+async def test_another_mtu_closes_the_port(here: Namespace) -> None:
+    async with two_ports() as (left, _):
+        here.ip("link", "set", "left", "mtu", "3000")
+        with pytest.raises(PortClosed, match="is 3000 now"):
+            await collect(left, 1 << 30)
+
+
+async def test_an_interface_whose_frames_fit_no_chunk_is_refused(here: Namespace) -> None:
+    here.ip("link", "set", "left", "mtu", "9000")
+    with pytest.raises(Unsupported, match=r"mtu 3822 .*or use packet:left"):
+        open_xdp_link("left").require()
+    with pytest.raises(FabricError, match="MTU 9000"):
+        await open_xdp_link("left").attach()
+
+
+def test_an_interface_with_many_queues_is_refused(here: Namespace) -> None:
+    here.ip(
+        "link", "add", "many", "numrxqueues", "16", "numtxqueues", "16", "type", "veth", "peer", "name", "far"
+    )
+    with pytest.raises(Unsupported, match="ethtool -L many combined 8"):
+        open_xdp_link("many").require()
+
+
+def test_what_is_no_interface_is_refused(here: Namespace) -> None:
+    link: Link = load_adapter("xdp").open("nowhere")
+    assert link.name == "xdp:nowhere"
+    with pytest.raises(ConfigError, match="those that exist: left, lo, right"):
+        link.require()
+    with pytest.raises(ConfigError, match="no name of a network interface"):
+        open_xdp_link("a/b")
+
+
+async def test_a_packet_port_at_the_far_side_sees_what_is_sent(here: Namespace) -> None:
+    link = open_packet_link("right")
+    await link.wait_usable()
+    left, right = await attached("left"), await link.attach()
+    frames = dressed(5, 40, 900)
+    left.send_nowait(frames)
+    assert await collect(right, 40) == as_bytes([frames])
+    right.send_nowait(frames)
+    assert await collect(left, 40) == as_bytes([frames])
+    await left.aclose()
+    await right.aclose()
