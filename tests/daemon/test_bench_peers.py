@@ -16,10 +16,10 @@ from tests.conftest import end_without
 from tests.namespaces import require_namespaces
 
 
-def bench(tmp_path: Path, *words: str) -> dict[str, Any]:
+def bench(tmp_path: Path, *words: str, code: int = 0) -> dict[str, Any]:
     file = tmp_path / "report.json"
     done = CliRunner().invoke(peers_bench, [*words, "--turn", "0", "--json", str(file)])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == code, done.output
     found: dict[str, Any] = json.loads(file.read_text())
     assert found["wrong"] == 0
     return found
@@ -57,6 +57,16 @@ def test_a_peer_that_is_not_there_leaves_the_others(tmp_path: Path) -> None:
     assert found["peers"]["buffer"]["measured"] is True
     assert found["peers"]["gloo"]["measured"] is False
     assert "does not load" in found["peers"]["gloo"]["why_not"]
+
+
+def test_what_fails_is_told(tmp_path: Path) -> None:
+    picture = tmp_path / "picture.svg"
+    words = ["--hosts", "2", "--sizes", "64K", "--only", "inaproto", "--plot", str(picture)]
+    found = bench(tmp_path, *words, "--host-option", "--nonsense", code=1)
+    assert found["rows"] == []
+    assert "2 hosts: h0 ended with status 2 before it was ready" in found["failures"][0]
+    assert found["peers"]["inaproto"]["measured"] is False
+    assert "<svg" in picture.read_text()
 
 
 def test_another_inaproto_takes_turns(tmp_path: Path) -> None:

@@ -159,6 +159,7 @@ def test_the_picture_has_a_panel_for_each_number_of_hosts_and_no_row_that_is_wro
     eight = replace(LINKS, hosts=8)
     told = report(entry("inaproto", 0.05, 0.04), entry("gloo", 0.06, 0.07))
     told["rows"] += report(entry("inaproto", 0.05, 0.04, config=eight), config=eight)["rows"]
+    told["config"]["hosts"] = [4, 8]
     picture = drawing(told)
     assert "<svg" in picture
     assert picture == drawing(json.loads(json.dumps(told)))

@@ -16,15 +16,15 @@ from inaproto_hil.bench.peers.table import NAMES, heading, size_said
 
 def drawing(report: Mapping[str, Any]) -> str:
     """An SVG file. Points are medians over rounds, lines reach from the least to the most, dotted: bounds."""
-    hosts = sorted({row["hosts"] for row in report["rows"]})
+    hosts = sorted(set(report["config"]["hosts"]))
     with mpl.rc_context(LOOK):
-        figure = Figure(figsize=(1.0 + 3.6 * len(hosts), 4.0), layout="constrained")
+        figure = Figure(figsize=(1.0 + 4.0 * len(hosts), 4.0), layout="constrained")
         panels = figure.subplots(1, len(hosts), sharey=True, squeeze=False)[0]
         for axes, count in zip(panels, hosts, strict=True):
             _panel(axes, report, count)
         panels[0].set_ylabel("% of line" if report["line_rate_bps"] else "MB/s of vector")
-        if panels[0].get_legend_handles_labels()[0]:
-            panels[0].legend(frameon=False)
+        lines, names = panels[0].get_legend_handles_labels()
+        figure.legend(lines, names, loc="outside lower center", ncols=len(NAMES), frameon=False)
         figure.suptitle("\n".join(heading(report)), fontsize=7, x=0.01, ha="left")
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
@@ -51,6 +51,7 @@ def _panel(axes: Any, report: Mapping[str, Any], hosts: int) -> None:
             axes.axhline(mine[0]["pct_bound"], color=COLOURS[nth], linewidth=0.8, linestyle=":")
     axes.set_title(f"{hosts} hosts")
     axes.set_xticks(range(len(sizes)), [size_said(size) for size in sizes])
+    axes.set_xlabel("bytes of vector; dotted: bounds" if rate else "bytes of vector")
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", color=PALE, linewidth=0.5)
 

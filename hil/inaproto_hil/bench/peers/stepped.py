@@ -8,6 +8,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,9 +29,16 @@ class _Rank:
         self.answers: deque[dict[str, Any]] = deque()
         self._partial = b""
 
+    def send(self, line: bytes) -> None:
+        """Of one that is gone :meth:`receive` tells."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.sendall(line)
+
     def receive(self) -> bool:
         """Whether it is still there."""
-        data = self.connection.recv(RECEIVE_BYTES)
+        data = b""
+        with suppress(ConnectionResetError):
+            data = self.connection.recv(RECEIVE_BYTES)
         *lines, self._partial = (self._partial + data).split(b"\n")
         self.answers.extend(json.loads(line) for line in lines)
         return bool(data)
@@ -76,7 +84,7 @@ class SteppedRanks:
         """Say it to all ranks; what each answers, in their order."""
         line = json.dumps([word, fields]).encode() + b"\n"
         for rank in self._ranks:
-            rank.connection.sendall(line)
+            rank.send(line)
         deadline = time.monotonic() + timeout_s + CHECK_S
         with selectors.DefaultSelector() as selector:
             for rank in self._ranks:

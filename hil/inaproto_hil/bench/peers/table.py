@@ -85,6 +85,7 @@ def heading(report: Mapping[str, Any]) -> list[str]:
     busy = f", {config['busy']} busy loops beside" if config["busy"] else ""
     load = " then ".join(f"{one[0]:.1f}" for one in (env["load"], env["load_after"]))
     messages = f"window {config['window']} x {config['message_packets']} packets of {config['mtu']} B"
+    messages += f", timer {config['transport_timeout']}"
     return [
         f"# {where}{busy}; {messages}; medians of {config['rounds']} rounds",
         f"# {env['cpu']}, {env['cores_usable']} cores, kernel {env['kernel']}, load {load}",
