@@ -1,6 +1,8 @@
 """Trio shell of the softnic engine: implements ``inaproto.ports.Nic`` over any ``FramePort``.
 
 Two tasks own the engine: one takes in what the port receives, one sleeps until the engine's deadline.
+A timer is served only after what has come meanwhile: an ACK that waits in the port shows that nothing is
+lost.
 Both, and the synchronous verbs, end in ``_settle``, which hands output to the port without waiting,
 moves the deadline and wakes whoever waits for completions. What the port cannot take is lost as on a
 wire, counted as ``output_lost``, and comes again by go-back-N.
@@ -36,6 +38,8 @@ from inaproto.units import US, Instant, S
 
 OVERHEAD_BYTES_MAX: Final = 14 + 20 + 8 + 12 + 16 + 4 + 4
 """Ethernet, IPv4, UDP, BTH, RETH, IMM and ICRC around the payload of a WRITE_ONLY_IMM."""
+RECEIVES_BEFORE_TIMERS_MAX: Final = 64
+"""A port that never falls silent does not keep timers from being served."""
 
 
 def _now() -> Instant:
@@ -51,6 +55,7 @@ class SoftNic:
         self._completed = trio.lowlevel.ParkingLot()
         self._timer_scope: trio.CancelScope | None = None
         self._closed: str | None = None
+        self._receives = 0
         self._running = False
 
     @property
@@ -149,6 +154,7 @@ class SoftNic:
     async def _serve_port(self) -> None:
         while True:
             blocks = await self._port.receive()
+            self._receives += 1
             self._engine.handle_frames(blocks, _now())
             self._settle()
 
@@ -156,8 +162,19 @@ class SoftNic:
         while True:
             with trio.CancelScope(deadline=self._trio_deadline()) as self._timer_scope:
                 await trio.sleep_forever()
+            await self._take_in()
             self._engine.handle_timer(_now())
             self._settle()
+
+    async def _take_in(self) -> None:
+        """Let the other task take in what the port holds."""
+        for _ in range(RECEIVES_BEFORE_TIMERS_MAX):
+            receives = self._receives
+            # The first lets Trio ask the kernel which ports have input, the second lets the task have it.
+            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
+            if self._receives == receives:
+                return
 
     def _trio_deadline(self) -> float:
         """When to wake: a microsecond late, so that the float clock is past the deadline for sure."""

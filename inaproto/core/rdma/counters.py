@@ -12,6 +12,7 @@ from inaproto.core.rdma.queue_pair import Connection
 _OF_CONNECTION: Final = {
     "retransmits": attrgetter("requester.counters.retransmits"),
     "timeouts": attrgetter("requester.counters.timeouts"),
+    "timers_late": attrgetter("requester.counters.timers_late"),
     "naks_received": attrgetter("requester.counters.naks"),
     "naks_ignored": attrgetter("requester.counters.naks_ignored"),
     "rnr_naks_received": attrgetter("requester.counters.rnr_naks"),

@@ -9,30 +9,49 @@ when an acknowledgement is placed, so the wrap is exact at any width.
 
 ACK groups. A message is cut into groups of at most ``ack_every`` packets; the last packet of a group
 asks for an ACK, and a group is sent only when all of it fits in the window. Hence the last packet
-before the window closes always asks for an ACK, a resent packet carries the AckReq of its original,
+before the window closes always asks for an ACK, a resent packet carries the AckReq of its original (or more),
 and the window never degrades into single packets.
 
-Go-back-N. NAK(k) acknowledges all before k and goes back to k; a timeout goes back to the first
-unacknowledged packet; both resend everything from there, as the window allows. One gap may bring
-several NAKs of one PSN: duplicates in the network, or an accelerator and the receiver both. A NAK that
-acknowledges nothing new is therefore ignored while the last go-back to that PSN is younger than half
-the smoothed round trip, since no answer to the resent packets can be back by then. Later it is taken
-for an answer to them (the head was lost again) and honoured. Before a first round trip has been
-measured, one retransmission timer takes the place of that half. So NAKs cause at most two go-backs per
-round trip, however many come; a wrong estimate costs time, never correctness, and the timer stands
+Go-back-N. NAK(k) acknowledges all before k and goes back to k: everything from there is sent again, as the
+window allows. One gap may bring several NAKs of one PSN: duplicates in the network, or an accelerator and
+the receiver both. A NAK that acknowledges nothing new is therefore ignored while the last go-back to that
+PSN is younger than half the smoothed round trip, since no answer to the resent packets can be back by then.
+Later it is taken for an answer to them (the head was lost again) and honoured. Before a first round trip
+has been measured, one retransmission timer takes the place of that half. So NAKs cause at most two go-backs
+per round trip, however many come; a wrong estimate costs time, never correctness, and the timer stands
 behind it all.
+
+Timeout. A timer proves no loss: an accelerator holds packets until the slowest rank has sent, and on a busy
+machine nobody may have run. So a timeout goes back to the first unacknowledged packet and sends that one
+alone, with AckReq: a probe. Whoever has it answers with the newest PSN that is there; whoever lacked it
+goes on from it. From the second timeout without an answer on, the first packets of all messages behind it
+are sent too: an accelerator is silent about messages that it has forgotten. The answer brings the next
+burst, four times as long if only packets that were sent again have been acknowledged, and of the same
+length if packets behind them were there already, which is what a needless timeout shows (F-RTO, RFC 5682,
+draws its conclusion from the same fact). A burst ends with its ACK group at the latest; when a whole group
+is due, all the rest goes as after a NAK. So a timeout costs one packet where nothing was lost, and a lost
+tail is here again within a few round trips.
+
+Timer. It is SRTT + 4 RTTVAR of RFC 6298, at least the configured ``timeout`` and at most
+``retransmit_ns_max``. A round trip lasts until the slowest rank has sent, so it follows the ranks and not
+the wire alone. It is measured of packets that were sent once (Karn's rule): a probe does not spoil the
+measurement of a packet behind it. A timer that is served late by more than an eighth of itself shows that
+this process did not run: it is set again, once, by as much as it was late, and only then taken for a
+timeout. Who serves it takes in first what has been received.
 
 Window. What a go-back costs is what the window let out. So each go-back halves the window, not below
 one ACK group, and each window's worth of acknowledged packets lets it grow by one group, up to
-``outstanding_packets_max``. At a loss rate of 3 % this takes four fifths of the retransmissions away.
+``outstanding_packets_max``. At a loss rate of 3 % this takes four fifths of the retransmissions away. A
+probe goes back by one packet and leaves the window as it is.
 
 Invariants:
 1. ``una <= cursor <= sent <= posted`` and ``sent - una <= outstanding_packets_max < (psn_mask+1)/2``;
-   between steps ``cursor < sent`` only while the window or an RNR wait holds a resend back.
+   between steps ``cursor < sent`` only while the window, a burst or an RNR wait holds a resend back.
 2. The last packet of ``[una, cursor)`` has asked for an ACK, and so has the one before ``sent``.
 3. Messages end once each, in the order of posting; with SUCCESS only when every packet is acknowledged.
 4. A deadline is armed exactly while packets are outstanding (unless ``timeout`` is 0) or an RNR wait runs.
-5. A packet is sent at most ``1 + retry_count`` times without progress (``retry_count`` 7: no limit).
+5. A packet is sent at most ``1 + retry_count`` times without progress (``retry_count`` 7: no limit), and
+   a peer that is silent is given up after the time that the timers of ``timeout`` alone would take.
 
 Departures. The retransmission timer doubles with every timeout up to ``retransmit_ns_max``, where
 hardware repeats it: an accelerator holds packets until the last rank has sent, and waiting ranks
@@ -67,6 +86,10 @@ from inaproto.wire.crc import crc32
 
 SPREAD_DOUBLINGS: Final = 3
 """From so many timeouts in a row on, timers are spread."""
+LATE_PARTS: Final = 8
+"""A timer that is served later than by this part of itself says that the process did not run."""
+BURST_GROWTH: Final = 4
+"""How much longer the next burst after a timeout is, while only what was sent again gets acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +102,12 @@ class RequesterConfig:
     """Depth of the send queue."""
     ack_every: int = 64
     timeout: int = 14
-    """The first retransmission timer is 4.096 us * 2**timeout; 0 disables it."""
+    """The least retransmission timer is 4.096 us * 2**timeout; 0 disables it."""
     retry_count: int = RETRY_FOREVER
     rnr_retry: int = RETRY_FOREVER
     backoff_doublings_max: int = 6
     retransmit_ns_max: int = S
-    """Bound of the doubled timer; a longer first timer is kept as it is."""
+    """Bound of the measured and of the doubled timer; a longer ``timeout`` is kept as it is."""
     spread: int = 0
     """Number of its own, 32 bits, from which follows how much sooner a timer expires that was doubled
     ``SPREAD_DOUBLINGS`` times or more: by up to a quarter. 0: not at all."""
@@ -128,7 +151,8 @@ class AckArrived(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimerExpired:
-    """The deadline may have passed; too early a call does nothing."""
+    """The deadline may have passed, and all that was received until now has been handed over; too early a
+    call does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +212,8 @@ class RequesterCounters:
     packets: int = 0
     retransmits: int = 0
     timeouts: int = 0
+    timers_late: int = 0
+    """Timers that were set again because the process had not run."""
     naks: int = 0
     naks_ignored: int = 0
     rnr_naks: int = 0
@@ -227,11 +253,20 @@ class RcRequester:
         self._retries = 0
         self._rnr_retries = 0
         self._doublings = 0
+        self._burst = 0  # packets that may be sent again until an answer comes; 0: as the window allows
+        self._asked = False  # a timeout has had no answer yet
         self._timer: Instant | None = None
+        self._timer_ns = 0  # how long it runs
+        self._least_ns = TIMEOUT_UNIT_NS << config.timeout if config.timeout else 0
+        self._wait_ns = self._least_ns  # after no timeout: as long as answers take; 0: for ever
+        self._excused = False  # it was late and has been set again
+        self._patience_ns = self._fixed_timers_ns()
+        self._give_up: Instant | None = None  # when a silent peer is taken for dead
         self._rnr_until: Instant | None = None
         self._went_back: tuple[int, Instant] | None = None  # to which sequence number, when
         self._timing: tuple[int, Instant] | None = None  # packet whose round trip is being measured
         self._round_trip_ns: int | None = None
+        self._variation_ns = 0
 
     @property
     def deadline(self) -> Instant | None:
@@ -315,9 +350,28 @@ class RcRequester:
         if self._rnr_until is not None:
             self._rnr_until = None
             return self._transmit(now)
+        if self._timer is not None and self._did_not_run(now - self._timer, now):
+            return []
         self.counters.timeouts += 1
+        if self._give_up is not None and now >= self._give_up:
+            return self._fail(Outcome.RETRY_EXCEEDED)
         self._doublings = min(self._doublings + 1, self.config.backoff_doublings_max)
-        return self._retry(now)
+        self._burst = 1
+        asked, self._asked = self._asked, True
+        again = self._retry(now)
+        return again + self._heads(now) if asked else again
+
+    def _did_not_run(self, late_ns: int, now: Instant) -> bool:
+        """The timer is served so late that it says nothing of the peer; it is set again, once."""
+        again_ns = 0
+        if late_ns * LATE_PARTS > self._timer_ns and not self._excused:
+            again_ns = min(late_ns, self._timer_ns)
+            self._excused = True
+            self._timer = Instant(now + again_ns)
+            self.counters.timers_late += 1
+        if self._give_up is not None:
+            self._give_up = Instant(self._give_up + late_ns + again_ns)
+        return again_ns > 0
 
     def _close(self) -> list[RequesterAction]:
         actions = self._flush()
@@ -340,10 +394,15 @@ class RcRequester:
             message = self._messages.popleft()
             self._cursor_index -= 1
             done.append(Complete(message.write.wr_id, Outcome.SUCCESS, message))
-        if self._cursor < seq:
+        if self._cursor == seq:
+            self._burst *= BURST_GROWTH  # nothing was there but what came again
+        elif self._cursor < seq:
             self._to_una()
+        if self._cursor >= self._sent:
+            self._burst = 0
         self._retries = self._rnr_retries = self._doublings = 0
-        self._rnr_until = None
+        self._asked = False
+        self._rnr_until = self._give_up = None
         self._timer = None
         self._arm(now)
         return done
@@ -354,9 +413,23 @@ class RcRequester:
             self._window_credit = 0
             self._window = min(self._window + self._ack_every, self.config.outstanding_packets_max)
 
-    def _measure(self, sample_ns: int) -> None:
+    def _measure(self, took_ns: int) -> None:
+        """RFC 6298, 2.2 and 2.3. A rank that is minutes late says nothing beyond the longest timer."""
+        most_ns = self.config.retransmit_ns_max
+        sample_ns = min(took_ns, most_ns)
         before = self._round_trip_ns
-        self._round_trip_ns = sample_ns if before is None else before + (sample_ns - before) // 8
+        if before is None:
+            self._round_trip_ns, self._variation_ns = sample_ns, sample_ns // 2
+        else:
+            error_ns = sample_ns - before
+            self._variation_ns += ((error_ns if error_ns > 0 else -error_ns) - self._variation_ns) // 4
+            self._round_trip_ns = before + error_ns // 8
+        if self._least_ns:
+            wait_ns = self._round_trip_ns + 4 * self._variation_ns
+            if wait_ns > self._least_ns:
+                self._wait_ns = max(self._least_ns, min(wait_ns, most_ns))
+            else:
+                self._wait_ns = self._least_ns
 
     def _sequence_nak(self, seq: int, now: Instant) -> list[RequesterAction]:
         self.counters.naks += 1
@@ -364,14 +437,17 @@ class RcRequester:
         if self._rnr_until is not None or self._answers_old_round(now):
             self.counters.naks_ignored += 1
             return done
+        self._burst, self._asked = 0, False  # what is missing is known now
+        self._give_up = None  # and the peer is alive
         return done + self._retry(now)
 
     def _answers_old_round(self, now: Instant) -> bool:
         """No progress since a go-back to this very PSN that is too young to have been answered."""
         if self._went_back is None or self._went_back[0] != self._una:
             return False
-        too_young = self._retransmit_ns() if self._round_trip_ns is None else self._round_trip_ns // 2
-        return too_young is None or now - self._went_back[1] < too_young
+        if self._round_trip_ns is None:
+            return not self._least_ns or now - self._went_back[1] < self._least_ns
+        return now - self._went_back[1] < self._round_trip_ns // 2
 
     def _rnr_nak(self, seq: int, timer_code: int, now: Instant) -> list[RequesterAction]:
         self.counters.rnr_naks += 1
@@ -383,8 +459,9 @@ class RcRequester:
                 return done + self._fail(Outcome.RNR_RETRY_EXCEEDED)
             self._rnr_retries += 1
         self._to_una()
+        self._burst, self._asked = 0, False
         self._timing = None
-        self._timer = None
+        self._timer = self._give_up = None
         self._rnr_until = Instant(now + RNR_TIMER_NS[timer_code])
         return done
 
@@ -395,13 +472,18 @@ class RcRequester:
             if self._retries >= self.config.retry_count:
                 return self._fail(Outcome.RETRY_EXCEEDED)
             self._retries += 1
+        self._to_una()
+        self._timer = None
+        if not self._burst:
+            self._go_back(now)
+        return self._transmit(now)
+
+    def _go_back(self, now: Instant) -> None:
+        """All from the first unacknowledged packet on is sent again, as a narrower window allows."""
         self._window = max(self._window // 2, self._ack_every)
         self._window_credit = 0
-        self._to_una()
         self._timing = None
-        self._timer = None
         self._went_back = (self._una, now)
-        return self._transmit(now)
 
     def _to_una(self) -> None:
         """Whole messages before ``una`` have left the queue, so ``una`` lies in the first one."""
@@ -415,6 +497,12 @@ class RcRequester:
         if self._cursor_index >= len(self._messages):  # what most acknowledgements find
             self._arm(now)
             return []
+        if self._burst:
+            if self._cursor < self._sent and not self._is_long(self._burst):
+                return self._send_burst(now)
+            if self._cursor < self._sent:
+                self._go_back(now)
+            self._burst = 0
         actions: list[RequesterAction] = []
         begin = self._cursor
         limit = self._una + self._window
@@ -432,33 +520,88 @@ class RcRequester:
             if end < message.packets:
                 break
             self._cursor_index += 1
-        self._account(begin, now)
+        self._account(begin, self._cursor, now)
         self._arm(now)
         return actions
 
-    def _account(self, begin: int, now: Instant) -> None:
-        self.counters.packets += self._cursor - begin
-        self.counters.retransmits += max(0, min(self._cursor, self._sent) - begin)
-        if self._cursor > self._sent:
-            self._sent = self._cursor
+    def _is_long(self, burst: int) -> bool:
+        """It would be a whole ACK group; a probe is one packet in any case."""
+        return burst > 1 and burst >= self._ack_every
+
+    def _send_burst(self, now: Instant) -> list[RequesterAction]:
+        """Send a part of an ACK group again, unless the last burst has not been answered."""
+        begin = self._cursor
+        if begin > self._una:
+            self._arm(now)
+            return []
+        message = self._messages[self._cursor_index]
+        first = begin - message.first_seq
+        every = self._ack_every
+        end = min(first + self._burst, (first // every + 1) * every, message.packets)
+        self._cursor = message.first_seq + end
+        if end == message.packets:
+            self._cursor_index += 1
+        self._account(begin, self._cursor, now)
+        if self._cursor >= self._sent:
+            self._burst = 0
+        self._arm(now)
+        return [Transmit(message, first, end - first, self._psn(begin), range(end - 1, end))]
+
+    def _heads(self, now: Instant) -> list[RequesterAction]:
+        """The first packet of each message behind the probe, if a timeout before this one had no answer.
+
+        An accelerator has forgotten a message that all have, and is silent about it for ever. Of the first
+        message that it remembers the receiver has all before, so one of these gets an answer.
+        """
+        heads: list[RequesterAction] = []
+        for message in self._messages:
+            if self._cursor <= message.first_seq < self._sent:
+                self._account(message.first_seq, message.first_seq + 1, now)
+                heads.append(Transmit(message, 0, 1, self._psn(message.first_seq), range(1)))
+        return heads
+
+    def _account(self, begin: int, end: int, now: Instant) -> None:
+        """The packets of ``[begin, end)`` are sent."""
+        self.counters.packets += end - begin
+        self.counters.retransmits += max(0, min(end, self._sent) - begin)
+        if self._timing is not None and begin <= self._timing[0] < end:
+            self._timing = None  # an ACK might answer either transmission
+        if end > self._sent:
+            self._sent = end
             if self._timing is None:
                 self._timing = (self._sent - 1, now)
 
     def _arm(self, now: Instant) -> None:
         """Arm the timer if packets are outstanding and it does not run yet."""
-        if self._timer is None and self._una < self._sent and self._rnr_until is None:
-            wait = self._retransmit_ns()
-            self._timer = None if wait is None else Instant(now + wait)
+        if self._timer is not None or self._una == self._sent or self._rnr_until is not None:
+            return
+        wait = self._wait_ns if not self._doublings else self._doubled_ns()
+        if not wait:
+            return
+        if self.config.retry_count != RETRY_FOREVER:
+            if self._give_up is None:
+                self._give_up = Instant(now + self._patience_ns)
+            wait = min(wait, max(0, self._give_up - now))
+        self._timer = Instant(now + wait)
+        self._timer_ns = wait
+        self._excused = False
 
-    def _retransmit_ns(self) -> int | None:
-        if self.config.timeout == 0:
-            return None
-        first = TIMEOUT_UNIT_NS << self.config.timeout
-        wait = min(first << self._doublings, self.config.retransmit_ns_max)
+    def _doubled_ns(self) -> int:
+        """The timer after timeouts in a row."""
+        wait = min(self._wait_ns << self._doublings, self.config.retransmit_ns_max)
         if self.config.spread and self._doublings >= SPREAD_DOUBLINGS:
             drawn = crc32(self.config.spread.to_bytes(4, "big") + self.counters.timeouts.to_bytes(8, "big"))
             wait -= (wait >> 10) * (drawn & 0xFF)
-        return max(first, wait)
+        return max(self._least_ns, wait)
+
+    def _fixed_timers_ns(self) -> int:
+        """How long all tries together take if each waits for ``timeout``, doubled, and none for what was
+        measured."""
+        config, total = self.config, 0
+        for tried in range(config.retry_count + 1):
+            doubled = self._least_ns << min(tried, config.backoff_doublings_max)
+            total += max(self._least_ns, min(doubled, config.retransmit_ns_max))
+        return total
 
     def _psn(self, seq: int) -> int:
         return (self.config.initial_psn + seq) & self.config.psn_mask
@@ -479,6 +622,7 @@ class RcRequester:
         ]
         self._messages.clear()
         self._una = self._cursor = self._sent = self._posted
-        self._cursor_index = 0
-        self._timer = self._rnr_until = self._timing = self._went_back = None
+        self._cursor_index = self._burst = 0
+        self._asked = False
+        self._timer = self._rnr_until = self._timing = self._went_back = self._give_up = None
         return flushed

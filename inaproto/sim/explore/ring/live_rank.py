@@ -135,10 +135,7 @@ class LiveRank:
             operation = Operation(OpIndex(0), Dtype.I32, Op.SUM, config.nbytes, config.signature)
             self._ring(self.engine.step(Submit(operation), NOW))
         elif event == TIMER:
-            deadline = self.requester.deadline
-            assert deadline is not None, "the timer of a rank that waits for nothing"
-            self._now = max(self._now, deadline)
-            self._requests(self.requester.step(TimerExpired(), self._now))
+            self._time_out()
         else:
             self._arrived(event >> 1)
         while self._completions:  # after the NIC has sent what it had to
@@ -149,11 +146,22 @@ class LiveRank:
             self._ring(actions)
         return tuple(self._outbox)
 
+    def _time_out(self) -> None:
+        """The timer expires; served late, it does so when it has been set again."""
+        timeouts = self.requester.counters.timeouts
+        while self.requester.counters.timeouts == timeouts:
+            deadline = self.requester.deadline
+            assert deadline is not None, "the timer of a rank that waits for nothing"
+            self._now = max(self._now, deadline)
+            self._requests(self.requester.step(TimerExpired(), self._now))
+
     def normalise(self) -> None:
         """``rank_machine`` says why nothing later depends on what is overwritten."""
         state = vars(self.requester)
         state["_timing"] = state["_round_trip_ns"] = None
-        state["_doublings"] = 0
+        state["_doublings"] = state["_variation_ns"] = state["_timer_ns"] = 0
+        state["_excused"] = False
+        state["_wait_ns"] = state["_least_ns"]
         if state["_timer"] is not None:
             state["_timer"] = NOW
         if state["_went_back"] is not None:

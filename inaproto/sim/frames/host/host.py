@@ -68,6 +68,8 @@ class SimHost:
         """Who waits to hear who goes on, by the id of its request."""
         self._owners: dict[int, HostRing] = {}
         self._nic_wake_at: int | None = None
+        self._nic_is_due = False
+        """Its timer passed while the host was paused."""
 
     def __str__(self) -> str:
         return self.name
@@ -134,6 +136,8 @@ class SimHost:
         for act, argument in waiting:
             if self.is_up:
                 act(argument)
+        if self._nic_is_due and self.is_up and not self._pauses:  # what was received comes first
+            self._nic_wake()
 
     # --- ups and downs
 
@@ -175,6 +179,7 @@ class SimHost:
         self.frames_in = self.frames_out = 0
         self._owners = {}
         self._nic_wake_at = None
+        self._nic_is_due = False
         self._attach(self.nic)
 
     def _attach(self, nic: SoftNicEngine) -> None:
@@ -365,11 +370,16 @@ class SimHost:
             self.world.agenda.at(self.world_time(deadline), self._nic_due, (self.nic, deadline))
 
     def _nic_due(self, planned: tuple[SoftNicEngine, Instant]) -> None:
-        if planned[0] is self.nic and planned[1] == self._nic_wake_at:
-            self.when_awake(self._nic_wake)
+        if planned[0] is not self.nic or planned[1] != self._nic_wake_at:
+            return
+        if self._pauses:
+            self._nic_is_due = True
+        elif self.is_up:
+            self._nic_wake()
 
     def _nic_wake(self) -> None:
         self._nic_wake_at = None
+        self._nic_is_due = False
         deadline = self.nic.deadline
         if deadline is not None and deadline <= self.now:
             self.world.note(self.number, "timer", deadline & 0xFFFF_FFFF)
