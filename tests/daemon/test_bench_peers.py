@@ -65,7 +65,7 @@ def test_what_fails_is_told(tmp_path: Path) -> None:
     found = bench(tmp_path, *words, "--host-option", "--nonsense", code=1)
     assert found["rows"] == []
     assert "2 hosts: h0 ended with status 2 before it was ready" in found["failures"][0]
-    assert found["peers"]["inaproto"]["measured"] is False
+    assert found["peers"]["inaproto"] == {"measured": False, "version": None, "why_not": "it failed"}
     assert "<svg" in picture.read_text()
 
 

@@ -31,7 +31,17 @@ LEAD_IN_BYTES = 64 << 10
 
 def turn(seconds: float, **other: Any) -> TurnResult:
     """Ten all-reduces of 1 MiB."""
-    told = TurnResult(10, 10 * seconds, 1.0, 3.0, (10 << 20) + LEAD_IN_BYTES, 0, 0, "", "switch")
+    told = TurnResult(
+        10,
+        10 * seconds,
+        {"switch": 0.25, "hosts": 0.25, "ranks": 0.5},
+        3.0,
+        (10 << 20) + LEAD_IN_BYTES,
+        0,
+        0,
+        "",
+        "switch",
+    )
     return replace(told, **other)
 
 
@@ -106,7 +116,11 @@ def test_a_ratio_is_that_of_the_two_times_of_one_round() -> None:
 
 def test_cpu_is_that_of_a_gigabyte_the_small_all_reduce_before_included() -> None:
     [row] = report(entry("inaproto", 0.05, 0.05))["rows"]
-    assert row["cpu_s_per_gb"] == pytest.approx(1e9 / ((10 << 20) + LEAD_IN_BYTES))
+    whole = 1e9 / ((10 << 20) + LEAD_IN_BYTES)
+    assert row["cpu_s_per_gb"] == pytest.approx(whole)
+    assert row["cpu_s_per_gb_parts"] == pytest.approx(
+        {"switch": whole / 4, "hosts": whole / 4, "ranks": whole / 2}
+    )
 
 
 def test_what_failed_is_told_and_the_rest_is_kept() -> None:

@@ -112,13 +112,14 @@ def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -
         for count in hosts:
             of = replace(config, hosts=count)
 
+            def step(what: str) -> None:
+                progress.update(bar, advance=1, description=what)
+
             def keep(entry: Entry, of: Config = of) -> None:
                 entries.append((of, entry))
 
             try:
-                versions |= measure(
-                    of, tools, lambda what: progress.update(bar, advance=1, description=what), keep
-                )
+                measure(of, tools, versions, step, keep)
             except ClusterError as error:  # what was measured before is kept
                 failures.append(f"{count} hosts: {error}")
     env["load_after"] = [round(value, 2) for value in os.getloadavg()]
@@ -126,7 +127,7 @@ def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -
         name: {
             "measured": name in versions,
             "version": versions.get(name),
-            "why_not": tools.why_not(name, config),
+            "why_not": tools.why_not(name, config) or (None if name in versions else "it failed"),
         }
         for name in (*config.only, *([BEFORE] if config.before else []))
     }

@@ -7,7 +7,7 @@ Only one at a time is at work.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +29,14 @@ LOOPBACK: Final = "lo"
 class Contender:
     name: str
     ranks: SteppedRanks
-    processes: Sequence[Child]
-    """Whose CPU counts beside what the ranks say of themselves."""
+    processes: Mapping[str, Sequence[Child]]
+    """By what they are; their CPU counts beside what the ranks say of themselves."""
     resent: Callable[[], int | None]
     """Packets that were sent again since it began; None where nobody counts them."""
 
-    def cpu_s(self) -> float:
-        return sum(child.cpu_s() for child in self.processes)
+    def cpu_s(self) -> dict[str, float]:
+        """So far, of each kind of its processes."""
+        return {kind: sum(child.cpu_s() for child in found) for kind, found in self.processes.items()}
 
 
 class ContenderCluster(Cluster):
@@ -121,7 +122,8 @@ class DaemonsCluster(ContenderCluster):
             ]
 
         ranks = self.stepped(name, start, job=name, sockets=sockets, buffer=name == BUFFER)
-        return Contender(name, ranks, self.daemons, self.retransmits)
+        processes = {"switch": self.switches, "hosts": self.hosts}
+        return Contender(name, ranks, processes, self.retransmits)
 
 
 class BeforeCluster(DaemonsCluster):
@@ -151,7 +153,7 @@ class GlooCluster(ContenderCluster):
             ]
 
         ranks = self.stepped(GLOO, start, store=str(self.directory / "gloo.store"))
-        return Contender(GLOO, ranks, [], self.retransmits)
+        return Contender(GLOO, ranks, {}, self.retransmits)
 
     def retransmits(self) -> int | None:
         """TCP segments, of all machines; those of loopback are not ours alone."""
@@ -171,7 +173,7 @@ class MpiCluster(ContenderCluster):
             found.append(self.rank("mpirun", [*words, *rank]))
             return found
 
-        return Contender(MPI, self.stepped(MPI, start), found, lambda: None)
+        return Contender(MPI, self.stepped(MPI, start), {"mpirun": found}, lambda: None)
 
 
 def open_contenders(config: Config, tools: Tools, stack: ExitStack) -> list[Contender]:

@@ -25,8 +25,8 @@ class TurnResult:
     operations: int
     seconds: float
     """Of the rank that took longest, for all of them."""
-    cpu_s: float
-    """Of all processes of the contender, the small all-reduce before included."""
+    cpu_s: Mapping[str, float]
+    """Of the processes of the contender, by what they are; the small all-reduce before included."""
     machine_cpu_s: float
     """Of the whole machine meanwhile: kernel threads, and whatever else ran."""
     nbytes: int
@@ -55,7 +55,7 @@ class Entry:
 
 def entry_of(config: Config, name: str, size: int, turns: Sequence[TurnResult], warm_up: TurnResult) -> Entry:
     """Of the turns of all rounds."""
-    cpu_s = sum(turn.cpu_s * size / turn.nbytes for turn in turns)
+    cpu_s = sum(sum(turn.cpu_s.values()) * size / turn.nbytes for turn in turns)
     every = [warm_up, *turns]
     row = Row(
         size_bytes=size,
@@ -93,19 +93,25 @@ def entry_dict(config: Config, entry: Entry) -> dict[str, Any]:
     rate = config.link.rate_bps if config.link is not None else None
     row = entry.row.as_dict(rate)
     contender = row.pop("asked")
-    quartiles = statistics.quantiles(entry.row.samples_s, n=4, method="inclusive") if entry.turns[1:] else []
+    turns = entry.turns
+    gigabytes = sum(turn.nbytes for turn in turns) / 1e9
+
+    def per_gb(seconds: Sequence[float]) -> float:
+        return sum(seconds) / gigabytes
+
+    quartiles = statistics.quantiles(entry.row.samples_s, n=4, method="inclusive") if turns[1:] else []
     return {
         "contender": contender,
         "hosts": entry.row.ranks,
         **row,
         "time_us_quartiles": [round(1e6 * value, 3) for value in quartiles] or None,
-        "machine_cpu_s_per_gb": sum(turn.machine_cpu_s for turn in entry.turns)
-        / (sum(turn.nbytes for turn in entry.turns) / 1e9),
+        "cpu_s_per_gb_parts": {kind: per_gb([turn.cpu_s[kind] for turn in turns]) for kind in turns[0].cpu_s},
+        "machine_cpu_s_per_gb": per_gb([turn.machine_cpu_s for turn in turns]),
         "pct_bound": bound(config, contender),
         "resent": entry.resent,
         "packets": entry.packets,
         "resent_share": None if entry.resent is None or not entry.packets else entry.resent / entry.packets,
-        "turns": [asdict(turn) for turn in entry.turns],
+        "turns": [asdict(turn) for turn in turns],
     }
 
 

@@ -18,9 +18,13 @@ from inaproto_hil.ranks.stepping import TurnPlan
 
 
 def measure(
-    config: Config, tools: Tools, on_turn: Callable[[str], None], on_entry: Callable[[Entry], None]
-) -> dict[str, str]:
-    """All sizes, at one number of hosts; returns the versions of those who took part.
+    config: Config,
+    tools: Tools,
+    versions: dict[str, str],
+    on_turn: Callable[[str], None],
+    on_entry: Callable[[Entry], None],
+) -> None:
+    """All sizes, at one number of hosts. Who takes part is put into ``versions``.
 
     Raises ``Unsupported`` if nobody does, ``ClusterError`` if one of their processes fails.
     """
@@ -31,6 +35,7 @@ def measure(
             raise Unsupported("a contender", f"none of {', '.join(config.only)} can be had here")
         if config.busy:
             _start_busy(config, stack)
+        versions |= {name: ", ".join(sorted(one.ranks.versions)) for name, one in contenders.items()}
         number = 1
         for size in config.sizes:
             warm_ups = {}
@@ -47,7 +52,6 @@ def measure(
                     found[name].append(result)
             for name, results in found.items():
                 on_entry(entry_of(config, name, size, results, warm_ups[name]))
-        return {name: ", ".join(sorted(one.ranks.versions)) for name, one in contenders.items()}
 
 
 def _turn(
@@ -60,13 +64,15 @@ def _turn(
     ranks.ask("prepare", fields, "ready", timeout_s=0)
     resent_before, machine_before, cpu_before = contender.resent(), _machine_cpu_s(), contender.cpu_s()
     done = ranks.ask("go", {}, "done", timeout_s=timeout_s * (operations + 1))
-    cpu_s, machine_cpu_s = contender.cpu_s() - cpu_before, _machine_cpu_s() - machine_before
+    machine_cpu_s = _machine_cpu_s() - machine_before
+    cpu_s = {kind: now - cpu_before[kind] for kind, now in contender.cpu_s().items()}
+    cpu_s["ranks"] = sum(one["cpu_s"] for one in done)
     resent = contender.resent()
     checked = ranks.ask("check", {}, "checked", timeout_s=0)
     result = TurnResult(
         operations=operations,
         seconds=max(one["seconds"] for one in done),
-        cpu_s=cpu_s + sum(one["cpu_s"] for one in done),
+        cpu_s=cpu_s,
         machine_cpu_s=machine_cpu_s,
         nbytes=operations * size + plan.lead_in * FLOAT_BYTES,
         resent=None if resent is None or resent_before is None else resent - resent_before,

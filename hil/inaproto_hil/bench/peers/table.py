@@ -45,7 +45,12 @@ def table(report: Mapping[str, Any]) -> Table:
         "CPU\ns/GB",
     ]
     peers = [name for name in OTHERS if any(ratio["peer"] == name for ratio in report["ratios"])]
-    columns += ["again", *[f"x {NAMES[name]}".replace(" ", "\n") for name in peers], "wrong"]
+    columns += [
+        "switch,\nhosts, ranks",
+        "again",
+        *[f"x {NAMES[name]}".replace(" ", "\n") for name in peers],
+        "wrong",
+    ]
     for column in columns:
         found.add_column(column, justify="left" if column == "who" else "right", no_wrap=True)
     times = {
@@ -66,6 +71,7 @@ def table(report: Mapping[str, Any]) -> Table:
             _number(row["pct_line"], 1, 1),
             _number(row["pct_bound"], 1, 1),
             _number(row["cpu_s_per_gb"], 1, 1),
+            _parts(row),
             _again(row),
             *[_ratio((times.get((*key, peer)) or {}).get("median")) for peer in peers],
             str(row["wrong"]),
@@ -101,6 +107,13 @@ def notes(report: Mapping[str, Any]) -> list[str]:
     ]
     found += [f"# FAILED: {failure}" for failure in report["failures"]]
     return found + [f"# WRONG: {row['wrong_example']}" for row in report["rows"] if row["wrong"]]
+
+
+def _parts(row: Mapping[str, Any]) -> str:
+    parts = row["cpu_s_per_gb_parts"]
+    if row["wrong"] or "switch" not in parts:
+        return "-"
+    return " ".join(f"{parts[kind]:.1f}" for kind in ("switch", "hosts", "ranks"))
 
 
 def _again(row: Mapping[str, Any]) -> str:
