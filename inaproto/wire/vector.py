@@ -58,6 +58,8 @@ _KEY_COLUMNS: Final = np.array(
 )
 HEADER_COLUMNS: Final = 56
 """Bytes of a frame that are looked at to split runs: up to the BTH's end, in whole 8-byte words."""
+_MIX: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
+_MIX_2: Final = np.uint64(0xC2B2_AE3D_27D4_EB4F)
 _KEY_MASK: Final = np.zeros(HEADER_COLUMNS, np.bool_)
 _KEY_MASK[_KEY_COLUMNS] = True
 _COVERED: Final = np.ones(BTH_END + _RETH + _IMM, np.bool_)
@@ -197,8 +199,12 @@ def header_share(
     return share
 
 
-def decode_runs(frames: Frames) -> Iterator[RoceRun | PlainRun]:
-    """Split frames of one length into runs, in order. Never raises: what is not RoCEv2 is a ``PlainRun``."""
+def decode_runs(frames: Frames, *, by_connection: bool = False) -> Iterator[RoceRun | PlainRun]:
+    """Split frames of one length into runs, in order. Never raises: what is not RoCEv2 is a ``PlainRun``.
+
+    ``by_connection``: connections one after the other, each in order, so that those whose packets alternate
+    have runs too.
+    """
     n, length = frames.shape
     if n == 0:
         return
@@ -220,6 +226,9 @@ def decode_runs(frames: Frames) -> Iterator[RoceRun | PlainRun]:
             run.varying = varying[:BTH_END]
         yield run
         return
+    if by_connection:
+        order = _connection_by_connection(headers)
+        frames, headers = frames[order], headers[order]
     picked = headers[:, _KEY_COLUMNS]
     changes = np.flatnonzero((picked[1:] != picked[:-1]).any(axis=1)) + 1
     bounds = [0, *changes.tolist(), n]
@@ -229,6 +238,19 @@ def decode_runs(frames: Frames) -> Iterator[RoceRun | PlainRun]:
             yield from _split_extensions(run)
         else:
             yield run
+
+
+def _connection_by_connection(headers: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Rows in the order of their connections' first ones, int64 (n,): a connection's are together, in order.
+
+    Two connections might be taken for one: then their rows alternate as they came.
+    """
+    addresses = headers[:, 26:34].view(np.uint64)[:, 0]
+    queue_pairs = (headers[:, 46:50].view(">u4")[:, 0] & 0xFF_FFFF).astype(np.uint64)
+    _, first, which = np.unique(
+        addresses * _MIX + queue_pairs * _MIX_2, return_index=True, return_inverse=True
+    )
+    return np.argsort(first[which], kind="stable")
 
 
 def header_columns(frames: Frames) -> NDArray[np.uint8]:

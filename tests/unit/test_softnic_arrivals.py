@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from inaproto.ports import Completion
+from inaproto.ports import Completion, QpAttributes, Segment
 from inaproto.units import Frames, Instant
 from inaproto_adapters.softnic import SoftNicEngine
 from tests.unit.test_softnic_engine import LEFT, RIGHT, T0, Link
@@ -66,8 +66,13 @@ def weathered(rng: Random, blocks: Sequence[Frames]) -> list[Frames]:
             out.insert(len(out) - 3, out.pop())
         elif kind == 5:
             out.append(rng.choice([b"", ARP_REQUEST + RIGHT.ip, rng.randbytes(80), frame[:60]]))
+    return in_blocks(out)
+
+
+def in_blocks(frames: Iterable[bytes]) -> list[Frames]:
+    """Neighbours of one length in a block, as a port gives them."""
     grouped: list[list[bytes]] = []
-    for frame in out:
+    for frame in frames:
         if grouped and len(grouped[-1][0]) == len(frame):
             grouped[-1].append(frame)
         else:
@@ -123,6 +128,65 @@ def test_blocks_of_one_frame_are_taken_in_as_blocks_of_many(seed: int) -> None:
     single, _ = history(seed, one_row_blocks, ack_every=64)
     assert many == single
     assert link.target[:6000] == link.source[:6000]
+
+
+class Links:
+    """Two engines with three connected queue pairs each; a message of each goes to a place of its own."""
+
+    def __init__(self) -> None:
+        self.left, self.right = SoftNicEngine(LEFT), SoftNicEngine(RIGHT)
+        self.source, self.target = bytearray(Random(3).randbytes(90_000)), bytearray(90_000)
+        self._from = self.left.register_memory(memoryview(self.source))
+        self._to = self.right.register_memory(memoryview(self.target))
+        self.pairs = [(self.left.create_qp(psn=9 * i), self.right.create_qp(psn=7 * i)) for i in range(3)]
+        for here, there in self.pairs:
+            self.left.connect_qp(here.qpn, there, QpAttributes(mtu=256))
+            self.right.connect_qp(there.qpn, here, QpAttributes(mtu=256))
+
+    def write(self, pair: int, number: int, nbytes: int) -> list[bytes]:
+        """The packets of the message."""
+        here, there = self.pairs[pair]
+        self.right.post_receive(there.qpn, number)
+        at = 30_000 * pair
+        segment = Segment(self._from.key, self._from.va + at, nbytes)
+        target = {"remote_va": self._to.va + at, "rkey": self._to.key}
+        self.left.post_write_imm(here.qpn, number, [segment], imm=number, now=T0, **target)
+        return [row.tobytes() for row in rows(self.left.take_output())]
+
+    def outcome(self) -> object:
+        """Completions and last answers by queue pair, for between them no order is promised; the memory."""
+        completed: dict[int, list[Completion]] = {}
+        for completion in self.right.take_completions():
+            completed.setdefault(completion.qpn, []).append(completion)
+        answers = {
+            row[0, 46:50].tobytes(): row[0, 50:].tobytes()[:8] for row in rows(self.right.take_output())
+        }
+        statistics = self.right.statistics()
+        counted = {name: n for name, n in statistics.items() if name not in ("acks_sent", "packets_sent")}
+        return completed, answers, counted, bytes(self.target)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_connections_whose_packets_alternate_are_taken_as_packets_one_by_one(seed: int) -> None:
+    rng = Random(f"{seed}/alternating")
+    together, alone = Links(), Links()
+    for number in range(6):
+        lengths = [rng.choice([12, 256, 2560, 9000]) for _ in range(3)]
+        sent = [together.write(pair, number, nbytes) for pair, nbytes in enumerate(lengths)]
+        assert sent == [alone.write(pair, number, nbytes) for pair, nbytes in enumerate(lengths)]
+        flows = [iter(frames) for frames in sent]
+        mixed: list[bytes] = []
+        while flows:
+            flow = rng.choice(flows)
+            frame = next(flow, None)
+            if frame is None:
+                flows.remove(flow)
+            elif rng.random() > 0.01:
+                mixed.append(frame)
+        blocks = in_blocks(mixed)
+        at_once(together.right, blocks, T0)
+        one_by_one(alone.right, blocks, T0)
+        assert together.outcome() == alone.outcome()
 
 
 def test_the_weather_reaches_every_counter_of_arrivals() -> None:

@@ -253,11 +253,16 @@ class SoftNicEngine:
                 if packet is not None:
                     self._packet(packet, now)
                     continue
-            for run in decode_runs(frames):
-                if isinstance(run, RoceRun):
+            # Where packets of several connections alternate, each would be a vector of one.
+            for run in decode_runs(frames, by_connection=True):
+                if isinstance(run, PlainRun):
+                    self._plain(run)
+                    continue
+                packet = decode_packet(run.frames.tobytes()) if run.psn.size == 1 < len(frames) else None
+                if packet is None:
                     self._run(run, now)
                 else:
-                    self._plain(run)
+                    self._packet(packet, now)
         if self._repliers:
             for connection in self._repliers.values():
                 self._output.acknowledge(connection)
