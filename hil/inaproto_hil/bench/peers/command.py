@@ -155,6 +155,7 @@ def _host_default(field: str) -> Any:
     "--loss", default="0", callback=_parsed(parse_share), metavar="SHARE",
     help="Of the frames on each link, each way: 0.1%.",
 )  # fmt: skip
+@click.option("--cables", is_flag=True, help="Links as --loss makes them, to compare with these.")
 @click.option(
     "--sizes", default=DEFAULT_SIZES, show_default=True, callback=_parsed(_sizes), metavar="S,S,...",
     help="Bytes of vector (K, M: 1024).",
@@ -262,8 +263,8 @@ def peers_bench(
     torch and Open MPI are no dependencies of inaproto: --install gets them into an environment of their
     own. A peer that is not there is named below the table, and the others are measured.
     """
-    if rate_bps is None and (delay_us or loss):
-        raise click.UsageError("--delay and --loss are of links: give --link, too")
+    if rate_bps is None and (delay_us or loss or fields["cables"]):
+        raise click.UsageError("--delay, --loss and --cables are of links: give --link, too")
     if rate_bps is not None and fields["apart"]:
         raise click.UsageError("--apart is for one machine: leave --link out")
     link = None if rate_bps is None else Shape(rate_bps, delay_us=delay_us, loss=loss)

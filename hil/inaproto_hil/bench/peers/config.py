@@ -33,6 +33,8 @@ class Config:
     only: tuple[str, ...]
     link: Shape | None = None
     """None: all on this machine."""
+    cables: bool = False
+    """A piece of cable between the ends of each link, in any case."""
     rounds: int = 5
     turn_s: float = 1.0
     """A turn has as many all-reduces as take about so long."""
@@ -62,7 +64,9 @@ class Config:
     @property
     def has_cables(self) -> bool:
         """Whether frames pass between the ends of a link: for delay, loss, and ports that know no queues."""
-        return self.link is not None and (self.link.needs_cables or self.port != PACKET_PORT)
+        if self.link is None:
+            return False
+        return self.cables or self.link.needs_cables or self.port != PACKET_PORT
 
     @property
     def ranks_per_daemon(self) -> int:

@@ -30,8 +30,8 @@ def show(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def table(report: Mapping[str, Any]) -> Table:
-    """What is undefined is ``-``."""
-    found = Table(box=None, pad_edge=False)
+    """What is undefined is ``-``; a column of nothing else is left out."""
+    lines = []
     columns = [
         "hosts",
         "size",
@@ -51,8 +51,6 @@ def table(report: Mapping[str, Any]) -> Table:
         *[f"x {NAMES[name]}".replace(" ", "\n") for name in peers],
         "wrong",
     ]
-    for column in columns:
-        found.add_column(column, justify="left" if column == "who" else "right", no_wrap=True)
     times = {
         (ratio["hosts"], ratio["size"], ratio["contender"], ratio["peer"]): ratio
         for ratio in report["ratios"]
@@ -60,22 +58,30 @@ def table(report: Mapping[str, Any]) -> Table:
     for row in report["rows"]:
         key = row["hosts"], row["size"], row["contender"]
         by = "" if row["path"] in {"", "switch", "local"} else f" ({row['path']})"
-        found.add_row(
-            str(row["hosts"]),
-            size_said(row["size"]),
-            NAMES[row["contender"]] + by,
-            f"{row['time_us'] / 1e3:.2f}",
-            f"{row['time_us_min'] / 1e3:.2f}-{row['time_us_max'] / 1e3:.2f}",
-            _number(row["algbw"], 1e3, 1),
-            _number(row["busbw"], 1e3, 1),
-            _number(row["pct_line"], 1, 1),
-            _number(row["pct_bound"], 1, 1),
-            _number(row["cpu_s_per_gb"], 1, 1),
-            _parts(row),
-            _again(row),
-            *[_ratio((times.get((*key, peer)) or {}).get("median")) for peer in peers],
-            str(row["wrong"]),
+        lines.append(
+            [
+                str(row["hosts"]),
+                size_said(row["size"]),
+                NAMES[row["contender"]] + by,
+                f"{row['time_us'] / 1e3:.2f}",
+                f"{row['time_us_min'] / 1e3:.2f}-{row['time_us_max'] / 1e3:.2f}",
+                _number(row["algbw"], 1e3, 1),
+                _number(row["busbw"], 1e3, 1),
+                _number(row["pct_line"], 1, 1),
+                _number(row["pct_bound"], 1, 1),
+                _number(row["cpu_s_per_gb"], 1, 1),
+                _parts(row),
+                _again(row),
+                *[_ratio((times.get((*key, peer)) or {}).get("median")) for peer in peers],
+                str(row["wrong"]),
+            ]
         )
+    found = Table(box=None, pad_edge=False)
+    shown = [nth for nth in range(len(columns)) if not lines or any(line[nth] != "-" for line in lines)]
+    for nth in shown:
+        found.add_column(columns[nth], justify="left" if columns[nth] == "who" else "right", no_wrap=True)
+    for line in lines:
+        found.add_row(*[line[nth] for nth in shown])
     return found
 
 
