@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from inaproto_hil.bench.peers.command import peers_bench
-from inaproto_hil.bench.peers.config import Config, parse_delay, parse_rate, parse_share
+from inaproto_hil.bench.peers.config import Config, parse_delay, parse_rate, parse_settings, parse_share
 from inaproto_hil.bench.peers.figures import Entry, TurnResult, document, entry_of
 from inaproto_hil.bench.peers.picture import drawing
 from inaproto_hil.bench.peers.table import show, size_said
@@ -53,9 +53,7 @@ def entry(name: str, *seconds: float, config: Config = LINKS, **other: Any) -> E
 def report(*entries: Entry, config: Config = LINKS) -> dict[str, Any]:
     peers = {"gloo": {"measured": False, "version": None, "why_not": "torch==2.13.0 is not installed"}}
     env = {"cpu": "some", "cores_usable": 2, "kernel": "6", "load": [1.0, 1, 1], "load_after": [2.5, 1, 1]}
-    return document(
-        config=config, hosts=[config.hosts], env=env, peers=peers, entries=[(config, one) for one in entries]
-    )
+    return document(config=config, hosts=[config.hosts], env=env, peers=peers, entries=entries)
 
 
 def shown(told: dict[str, Any]) -> str:
@@ -79,10 +77,11 @@ def test_delays_and_losses() -> None:
 @pytest.mark.parametrize(
     ("parse", "text"),
     [(parse_rate, ""), (parse_rate, "1T"), (parse_rate, "9K"), (parse_delay, "100"), (parse_delay, "-1us"),
-     (parse_share, "1"), (parse_share, "nan"), (parse_share, "-0.1"), (parse_share, "1%%")],
+     (parse_share, "1"), (parse_share, "nan"), (parse_share, "-0.1"), (parse_share, "1%%"),
+     (parse_settings, ""), (parse_settings, "window"), (parse_settings, "hosts=2")],
 )  # fmt: skip
 def test_what_is_no_link_is_refused(parse: Callable[[str], object], text: str) -> None:
-    with pytest.raises(ValueError, match="write for example"):
+    with pytest.raises(ValueError, match="for example"):
         parse(text)
 
 
@@ -121,6 +120,18 @@ def test_cpu_is_that_of_a_gigabyte_the_small_all_reduce_before_included() -> Non
     assert row["cpu_s_per_gb_parts"] == pytest.approx(
         {"switch": whole / 4, "hosts": whole / 4, "ranks": whole / 2}
     )
+
+
+def test_another_inaproto_has_the_same_links_and_other_settings() -> None:
+    config = replace(
+        LINKS, before="python", before_with=parse_settings("port=xdp,window=4,message-packets=9")
+    )
+    other = config.of_before()
+    assert (other.port, other.window, other.message_packets) == ("xdp:{}", 4, 9)
+    assert (other.has_cables, config.has_cables, LINKS.has_cables) == (True, True, False)
+    told = report(entry("inaproto", 0.05, config=config), entry("before", 0.1, config=config), config=config)
+    assert [(ratio["peer"], ratio["median"]) for ratio in told["ratios"]] == [("before", pytest.approx(2.0))]
+    assert "(before: port=xdp:{},window=4,message_packets=9)" in shown(told)
 
 
 def test_what_failed_is_told_and_the_rest_is_kept() -> None:

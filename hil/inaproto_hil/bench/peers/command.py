@@ -27,7 +27,9 @@ from inaproto_hil.bench.peers.config import (
     MPI,
     Config,
     parse_delay,
+    parse_port,
     parse_rate,
+    parse_settings,
     parse_share,
 )  # fmt: skip
 from inaproto_hil.bench.peers.figures import Entry, document
@@ -80,10 +82,6 @@ def _only(text: str) -> tuple[str, ...]:
     return found
 
 
-def _port(text: str) -> str:
-    return text if "{}" in text else f"{text}:{{}}"
-
-
 def _find(tools: Tools, config: Config, is_install: bool, console: Console) -> None:
     """Which peers can be had; with ``is_install`` those that are missing are fetched."""
     peers = [name for name in config.only if name in PACKAGES and tools.why_not(name, config) is None]
@@ -101,7 +99,7 @@ def _find(tools: Tools, config: Config, is_install: bool, console: Console) -> N
 def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -> dict[str, Any]:
     """The whole measurement as the JSON document of the command."""
     env = environment.describe()
-    entries: list[tuple[Config, Entry]] = []
+    entries: list[Entry] = []
     versions: dict[str, str] = {}
     failures: list[str] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -109,17 +107,13 @@ def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -
         takes_part = sum(tools.why_not(name, config) is None for name in config.only) + bool(config.before)
         total = len(hosts) * (1 + len(config.sizes) * takes_part * (1 + config.rounds))
         bar = progress.add_task("starting", total=total)
+
+        def step(what: str) -> None:
+            progress.update(bar, advance=1, description=what)
+
         for count in hosts:
-            of = replace(config, hosts=count)
-
-            def step(what: str) -> None:
-                progress.update(bar, advance=1, description=what)
-
-            def keep(entry: Entry, of: Config = of) -> None:
-                entries.append((of, entry))
-
             try:
-                measure(of, tools, versions, step, keep)
+                measure(replace(config, hosts=count), tools, versions, step, entries.append)
             except ClusterError as error:  # what was measured before is kept
                 failures.append(f"{count} hosts: {error}")
     env["load_after"] = [round(value, 2) for value in os.getloadavg()]
@@ -172,6 +166,13 @@ def _host_default(field: str) -> Any:
     help="Python of an environment with another inaproto, which takes its turns: what a change brings.",
 )
 @click.option(
+    "--before-with",
+    callback=_parsed(parse_settings),
+    metavar="NAME=VALUE,...",
+    help="Its settings that are other than those of this one: port=packet,window=2. Without --before: of "
+    "this inaproto, twice.",
+)
+@click.option(
     "--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of a row."
 )
 @click.option(
@@ -208,7 +209,7 @@ def _host_default(field: str) -> Any:
     help="Seconds one all-reduce may take.",
 )  # fmt: skip
 @click.option(
-    "--port", default="packet", show_default=True, callback=_parsed(_port), metavar="KIND",
+    "--port", default="packet", show_default=True, callback=_parsed(parse_port), metavar="KIND",
     help="Ports of the daemons on links, as inaproto host --port takes them; {} is the interface.",
 )  # fmt: skip
 @click.option(
@@ -243,6 +244,7 @@ def peers_bench(
     is_install: bool,
     tools_python: Path | None,
     before: str | None,
+    before_with: tuple[tuple[str, str | int], ...] | None,
     json_at: str | None,
     plot: str | None,
     **fields: Any,
@@ -269,7 +271,14 @@ def peers_bench(
         raise click.UsageError("--apart is for one machine: leave --link out")
     link = None if rate_bps is None else Shape(rate_bps, delay_us=delay_us, loss=loss)
     asked = only or (ON_ONE_MACHINE if link is None else ON_LINKS)
-    config = Config(hosts=hosts[0], only=asked, link=link, before=before or "", **fields)
+    config = Config(
+        hosts=hosts[0],
+        only=asked,
+        link=link,
+        before=before or (sys.executable if before_with else ""),
+        before_with=before_with or (),
+        **fields,
+    )
     tools = Tools(tools_python or default_environment() / "bin" / "python")
     console = Console(stderr=True, highlight=False)
     try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from inaproto_hil.rigs.links import Shape
 
@@ -20,6 +20,8 @@ POOL_BYTES: Final = 64 << 20
 OPERATIONS_MAX: Final = 64
 """All-reduces of a turn."""
 FLOAT_BYTES: Final = 4
+NUMBERS: Final = ("mtu", "window", "message_packets", "transport_timeout")
+"""Fields that two inaprotos may have apart, with the port."""
 PACKET_PORT: Final = "packet:{}"
 _JUMBO_ABOVE: Final = 1024
 _RATES: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -54,7 +56,14 @@ class Config:
     host_options: tuple[str, ...] = ()
     switch_options: tuple[str, ...] = ()
     before: str = ""
-    """Python of an environment with another inaproto."""
+    """Python of an environment with another inaproto; empty: none takes part."""
+    before_with: tuple[tuple[str, str | int], ...] = ()
+    """What is otherwise there: names of fields of this class with their values."""
+
+    def of_before(self) -> Config:
+        """Of the other inaproto; its links are like all others."""
+        other = replace(self, **dict[str, Any](self.before_with))
+        return replace(other, cables=self.has_cables)
 
     @property
     def link_mtu(self) -> int:
@@ -66,7 +75,8 @@ class Config:
         """Whether frames pass between the ends of a link: for delay, loss, and ports that know no queues."""
         if self.link is None:
             return False
-        return self.cables or self.link.needs_cables or self.port != PACKET_PORT
+        ports = {self.port, dict(self.before_with).get("port", self.port)}
+        return self.cables or self.link.needs_cables or ports != {PACKET_PORT}
 
     @property
     def ranks_per_daemon(self) -> int:
@@ -85,6 +95,27 @@ class Config:
         """All-reduces of a turn, if one takes so long; whole groups, where these fit."""
         wanted = min(self.operations_max(size), max(1, round(self.turn_s / seconds)))
         return min(self.operations_max(size), wanted + -wanted % self.group)
+
+
+def parse_port(text: str) -> str:
+    """``"xdp"`` is ``"xdp:{}"``."""
+    return text if "{}" in text else f"{text}:{{}}"
+
+
+def parse_settings(text: str) -> tuple[tuple[str, str | int], ...]:
+    """``"port=packet,window=2"``."""
+    found: list[tuple[str, str | int]] = []
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        field = name.strip().replace("-", "_")
+        if field == "port" and value:
+            found.append((field, parse_port(value)))
+        elif field in NUMBERS and value.isdecimal():
+            found.append((field, int(value)))
+        else:
+            names = ", ".join(("port", *NUMBERS))
+            raise ValueError(f"{part!r}: write NAME=VALUE with one of {names}, for example window=2")
+    return tuple(found)
 
 
 def parse_rate(text: str) -> int:

@@ -127,12 +127,13 @@ class DaemonsCluster(ContenderCluster):
 
 
 class BeforeCluster(DaemonsCluster):
-    """The same of another inaproto."""
+    """The same of another inaproto, or of this one with other settings."""
 
     def __init__(self, config: Config, switch: Namespace | None, machines: Sequence[Namespace]) -> None:
         super().__init__(config, switch, machines)
-        self.command = [str(Path(config.before).with_name("inaproto"))]
-        self.module = [config.before, "-P", str(OUTSIDE), "inaproto_hil.ranks.daemons"]
+        if config.before != sys.executable:
+            self.command = [str(Path(config.before).with_name("inaproto"))]
+            self.module = [config.before, "-P", str(OUTSIDE), "inaproto_hil.ranks.daemons"]
 
 
 class GlooCluster(ContenderCluster):
@@ -184,7 +185,8 @@ def open_contenders(config: Config, tools: Tools, stack: ExitStack) -> list[Cont
         daemons = stack.enter_context(DaemonsCluster(config, *_machines(config, stack, is_bridge=False)))
         found += [daemons.contender(name) for name in ours]
     if config.before:
-        before = stack.enter_context(BeforeCluster(config, *_machines(config, stack, is_bridge=False)))
+        other = config.of_before()
+        before = stack.enter_context(BeforeCluster(other, *_machines(other, stack, is_bridge=False)))
         found.append(before.contender(BEFORE))
     if GLOO in config.only and tools.why_not(GLOO, config) is None:
         gloo = stack.enter_context(GlooCluster(config, *_machines(config, stack, is_bridge=True)))

@@ -41,6 +41,7 @@ class TurnResult:
 class Entry:
     """A contender at one size."""
 
+    config: Config
     row: Row
     turns: tuple[TurnResult, ...]
     """Of the rounds, without the warm-up."""
@@ -72,6 +73,7 @@ def entry_of(config: Config, name: str, size: int, turns: Sequence[TurnResult], 
     )
     resent = [turn.resent for turn in turns if turn.resent is not None]
     return Entry(
+        config,
         row,
         tuple(turns),
         sum(resent) if len(resent) == len(turns) else None,
@@ -89,7 +91,8 @@ def _packets(config: Config, size: int, turns: Sequence[TurnResult]) -> int:
     return config.hosts * (lead_in + sum(turn.operations for turn in turns) * one(size))
 
 
-def entry_dict(config: Config, entry: Entry) -> dict[str, Any]:
+def entry_dict(entry: Entry) -> dict[str, Any]:
+    config = entry.config
     rate = config.link.rate_bps if config.link is not None else None
     row = entry.row.as_dict(rate)
     contender = row.pop("asked")
@@ -143,14 +146,11 @@ def document(
     hosts: Sequence[int],
     env: Mapping[str, Any],
     peers: Mapping[str, Any],
-    entries: Sequence[tuple[Config, Entry]],
+    entries: Sequence[Entry],
     failures: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The whole report for ``json.dump``. ``entries``: each with the configuration of its hosts.
-
-    ``failures``: why other rows are missing.
-    """
-    rows = [entry_dict(of, entry) for of, entry in entries]
+    """The whole report for ``json.dump``. ``failures``: why other rows are missing."""
+    rows = [entry_dict(entry) for entry in entries]
     return {
         "version": VERSION,
         "benchmark": "peers",
@@ -160,6 +160,6 @@ def document(
         "line_rate_bps": None if config.link is None else config.link.rate_bps,
         "failures": list(failures),
         "wrong": sum(row["wrong"] for row in rows),
-        "ratios": ratios([entry for _, entry in entries]),
+        "ratios": ratios(entries),
         "rows": rows,
     }

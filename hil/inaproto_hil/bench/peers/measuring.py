@@ -10,7 +10,7 @@ from pathlib import Path
 
 from inaproto.errors import Unsupported
 from inaproto_hil.bench.comparison import turns
-from inaproto_hil.bench.peers.config import FLOAT_BYTES, Config
+from inaproto_hil.bench.peers.config import BEFORE, FLOAT_BYTES, Config
 from inaproto_hil.bench.peers.contenders import Contender, ContenderCluster, open_contenders
 from inaproto_hil.bench.peers.figures import Entry, TurnResult, entry_of
 from inaproto_hil.bench.peers.tools import Tools
@@ -51,7 +51,8 @@ def measure(
                     result, number = _turn(config, contenders[name], size, operations, number)
                     found[name].append(result)
             for name, results in found.items():
-                on_entry(entry_of(config, name, size, results, warm_ups[name]))
+                of = config.of_before() if name == BEFORE else config
+                on_entry(entry_of(of, name, size, results, warm_ups[name]))
 
 
 def _turn(

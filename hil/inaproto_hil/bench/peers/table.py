@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from inaproto_hil.bench.peers.config import BEFORE, BUFFER, GLOO, INAPROTO, MPI, OTHERS
+from inaproto_hil.bench.peers.config import BEFORE, BUFFER, GLOO, INAPROTO, MPI, OTHERS, PACKET_PORT
 
 NAMES: Final = {
     INAPROTO: "inaproto",
@@ -92,12 +92,15 @@ def heading(report: Mapping[str, Any]) -> list[str]:
     where = "one machine"
     if link is not None:
         where = f"links of {link['rate_bps'] / 1e6:g} Mbit/s"
+        where += "" if config["port"] == PACKET_PORT else f" (ports {config['port']})"
         where += f", delay {link['delay_us']} us" if link["delay_us"] else ""
         where += f", loss {link['loss']:.3%}" if link["loss"] else ""
+    other = ",".join(f"{name}={value}" for name, value in config["before_with"])
     busy = f", {config['busy']} busy loops beside" if config["busy"] else ""
     load = " then ".join(f"{one[0]:.1f}" for one in (env["load"], env["load_after"]))
     messages = f"window {config['window']} x {config['message_packets']} packets of {config['mtu']} B"
     messages += f", timer {config['transport_timeout']}"
+    messages += f" (before: {other})" if other else ""
     return [
         f"# {where}{busy}; {messages}; medians of {config['rounds']} rounds",
         f"# {env['cpu']}, {env['cores_usable']} cores, kernel {env['kernel']}, load {load}",
