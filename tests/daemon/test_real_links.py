@@ -32,7 +32,7 @@ def _where_namespaces_are() -> None:
     require_namespaces()
 
 
-@pytest.fixture(params=["packet", "xdp"])
+@pytest.fixture(params=["packet", "veth", "xdp"])
 def adapter(request: pytest.FixtureRequest) -> str:
     """Of the switch's ports."""
     if request.param == "xdp":

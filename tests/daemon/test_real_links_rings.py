@@ -71,8 +71,15 @@ def inputs(size: int, seed: int) -> Sequence[Array]:
     return [draw(np.dtype(np.float32), (ELEMENTS,), (rank, seed)) for rank in range(size)]
 
 
-@pytest.mark.parametrize("adapter", ["packet", "xdp"])
-@pytest.mark.parametrize("weather", ["", "drop=0.01,duplicate=0.01,reorder=0.01,corrupt=0.001"])
+@pytest.mark.parametrize(
+    ("adapter", "weather"),
+    [
+        ("packet", ""),
+        ("packet", "drop=0.01,duplicate=0.01,reorder=0.01,corrupt=0.001"),
+        ("veth", "drop=0.01,duplicate=0.01,reorder=0.01,corrupt=0.001"),
+        ("xdp", ""),
+    ],
+)
 async def test_the_switch_sums_for_softnics_on_links(runtime_dir: Path, weather: str, adapter: str) -> None:
     if adapter == "xdp":
         require_xdp()

@@ -1,9 +1,9 @@
 """Ethernet frames over UNIX stream sockets (4-byte big-endian length and frame, as QEMU speaks it), and on
 interfaces of this machine (AF_PACKET, AF_XDP, TAP), or in UDP datagrams on loopback.
 
-``load_adapter("frames").open(...)`` gives a :class:`FramesAdapter`, ``load_adapter("packet")``, ``"xdp"``,
-``"tap"`` and ``"udp"`` open an ``inaproto.ports.Link``; who knows that it is this adapter may use the
-functions.
+``load_adapter("frames").open(...)`` gives a :class:`FramesAdapter`, ``load_adapter("packet")``, ``"veth"``,
+``"xdp"``, ``"tap"`` and ``"udp"`` open an ``inaproto.ports.Link``; who knows that it is this adapter may use
+the functions.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from inaproto_adapters.frames.packet import PacketConfig, PacketLink, PacketPort
 from inaproto_adapters.frames.port import FramesConfig, StreamFramePort, open_frame_pair
 from inaproto_adapters.frames.tap import TapLink, TapPort, open_tap_link
 from inaproto_adapters.frames.udp import UdpLink, UdpPort, open_udp_link
+from inaproto_adapters.frames.veth import VethLink, VethPort, open_veth_link
 from inaproto_adapters.frames.xdp import XdpLink, XdpPort, open_xdp_link
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "PACKET",
     "TAP",
     "UDP",
+    "VETH",
     "XDP",
     "FrameListener",
     "FramesAdapter",
@@ -37,6 +39,8 @@ __all__ = [
     "TapPort",
     "UdpLink",
     "UdpPort",
+    "VethLink",
+    "VethPort",
     "XdpLink",
     "XdpPort",
     "connect_frame_port",
@@ -45,6 +49,7 @@ __all__ = [
     "open_packet_link",
     "open_tap_link",
     "open_udp_link",
+    "open_veth_link",
     "open_xdp_link",
 ]
 
@@ -72,6 +77,7 @@ def open_frames(*, frame_bytes_max: int = FRAME_BYTES_MAX, queue_bytes_max: int 
 
 ADAPTER = Adapter(name="frames", kinds=frozenset({"frame port"}), open=open_frames)
 PACKET = Adapter(name="packet", kinds=frozenset({"link"}), open=open_packet_link)
+VETH = Adapter(name="veth", kinds=frozenset({"link"}), open=open_veth_link)
 XDP = Adapter(name="xdp", kinds=frozenset({"link"}), open=open_xdp_link)
 TAP = Adapter(name="tap", kinds=frozenset({"link"}), open=open_tap_link)
 UDP = Adapter(name="udp", kinds=frozenset({"nic link"}), open=open_udp_link)

@@ -43,13 +43,12 @@ def look_at_port(
             f"{interface}: packet:{interface} alone; it has {queues} queues, and xdp: serves {QUEUES_MAX}",
             f"ethtool -L {interface} combined {QUEUES_MAX}",
         )
-    how = (
-        "zero-copy or copied by the driver, as that can"
-        if has_device
-        else "copied by the kernel, as no hardware is behind it"
-    )
     takes = "CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF"
-    return ok(f"{interface}: packet:{interface} (CAP_NET_RAW) or xdp:{interface}, {how} ({takes})")
+    if has_device:
+        how = f"zero-copy or copied by the driver, as that can ({takes})"
+        return ok(f"{interface}: packet:{interface} (CAP_NET_RAW) or xdp:{interface}, {how}")
+    how = f"copied by the kernel, as no hardware is behind it ({takes})"
+    return ok(f"{interface}: packet:{interface} or veth:{interface} (CAP_NET_RAW), or xdp:{interface}, {how}")
 
 
 def linux(release: str) -> tuple[int, ...]:

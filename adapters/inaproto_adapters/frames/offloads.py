@@ -21,13 +21,15 @@ from inaproto.units import Frames
 
 VNET_BYTES: Final = 10
 _VNET: Final = Struct("=BBHHHH")
+_IPV4_WORDS: Final = Struct(">10H")
+_LENGTH_AND_CHECKSUM: Final = Struct(">HH")
 NEEDS_CHECKSUM: Final = 1
 GSO_NONE: Final = 0
 _GSO_TCP4: Final = 1
 _GSO_TCP6: Final = 4
-_GSO_UDP: Final = 5
+GSO_UDP: Final = 5
 _GSO_ECN: Final = 0x80
-_KINDS: Final = (_GSO_TCP4, _GSO_TCP6, _GSO_UDP)
+_KINDS: Final = (_GSO_TCP4, _GSO_TCP6, GSO_UDP)
 _ETHERNET_BYTES: Final = 14
 _IPV4_BYTES: Final = 20
 _IPV6_BYTES: Final = 40
@@ -35,6 +37,7 @@ _TCP_BYTES: Final = 20
 _UDP_BYTES: Final = 8
 _TCP: Final = 6
 _UDP: Final = 17
+_ROCE_PORT: Final = (4791).to_bytes(2, "big")
 _FIN_PSH: Final = 0x09
 _CWR: Final = 0x80
 SEGMENTS_MAX: Final = 4096
@@ -82,6 +85,34 @@ def with_tag(frames: Frames, tpid: int, tci: int) -> Frames:
     tagged[:, 12:16] = np.frombuffer(Struct(">HH").pack(tpid, tci), np.uint8)
     tagged[:, 16:] = frames[:, 12:]
     return tagged
+
+
+def long_header(first: bytes, step: int, payload_bytes: int) -> bytes:
+    """What stands before ``payload_bytes`` of UDP payloads, ``step`` bytes each, that the kernel is to cut.
+
+    ``first``: Ethernet, IPv4 and UDP header of the first packet, 42 bytes, without UDP checksum. Returns
+    ``virtio_net_hdr`` and headers, 52 bytes.
+    """
+    udp_bytes = _UDP_BYTES + payload_bytes
+    words = list(_IPV4_WORDS.unpack_from(first, _ETHERNET_BYTES))
+    words[1], words[5] = _IPV4_BYTES + udp_bytes, 0
+    words[5] = 0xFFFF - _folded(sum(words))
+    # Of the pseudo header, not inverted: the kernel adds the rest.
+    pseudo = _folded(sum(words[6:]) + _UDP + udp_bytes)
+    at = _ETHERNET_BYTES + _IPV4_BYTES
+    return (
+        _VNET.pack(NEEDS_CHECKSUM, GSO_UDP, at + _UDP_BYTES, step, at, 6)
+        + first[:_ETHERNET_BYTES]
+        + _IPV4_WORDS.pack(*words)
+        + first[at : at + 4]
+        + _LENGTH_AND_CHECKSUM.pack(udp_bytes, pseudo)
+    )
+
+
+def _folded(total: int) -> int:
+    while total > 0xFFFF:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
 
 
 class _Layout(NamedTuple):
@@ -136,7 +167,7 @@ def _layout(frame: Frames, header: VnetHeader) -> _Layout:
         transport = _ETHERNET_BYTES + _IPV6_BYTES
     else:
         raise CannotCut("long segment of another protocol than IP")
-    wanted, least = (_UDP, _UDP_BYTES) if kind == _GSO_UDP else (_TCP, _TCP_BYTES)
+    wanted, least = (_UDP, _UDP_BYTES) if kind == GSO_UDP else (_TCP, _TCP_BYTES)
     if transport < _ETHERNET_BYTES + _IPV4_BYTES:
         raise CannotCut("long segment that is all headers")
     started_there = not header.flags & NEEDS_CHECKSUM or header.checksum_start == transport
@@ -162,6 +193,10 @@ def _number(rows: Frames, layout: _Layout, first: int, step: int, *, is_last: bo
         rows[:, 18:20] = ids.astype(">u2")[:, None].view(np.uint8)
         rows[:, 24:26] = 0
         rows[:, 24:26] = _bytes_of(_inverted(_sums(rows[:, _ETHERNET_BYTES:at])))
+        if layout.protocol == _UDP and rows[0, at + 2 : at + 4].tobytes() == _ROCE_PORT:
+            # RoCE packets have no UDP checksum; their ICRC covers more.
+            rows[:, at + 4 : at + 8] = np.frombuffer(_LENGTH_AND_CHECKSUM.pack(width - at, 0), np.uint8)
+            return
         pseudo = _sums(rows[:, 26:34])
     if layout.protocol == _TCP:
         begin = int.from_bytes(rows[0, at + 4 : at + 8].tobytes(), "big")

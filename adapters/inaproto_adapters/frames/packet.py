@@ -94,11 +94,10 @@ class PacketPort:
         with contextlib.ExitStack() as undo:
             # Two sockets: frames that are sent have no virtio_net_hdr before them, those in the ring do.
             self._receiving = undo.enter_context(socket.socket(socket.AF_PACKET, kind, 0))
-            self._sending = undo.enter_context(socket.socket(socket.AF_PACKET, kind, 0))
+            self._sending = undo.enter_context(open_sending(interface.name))
             self._watch = LinkWatch()
             undo.callback(self._watch.close)
             _enlarge(self._receiving, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
-            _enlarge(self._sending, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
             self._ring = ReceiveRing(
                 self._receiving,
                 frame_bytes_max=interface.mtu + ETHERNET_HEADER_BYTES + _TAG_BYTES,
@@ -106,7 +105,6 @@ class PacketPort:
             )
             self._receiving.setsockopt(SOL_PACKET, _IGNORE_OUTGOING, 1)
             self._receiving.setsockopt(SOL_PACKET, _ADD_MEMBERSHIP, self._promiscuous())
-            self._sending.bind((interface.name, 0))
             self._receiving.bind((interface.name, _ETH_P_ALL))  # last: from here on frames come
             undo.pop_all()
         self._output = LinkOutput(
@@ -295,6 +293,17 @@ def open_packet_link(
     """The link of that name. Raises ``ConfigError`` for a name or bounds that cannot be."""
     require_name(interface)
     return PacketLink(interface, PacketConfig(queue_bytes_max, ring_bytes))
+
+
+def open_sending(interface: str) -> socket.socket:
+    """A packet socket that receives nothing. Raises ``OSError``."""
+    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+    with contextlib.ExitStack() as undo:
+        sock = undo.enter_context(socket.socket(socket.AF_PACKET, kind, 0))
+        _enlarge(sock, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
+        sock.bind((interface, 0))
+        undo.pop_all()
+    return sock
 
 
 def _enlarge(sock: socket.socket, forced: int, plain: int) -> None:

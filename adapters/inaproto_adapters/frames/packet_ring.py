@@ -16,7 +16,8 @@ import errno
 import mmap
 import socket
 import struct
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -33,8 +34,10 @@ from inaproto_adapters.frames.offloads import (
     fill_checksums,
     with_tag,
 )
+from inaproto_adapters.frames.roce_segments import HEADERS_BYTES, RoceSegments, is_long_roce
 
 SOL_PACKET: Final = 263
+_T = TypeVar("_T")
 _RX_RING: Final = 5
 _STATISTICS: Final = 6
 _COPY_THRESH: Final = 7
@@ -71,6 +74,7 @@ _STEP_GROWTH: Final = 4
 TAKE_MAX: Final = 1024
 """Slots that one ``take`` reads; the other ports have their turn after it."""
 TAKE_BYTES_MAX: Final = 1 << 20
+_LOOKED_AT: Final = 64
 _SEGMENT_BYTES_MAX: Final = (64 << 10) + 1024
 _ETHERTYPE_VLAN: Final = 0x8100
 
@@ -99,9 +103,12 @@ class ReceiveRing:
         self.heard_error = False
         """The interface went down; the socket does not say so again."""
         self._long = bytearray(VNET_BYTES + _SEGMENT_BYTES_MAX)
+        self._segments = RoceSegments()
 
     def release(self) -> None:
         """The frames of the last ``take`` are not looked at any more."""
+        if self._segments.used:
+            self._segments.reset()
         if self._taken:
             self._status[self._at : self._at + self._taken] = 0
             self._at = (self._at + self._taken) % self.slots
@@ -170,7 +177,14 @@ class ReceiveRing:
         header = VnetHeader.decode(vnet)
         tag = ((tpid if status & _TPID else _ETHERTYPE_VLAN), tci) if status & _VLAN else None
         if status & _COPY:
-            for _ in range(len(slots)):
+            for slot in slots:
+                begin = slot[mac : mac + _LOOKED_AT].tobytes()
+                if (
+                    tag is None
+                    and is_long_roce(begin, header, length)
+                    and self._packets(header, length, blocks)
+                ):
+                    continue
                 frame = self._receive_long(length)
                 if length > _SEGMENT_BYTES_MAX:
                     counters.drop("long segment of more than 64 KiB")
@@ -184,14 +198,22 @@ class ReceiveRing:
         else:
             self._finish(slots[:, mac : mac + length], header, tag, blocks, counters)
 
-    def _receive_long(self, length: int) -> Frames:
+    def _packets(self, header: VnetHeader, length: int, blocks: list[Frames]) -> bool:
+        """Receive a long segment of RoCE packets as these; False if it is to be received otherwise."""
+        step, payload_bytes = header.gso_bytes, length - HEADERS_BYTES
+        return self._despite_error(lambda: self._segments.receive(self._sock, step, payload_bytes, blocks))
+
+    def _despite_error(self, receive: Callable[[], _T]) -> _T:
         try:
-            nbytes = self._sock.recv_into(self._long) - VNET_BYTES
+            return receive()
         except OSError as error:
             if error.errno not in (errno.ENETDOWN, errno.ENODEV):
                 raise
             self.heard_error = True  # which the socket tells once, before it gives what it holds
-            nbytes = self._sock.recv_into(self._long) - VNET_BYTES
+            return receive()
+
+    def _receive_long(self, length: int) -> Frames:
+        nbytes = self._despite_error(lambda: self._sock.recv_into(self._long)) - VNET_BYTES
         if nbytes != min(length, len(self._long) - VNET_BYTES):
             raise InvariantBroken(f"a slot told of {length} bytes in the socket's queue, {nbytes} came")
         return np.frombuffer(bytes(memoryview(self._long)[VNET_BYTES:][:nbytes]), np.uint8)[None]

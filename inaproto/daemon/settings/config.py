@@ -197,7 +197,7 @@ class SwitchSettings(Settings):
     adapter: str = "frames"
     """Adapter of the ports."""
     port: Annotated[tuple[LinkName, ...], BeforeValidator(_links), AfterValidator(_all_different)] = ()
-    """Network interface that is a port, too: packet:, xdp: or tap:INTERFACE; repeatable."""
+    """Network interface that is a port, too: packet:, veth:, xdp: or tap:INTERFACE; repeatable."""
     mtu_max: Mtu = 4096
     """Largest RoCE path MTU that rings may use."""
     rings_max: int = Field(default=64, ge=1, le=4096)
@@ -294,11 +294,11 @@ class HostSettings(Settings):
     models_ip: Annotated[str, AfterValidator(_unicast_ipv4_or_none)] = ""
     """With models_nic: its address; by default ip for verbs, and that of the port for udp:ADDRESS."""
     models_port: LinkName = ""
-    """With models_nic softnic: packet: or xdp:INTERFACE, udp:127.0.0.N; by default the switch's socket."""
+    """With models_nic softnic: packet:, veth:, xdp:INTERFACE, udp:127.0.0.N; else the switch's socket."""
     adapter: str = "frames"
     """Adapter of the port towards the switch."""
     port: LinkName = ""
-    """Network interface to the switch, for the softnic: packet: or xdp:INTERFACE; by default its socket."""
+    """Network interface to the switch, for the softnic: packet:, veth: or xdp:INTERFACE; else its socket."""
     nic: str = "softnic"
     """Adapter of the NIC: softnic, or verbs for the machine's own RoCE device that has the address ip."""
     mtu: Mtu = 1024
@@ -374,7 +374,7 @@ class ServerSettings(Settings):
     ip: Annotated[str, AfterValidator(_unicast_ipv4_or_none)] = ""
     """With nic: its IPv4 address; by default that of the port for udp:ADDRESS."""
     port: LinkName = ""
-    """With nic softnic: packet: or xdp:INTERFACE, udp:127.0.0.N; by default a switch's socket in dir."""
+    """With nic softnic: packet:, veth:, xdp:INTERFACE, udp:127.0.0.N; else a switch's socket in dir."""
     traffic_class: int = Field(default=0, ge=0, le=252, multiple_of=4)
     """With nic: TOS byte of RoCE packets, DSCP * 4: 104 (DSCP 26) for the lossless class of many networks."""
     metrics: MetricsAddress = ""
