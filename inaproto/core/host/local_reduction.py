@@ -58,16 +58,18 @@ class Slice:
         self.offset = offset
         self.nbytes = len(parts[0])
         self.ranks = len(parts)
-        self._parts = parts
+        self._parts = [np.frombuffer(part, np.uint8) for part in parts]
         self._done = 0
 
     def block(self) -> bool:
         """Add the next block, into the tensors of all ranks; whether there is another one."""
-        begin, end = self._done, min(self._done + BLOCK_BYTES, self.nbytes)
-        first, *others = [part[begin:end] for part in self._parts]
-        reduce_parts(self.of.operation.dtype, self.of.operation.op, (first, *others), first)
+        operation, begin, end = self.of.operation, self._done, min(self._done + BLOCK_BYTES, self.nbytes)
+        inputs = [part[begin:end] for part in self._parts]
+        first, *others = inputs
+        if others:
+            reduce_into(operation.dtype, operation.op, inputs, first)
         for other in others:
-            other[:] = first
+            np.copyto(other, first)  # a copy of a view of memory would keep Python's lock
         self._done = end
         return end < self.nbytes
 
