@@ -50,6 +50,15 @@ def check_array(array: object, what: str) -> NDArray[Any]:
     return array
 
 
+def check_in_place(array: NDArray[Any], out: object) -> NDArray[Any]:
+    """Raises ``LocalMisuse`` unless the result can be stored into ``array``, and nowhere else."""
+    if out is not None and out is not array:
+        raise LocalMisuse("all_reduce: in_place, and out is another array; give one of the two")
+    if not array.flags.writeable:
+        raise LocalMisuse("all_reduce: in_place, but the array is read-only")
+    return array
+
+
 def check_out(out: object, array: NDArray[Any]) -> NDArray[Any]:
     """Raises ``LocalMisuse`` unless a result like ``array`` can be stored into ``out``."""
     checked = check_array(out, "out")

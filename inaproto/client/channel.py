@@ -31,11 +31,21 @@ T = TypeVar("T")
 Clock = Callable[[], float]
 
 
+class Pollable(Protocol):
+    """A channel, or something else with a descriptor that a rank waits for."""
+
+    @property
+    def has_output(self) -> bool: ...
+    def fileno(self) -> int: ...
+    async def wait_receivable(self) -> None: ...
+    async def wait_sendable(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Go on when one of ``channels`` can be read (or written, if it has output), or at ``until``."""
 
-    channels: Sequence[Channel]
+    channels: Sequence[Pollable]
     until: float | None
 
 

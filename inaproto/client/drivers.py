@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import trio
 
-from inaproto.client.channel import Channel, Steps, Wait
+from inaproto.client.channel import Pollable, Steps, Wait
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class TrioDriver:
                     self._followers.unpark_all()
 
 
-async def _any_ready(channels: Sequence[Channel]) -> None:
+async def _any_ready(channels: Sequence[Pollable]) -> None:
     if len(channels) == 1 and not channels[0].has_output:
         await channels[0].wait_receivable()
         return

@@ -85,6 +85,11 @@ class ClientProtocol:
         """The latest answer to :meth:`ask_status`."""
 
     @property
+    def operations_called(self) -> int:
+        """All-reduces that the daemon was asked for."""
+        return self._next_op
+
+    @property
     def pending(self) -> int:
         """Operations that have not ended."""
         return len(self._pending)

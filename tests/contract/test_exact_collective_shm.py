@@ -12,8 +12,8 @@ from typing import Any
 import trio
 from numpy.typing import NDArray
 
+from inaproto.client.stage import SharedMemoryStage, TrioSharedMemoryStage, open_stage, open_trio_stage
 from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto_adapters.shm import SharedMemoryStage, TrioSharedMemoryStage, open_stage, open_trio_stage
 from tests.contract.exact_collective_contract import SEGMENT_BYTES, ExactCollectiveContract, Members
 
 

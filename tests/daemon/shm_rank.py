@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from inaproto.client.stage import open_stage
+from inaproto.client.stage.stage import SharedMemoryStage
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import JobError
-from inaproto_adapters.shm import open_stage
-from inaproto_adapters.shm.stage import SharedMemoryStage
 
 ELEMENTS = 300_001
 CALLS = 3

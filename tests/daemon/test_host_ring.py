@@ -44,7 +44,7 @@ class Process:
         self.errors: list[JobError] = []
         self.has_joined = False
 
-    def joined(self, ring_id: int, operations_max: int) -> None:
+    def joined(self, ring_id: int, operations_max: int, *, local: bool) -> None:
         self.has_joined = True
 
     def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None: ...

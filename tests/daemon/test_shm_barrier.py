@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from inaproto.client.stage.barrier import Barrier, Descriptors
+from inaproto.client.stage.layout import WORDS
+from inaproto.client.stage.waits import Steps
 from inaproto.errors import OperationTimeout, RankLost
-from inaproto_adapters.shm.barrier import Barrier, Descriptors
-from inaproto_adapters.shm.layout import WORDS
-from inaproto_adapters.shm.waits import Steps
 
 
 class Clock:

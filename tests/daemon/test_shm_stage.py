@@ -17,19 +17,18 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.errors import ConfigError, JobError, JoinRefused, LocalMisuse, OperationTimeout, RankLost
-from inaproto.ports import load_adapter
-from inaproto_adapters.shm import (
+from inaproto.client.stage import (
     RANKS_MAX,
     SharedMemoryStage,
     TrioSharedMemoryStage,
     open_stage,
     open_trio_stage,
 )
-from inaproto_adapters.shm.layout import Layout
-from inaproto_adapters.shm.meeting import Share, Terms, _map, hosting, joining
-from inaproto_adapters.shm.waits import Steps
+from inaproto.client.stage.layout import Layout
+from inaproto.client.stage.meeting import Share, Terms, _map, hosting, joining
+from inaproto.client.stage.waits import Steps
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.errors import ConfigError, JobError, JoinRefused, LocalMisuse, OperationTimeout, RankLost
 from tests.daemon.test_shm_barrier import Clock
 
 PAIR = ReductionPlan.flat(2)
@@ -284,13 +283,6 @@ def test_a_stage_does_not_survive_fork(runtime_dir: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     second.close()
     first.close()
-
-
-def test_the_adapter_is_found() -> None:
-    adapter = load_adapter("shm")
-    assert adapter.kinds == {"exact collective"}
-    assert adapter.open is open_stage
-    assert SharedMemoryStage.capabilities.exact_plan
 
 
 async def test_a_cancelled_call_ends_the_stage_for_all(runtime_dir: Path) -> None:

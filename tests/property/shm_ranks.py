@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inaproto.client.stage.exchange import Call, Exchange, Kind
+from inaproto.client.stage.layout import Cut, Layout
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op, signature
-from inaproto_adapters.shm.exchange import Call, Exchange, Kind
-from inaproto_adapters.shm.layout import Cut, Layout
 
 Bytes = NDArray[np.uint8]
 CACHE_LINE = 64

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from inaproto.client.stage.exchange import Kind, reduce_blocks
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op
-from inaproto_adapters.shm.exchange import Kind, reduce_blocks
 from tests.chain_schedule import chain
 from tests.property.shm_ranks import Ranks, in_any_order
 from tests.property.test_plans_and_paths import UNSIGNED, random_column, random_plan

@@ -181,7 +181,7 @@ class HostRing(HostDriver):
         match action:
             case events.RanksBegun(ring_id):
                 for rank in self.ranks.values():
-                    rank.owner.joined(ring_id, OPERATIONS_MAX)
+                    rank.owner.joined(ring_id, OPERATIONS_MAX, local=len(self.ranks) == self.core.ranks.size)
             case events.RankFailed(number, error):
                 self._end_of(number).fail(error)
             case events.RankClosed(number):

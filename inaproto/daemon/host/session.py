@@ -267,7 +267,7 @@ class ClientSession:
 
     # --- what the rank's ring tells (Owner)
 
-    def joined(self, ring_id: int, operations_max: int) -> None:
+    def joined(self, ring_id: int, operations_max: int, *, local: bool) -> None:
         if self._join is not None:
             join = self._join
             self._seat = join.job, join.rank
@@ -280,6 +280,7 @@ class ClientSession:
                     size=join.size,
                     operations_max=operations_max,
                     segments_max=SEGMENTS_MAX,
+                    local=local,
                 )
             )
 

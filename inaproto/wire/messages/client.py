@@ -59,6 +59,8 @@ class Joined(Message, type="joined"):
     """All-reduces that were submitted and have not ended."""
     segments_max: Positive32 = 256
     """Segments of shared memory."""
+    local: Flag = False
+    """All ranks of the job are on this host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

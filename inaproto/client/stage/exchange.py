@@ -27,13 +27,13 @@ from typing import Final
 
 import numpy as np
 
+from inaproto.client.stage.layout import SLOTS, Bytes, Cut, Layout
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.errors import TensorMismatch
 from inaproto.wire.ina_header import Dtype, Op
-from inaproto_adapters.shm.layout import SLOTS, Bytes, Cut, Layout
 
-BLOCK_BYTES: Final = 64 << 10
+BLOCK_BYTES: Final = 128 << 10
 """Reduced at once: the sum stays in the processor's cache until its last operand."""
 
 

@@ -25,9 +25,9 @@ from typing import Final
 
 import numpy as np
 
+from inaproto.client.stage.layout import WORDS, Words
+from inaproto.client.stage.waits import Clock, Steps, Wait
 from inaproto.errors import JobError, OperationTimeout, RankLost
-from inaproto_adapters.shm.layout import WORDS, Words
-from inaproto_adapters.shm.waits import Clock, Steps, Wait
 
 _ENTERED: Final = 0
 """How many barriers the rank has come to."""

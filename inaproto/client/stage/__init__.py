@@ -1,14 +1,13 @@
 """Exact collectives between the processes of one host, in memory that they share.
 
 The innermost list of a reduction plan, ``[..., [0, 1, 2, 3], ...]``: first and last stage of NetReduce's
-parallel all-reduce (section 3.4). ``load_adapter("shm").open(path, rank, plan=...)`` is :func:`open_stage`.
+parallel all-reduce (section 3.4).
 """
 
 from __future__ import annotations
 
-from inaproto.ports import Adapter
-from inaproto_adapters.shm.layout import CHUNK_BYTES, RANKS_MAX
-from inaproto_adapters.shm.stage import (
+from inaproto.client.stage.layout import CHUNK_BYTES, RANKS_MAX
+from inaproto.client.stage.stage import (
     CAPABILITIES,
     Capabilities,
     SharedMemoryStage,
@@ -18,7 +17,6 @@ from inaproto_adapters.shm.stage import (
 )
 
 __all__ = [
-    "ADAPTER",
     "CAPABILITIES",
     "CHUNK_BYTES",
     "RANKS_MAX",
@@ -28,5 +26,3 @@ __all__ = [
     "open_stage",
     "open_trio_stage",
 ]
-
-ADAPTER = Adapter(name="shm", kinds=frozenset({"exact collective"}), open=open_stage)

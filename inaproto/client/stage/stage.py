@@ -22,14 +22,14 @@ import trio
 from numpy.typing import NDArray
 
 from inaproto.client.arrays import check_array, check_out, wire_dtype, wire_op
+from inaproto.client.stage.barrier import Barrier
+from inaproto.client.stage.exchange import Call, Exchange, Kind
+from inaproto.client.stage.layout import CHUNK_BYTES, RANKS_MAX, Bytes, Cut, Layout
+from inaproto.client.stage.meeting import Share, Terms, hosting, joining
+from inaproto.client.stage.waits import TURN, Clock, Steps, drive_blocking, drive_trio
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import JobError, LocalMisuse, TensorMismatch, Unsupported
 from inaproto.wire.ina_header import Op, signature
-from inaproto_adapters.shm.barrier import Barrier
-from inaproto_adapters.shm.exchange import Call, Exchange, Kind
-from inaproto_adapters.shm.layout import CHUNK_BYTES, RANKS_MAX, Bytes, Cut, Layout
-from inaproto_adapters.shm.meeting import Share, Terms, hosting, joining
-from inaproto_adapters.shm.waits import TURN, Clock, Steps, drive_blocking, drive_trio
 
 TIMEOUT_S: Final = 30.0
 
@@ -83,7 +83,11 @@ class _Stage:
         """All ranks have mapped the memory when this ends; at rank 0, everybody can be heard."""
         return self._waiting(iter((None,)), "opening the stage")
 
-    def _all_reducing(
+    def missing(self) -> list[int]:
+        """Who has not come to where this rank waits."""
+        return self._barrier.missing()
+
+    def all_reducing(
         self, array: NDArray[Any], op: str, out: NDArray[Any] | None
     ) -> tuple[NDArray[Any], Steps[None]]:
         source = check_array(array, "array")
@@ -175,7 +179,7 @@ class SharedMemoryStage(_Stage):
         may be ``array`` itself. After an error ``out`` holds a mix. Raises ``LocalMisuse`` before anything is
         exchanged, ``TensorMismatch``, ``RankLost``, ``OperationTimeout``.
         """
-        result, steps = self._all_reducing(array, op, out)
+        result, steps = self.all_reducing(array, op, out)
         drive_blocking(steps)
         return result
 
@@ -216,7 +220,7 @@ class TrioSharedMemoryStage(_Stage):
         self, array: NDArray[Any], out: NDArray[Any] | None = None, *, op: str = "sum"
     ) -> NDArray[Any]:
         """As :meth:`SharedMemoryStage.all_reduce`."""
-        result, steps = self._all_reducing(array, op, out)
+        result, steps = self.all_reducing(array, op, out)
         await drive_trio(steps)
         return result
 

@@ -2,7 +2,7 @@
 
 Rank 0 listens at a path that all know. Each other rank says who it is and what it expects (:class:`Terms`);
 when all have come, rank 0 makes one memfd, the eventfds and the pipes of
-:mod:`inaproto_adapters.shm.barrier`, and sends each rank its own by SCM_RIGHTS. Then the sockets are closed
+:mod:`inaproto.client.stage.barrier`, and sends each rank its own by SCM_RIGHTS. Then the sockets are closed
 and the path is removed. Nothing has a name in ``/dev/shm``: when the last process ends, the kernel frees
 everything.
 
@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from inaproto.client.stage.barrier import Descriptors
+from inaproto.client.stage.layout import RANKS_MAX, Layout
+from inaproto.client.stage.waits import Clock, Steps, Wait
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import ConfigError, JobError, JoinRefused, OperationTimeout, RankLost
 from inaproto.units import UNIX_PATH_BYTES_MAX
-from inaproto_adapters.shm.barrier import Descriptors
-from inaproto_adapters.shm.layout import RANKS_MAX, Layout
-from inaproto_adapters.shm.waits import Clock, Steps, Wait
 
 RETRY_S: Final = 0.01
 _MAGIC: Final = 0x494E4153

@@ -1,0 +1,211 @@
+"""All-reduces of private arrays in place, where all ranks of a job are on one host: added by the ranks.
+
+Otherwise a private array is copied into memory that the host daemon maps, and its result is copied back, each
+as a whole: the owner may change the one, and gets nothing of the other before it is whole. An array that its
+owner leaves alone until its result is here goes through a few mebibytes that stay in the cache, chunk by
+chunk, and each rank adds its slice (:mod:`inaproto.client.stage`; NetReduce section 3.4). The bytes are those
+that the daemon would have given: the ranks are the same list of the plan.
+
+Nothing moves while a rank does not wait. Whoever waits does what was called before, too, in the order of the
+calls. The daemon hears nothing of it; it watches the processes, and what it says of the job ends these waits.
+
+Invariants: an all-reduce that one rank adds up here, all ranks add up here, and in one order: it follows from
+what the job is and from the calls alone. What ends in the middle ends the communicator, for all ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+from numpy.typing import NDArray
+
+from inaproto.client.channel import Channel, Clock, Pollable, Wait, again
+from inaproto.client.channel import Steps as ChannelSteps
+from inaproto.client.stage.layout import RANKS_MAX, Layout
+from inaproto.client.stage.meeting import Share, Terms, hosting, joining
+from inaproto.client.stage.stage import SharedMemoryStage
+from inaproto.client.stage.waits import TURN, HasDescriptor, Steps
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.errors import ConfigError, JobError, OperationTimeout, Unsupported
+
+CHUNK_BYTES_MAX: Final = 2 << 20
+AREA_BYTES: Final = 16 << 20
+"""Chunks are shorter where there are many ranks: the area has room for two of each rank."""
+CHUNK_BYTES_MIN: Final = 512 << 10
+PATIENCE_S: Final = 600.0
+"""A rank waits so long for another one, which is there and does nothing: as the daemon, by default."""
+
+
+@dataclass(slots=True, eq=False)
+class InPlaceOperation:
+    """An all-reduce of ``array``; to a communicator as :class:`inaproto.client.protocol.PendingOperation`."""
+
+    array: NDArray[Any]
+    op: str
+    op_index: int
+    """That of the next all-reduce that the daemon will hear of."""
+    ended: bool = False
+    error: JobError | None = None
+    path: str = "local"
+    daemon_ns: int = field(default=0, init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a stage waits for, as a channel is waited for."""
+
+    of: HasDescriptor
+    has_output: bool = False
+
+    def fileno(self) -> int:
+        return self.of.fileno()
+
+    async def wait_receivable(self) -> None:
+        await trio.lowlevel.wait_readable(self.of)
+
+    async def wait_sendable(self) -> None:
+        await trio.lowlevel.wait_writable(self.of)
+
+
+def adds_in_place(channel: object) -> bool:
+    """Whether all ranks of the job are on this host, and can add up what is called in place."""
+    if not isinstance(channel, Channel) or channel.protocol.joined is None or channel.who.wishes.elastic:
+        return False
+    return channel.protocol.joined.local and 1 < channel.who.size <= RANKS_MAX
+
+
+class InPlace:
+    """What one rank has called in place, and the memory that it shares with the others for it.
+
+    ``yields``: other tasks of the process are to have turns in between.
+    """
+
+    def __init__(self, channel: Channel, clock: Clock, *, yields: bool) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._yields = yields
+        self._stage: SharedMemoryStage | None = None
+        self._called: deque[InPlaceOperation] = deque()
+        self._steps: Steps[None] | None = None
+        """What is left to be done of the first of them."""
+
+    def call(self, array: NDArray[Any], op: str) -> InPlaceOperation:
+        """``array`` is C-contiguous, writable, of a type that is summed."""
+        operation = InPlaceOperation(array, op, self._channel.protocol.operations_called)
+        self._called.append(operation)
+        return operation
+
+    def close(self) -> None:
+        """Others that wait for this rank learn that it left."""
+        self._steps = None
+        if self._stage is not None:
+            self._stage.close()
+            self._stage = None
+
+    def waiting(self, operation: InPlaceOperation, timeout: float | None) -> ChannelSteps[None]:
+        """As :func:`inaproto.client.waits.waiting`."""
+        until = None if timeout is None else self._clock() + timeout
+        while not operation.ended:
+            self._channel.pump()
+            failure = self._channel.protocol.failure
+            if failure is not None:
+                self._end_all(failure)
+                break
+            wait = self._advance()
+            if wait is TURN:
+                if self._yields:
+                    yield Wait((), self._clock())
+            elif wait is not None:
+                if until is not None and self._clock() >= until:
+                    raise OperationTimeout(self._late(timeout))
+                sources: Sequence[Pollable] = () if wait.source is None else (_Source(wait.source),)
+                soonest = wait.until if until is None else min(wait.until, until)
+                yield Wait((*sources, *self._channel.channels), soonest)
+        if operation.error is not None:
+            raise again(operation.error)
+
+    def _late(self, timeout: float | None) -> str:
+        missing = [] if self._stage is None else self._stage.missing()
+        names = f"; waits for rank {', '.join(map(str, missing))}" if missing else ""
+        return f"an all-reduce in place of {self._channel.who} did not end within {timeout:g} s{names}"
+
+    def _advance(self) -> Any:
+        """What is to be waited for; None when the first operation has ended."""
+        operation = self._called[0]
+        if self._steps is None:
+            self._steps = self._performing(operation)
+        try:
+            return next(self._steps)
+        except StopIteration:
+            self._steps = None
+            self._called.popleft()
+            self._channel.protocol.operations_done += 1
+            operation.ended = True
+        except (JobError, ConfigError, Unsupported) as fault:
+            error = fault if isinstance(fault, JobError) else JobError(str(fault))
+            self._channel.send(self._channel.protocol.leave(f"{type(error).__name__}: {error}"))
+            self._channel.protocol.fail(error)
+            self._end_all(error)
+            self._channel.close()
+        return None
+
+    def _performing(self, operation: InPlaceOperation) -> Steps[None]:
+        if self._stage is None:
+            self._stage = yield from self._opening()
+        yield from self._stage.all_reducing(operation.array, operation.op, operation.array)[1]
+
+    def _opening(self) -> Steps[SharedMemoryStage]:
+        """All ranks meet, at a socket that rank 0 makes for that time."""
+        who = self._channel.who
+        chunk_bytes = min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, AREA_BYTES // who.size))
+        terms = Terms(ReductionPlan.flat(who.size), Layout(who.size, chunk_bytes))
+        place = self._meeting_place()
+        meeting: Steps[Share]
+        if who.rank == 0:
+            meeting = hosting(place, terms, PATIENCE_S, self._clock)
+        else:
+            meeting = joining(place, who.rank, terms, PATIENCE_S, self._clock)
+        stage = SharedMemoryStage(who.rank, terms, (yield from meeting), PATIENCE_S, self._clock)
+        try:
+            yield from stage.starting()
+        except BaseException:
+            stage.close()
+            raise
+        return stage
+
+    def _meeting_place(self) -> Path:
+        """The same on all ranks, and of no other job: it is named by the job's ring at this host daemon."""
+        joined, channel = self._channel.protocol.joined, self._channel
+        ring = 0 if joined is None else joined.ring_id
+        told = f"{channel.path.resolve()}\0{channel.who.job}\0{ring}\0{channel.who.key}"
+        return _private_directory() / f"{hashlib.sha256(told.encode()).hexdigest()[:24]}.meet"
+
+    def _end_all(self, error: JobError) -> None:
+        while self._called:
+            operation = self._called.popleft()
+            operation.ended, operation.error = True, error
+        self.close()
+
+
+def _private_directory() -> Path:
+    """A directory of this user alone, for the socket of a meeting. Raises ``ConfigError``."""
+    user = os.geteuid()
+    path = Path(tempfile.gettempdir()) / f"inaproto-ranks-{user}"
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o077:
+        raise ConfigError(
+            f"all_reduce in place: {path} is not a directory of user {user} alone; remove it, or set TMPDIR"
+        )
+    return path

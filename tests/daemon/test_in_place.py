@@ -1,0 +1,218 @@
+"""All-reduces in place, added by the ranks of one host: the daemon's bytes, in the order of the calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+import inaproto
+from inaproto.client import in_place
+from inaproto.errors import ConfigError, JobError, LocalMisuse, OperationTimeout, RankLost, TensorMismatch
+from tests.clusters.jobs import ALONE, PAIRS, close_all
+from tests.clusters.memory import MemoryCluster, run_world
+from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
+
+Comms = Sequence[inaproto.Communicator]
+DTYPES = ["float32", "bfloat16", "float16", "float64", "int32", "int64"]
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch, runtime_dir: Path) -> None:
+    """So few bytes that small arrays are several chunks; and a place to meet of this test's own."""
+    monkeypatch.setattr(in_place, "CHUNK_BYTES_MAX", 4096)
+    monkeypatch.setattr("tempfile.tempdir", str(runtime_dir))
+
+
+async def on_all(comms: Comms, call: Callable[[int, inaproto.Communicator], Awaitable[None]]) -> None:
+    async with trio.open_nursery() as nursery:
+        for rank, comm in enumerate(comms):
+            nursery.start_soon(call, rank, comm)
+
+
+def inputs(dtype: str, count: int, ranks: int = 3) -> list[Any]:
+    return [draw(numpy_dtype(dtype), (count,), (dtype, count, rank)) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ranks_get_the_bytes_that_the_daemon_gives(dtype: str) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            for op, count in (("sum", 9001), ("max", 700), ("min", 4096), ("sum", 1), ("sum", 0)):
+                mine = inputs(dtype, count)[rank]
+                expected = (await comm.all_reduce(mine, op)).tobytes()
+                result = await comm.all_reduce(mine, op, in_place=True)
+                assert result is mine
+                assert result.tobytes() == expected
+            records = comm.statistics().recent
+            assert [record.path for record in records] == ["local"] * 10
+            assert comm.operations_done == 10
+
+        await on_all(comms, one)
+        await close_all(comms)
+
+    run_world(f"in place/{dtype}", scenario, hosts=1)
+
+
+def test_many_are_done_in_the_order_of_the_calls_whichever_is_waited_for_and_beside_others() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            arrays = [np.full(3000 + 7 * each, rank + each, np.int64) for each in range(6)]
+            works = [comm.all_reduce(array, in_place=each != 3) for each, array in enumerate(arrays)]
+            order = [5, 0, 3, 2, 1, 4] if rank else [3, 1, 5, 4, 0, 2]
+            async with trio.open_nursery() as nursery:
+                for each in order:
+                    nursery.start_soon(works[each].wait)
+            for each, work in enumerate(works):
+                assert ((await work) == 3 * each + 3).all()
+                assert work.done
+            assert (arrays[3] == rank + 3).all(), "a private array that was not given up"
+
+        await on_all(comms, one)
+        await close_all(comms)
+
+    run_world("in place/order", scenario, hosts=1)
+
+
+@pytest.mark.parametrize(("places", "elastic"), [(PAIRS, False), (ALONE, True), ((0,), False)])
+def test_elsewhere_the_daemons_add_and_the_result_is_in_place_as_well(
+    places: tuple[int, ...], elastic: bool, runtime_dir: Path
+) -> None:
+    """Several hosts; jobs that go on without a lost rank; a rank that is alone."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", places, elastic=elastic)
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            array = np.full(5000, rank, np.int32)
+            assert (await comm.all_reduce(array, out=array, in_place=True)) is array
+            assert (array == sum(range(len(places)))).all()
+
+        await on_all(comms, one)
+        await close_all(comms)
+
+    run_world(f"in place/{places}/{elastic}", scenario, hosts=len(set(places)))
+    assert not list(runtime_dir.iterdir()), "nobody met"
+
+
+def test_misuse_is_refused_before_anything_is_called() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+        array = np.ones(8, np.float32)
+        with pytest.raises(LocalMisuse, match="give one of the two"):
+            comms[0].all_reduce(array, out=np.ones(8, np.float32), in_place=True)
+        array.flags.writeable = False
+        with pytest.raises(LocalMisuse, match="read-only"):
+            comms[0].all_reduce(array, in_place=True)
+        await close_all(comms)
+
+    run_world("in place/misuse", scenario, hosts=1)
+
+
+def test_ranks_that_call_different_all_reduces_all_hear_so() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+        errors: list[JobError] = []
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            with pytest.raises(JobError) as caught:
+                await comm.all_reduce(np.ones(3000 + (rank == 1), np.float32), in_place=True)
+            errors.append(caught.value)
+            with pytest.raises(JobError):
+                comm.all_reduce(np.ones(3, np.float32), in_place=True)
+
+        await on_all(comms, one)
+        assert any(isinstance(error, TensorMismatch) for error in errors)
+        assert all("rank 1 calls all_reduce sum of 3001 F32" in str(error) for error in errors)
+
+    run_world("in place/mismatch", scenario, hosts=1)
+
+
+def test_a_wait_in_vain_names_who_is_missing_and_the_all_reduce_goes_on() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+
+        async def late(rank: int, comm: inaproto.Communicator) -> None:
+            await comm.all_reduce(np.ones(5, np.int64), in_place=True)  # all have met
+            work = comm.all_reduce(np.ones(3000, np.int64), in_place=True)
+            if rank == 1:
+                await trio.sleep(3)
+            elif rank == 0:
+                with pytest.raises(OperationTimeout, match=r"within 1 s; waits for rank 1$"):
+                    await work.wait(1.0)
+            assert ((await work) == 3).all()
+
+        await on_all(comms, late)
+        await close_all(comms)
+
+    run_world("in place/late", scenario, hosts=1)
+
+
+@pytest.mark.parametrize("how", ["leaves", "fails"])
+def test_what_ends_a_rank_ends_the_waits_of_all(how: str) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+        found: list[JobError] = []
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            await comm.all_reduce(np.ones(5, np.int64), in_place=True)
+            work = comm.all_reduce(np.ones(3000, np.int64), in_place=True)
+            if rank == 1:
+                await trio.sleep(1)
+                if how == "leaves":
+                    await comm.aclose()
+                else:
+                    comm.channel.close()
+                return
+            with pytest.raises(RankLost) as caught:
+                await work
+            found.append(caught.value)
+
+        await on_all(comms, one)
+        assert len(found) == 2
+        assert all("rank 1" in str(error) or "process" in str(error) for error in found)
+
+    run_world(f"in place/{how}", scenario, hosts=1)
+
+
+def test_a_wait_that_is_cancelled_is_taken_up_again() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            work = comm.all_reduce(np.ones(9000, np.int64), in_place=True)
+            if rank == 0:
+                with trio.move_on_after(0.5):
+                    await work
+            elif rank == 1:
+                await trio.sleep(1)
+            assert ((await work) == 3).all()
+
+        await on_all(comms, one)
+        await close_all(comms)
+
+    run_world("in place/cancelled", scenario, hosts=1)
+
+
+def test_ranks_meet_in_a_directory_of_their_user_alone(runtime_dir: Path) -> None:
+    found = in_place._private_directory()
+    assert (found.parent, found.stat().st_mode & 0o777) == (runtime_dir, 0o700)
+    assert in_place._private_directory() == found
+    found.chmod(0o755)
+    with pytest.raises(ConfigError, match="is not a directory of user"):
+        in_place._private_directory()
+    found.rmdir()
+    elsewhere = runtime_dir / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    os.symlink(elsewhere, found)
+    with pytest.raises(ConfigError, match="is not a directory of user"):
+        in_place._private_directory()
