@@ -53,7 +53,7 @@ class InPlaceOperation:
     array: NDArray[Any]
     op: str
     op_index: int
-    """That of the next all-reduce that the daemon will hear of."""
+    """Number of the next all-reduce that the daemon will hear of."""
     ended: bool = False
     error: JobError | None = None
     path: str = "local"
