@@ -43,7 +43,7 @@ from inaproto_hil.rigs.cluster import ClusterError, signals_as_interrupt
 from inaproto_hil.rigs.links import Shape
 from inaproto_hil.rigs.namespaces import check_namespaces
 
-TABLE_WIDTH: Final = 130
+TABLE_WIDTH: Final = 150
 """At least: a narrow terminal wraps lines, but no figure is cut off."""
 T = TypeVar("T")
 DEFAULT_SIZES: Final = "64K,1M,4M,16M,64M"
