@@ -24,6 +24,8 @@ NUMBERS: Final = ("mtu", "window", "message_packets", "transport_timeout")
 """Fields that two inaprotos may have apart, with the port."""
 PACKET_PORT: Final = "packet:{}"
 _JUMBO_ABOVE: Final = 1024
+_PAST_QUEUES: Final = "xdp:"
+"""Ports whose frames do not pass by the queue of their interface."""
 _RATES: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 _TIMES_US: Final = {"us": 1, "ms": 1000, "s": 1_000_000}
 
@@ -75,8 +77,8 @@ class Config:
         """Whether frames pass between the ends of a link: for delay, loss, and ports that know no queues."""
         if self.link is None:
             return False
-        ports = {self.port, dict(self.before_with).get("port", self.port)}
-        return self.cables or self.link.needs_cables or ports != {PACKET_PORT}
+        ports = (self.port, str(dict(self.before_with).get("port", "")))
+        return self.cables or self.link.needs_cables or any(port.startswith(_PAST_QUEUES) for port in ports)
 
     @property
     def ranks_per_daemon(self) -> int:
