@@ -32,6 +32,9 @@ STAMP = VENV / ".inaproto"
 INSTALLING = VENV / ".installing"
 LOCK = TREE / "requirements.lock"
 
+KERNELS = TREE / "deploy" / "kernels_build.py", TREE / "inaproto" / "core" / "kernels" / "kernels.c"
+"""They are compiled when the tree is installed, if there is a C compiler."""
+
 PYTHON_MIN = (3, 11)
 PYTHON_MINOR_MAX = 14
 """Newest minor version that is looked for by name when ``python3`` is too old."""
@@ -63,7 +66,7 @@ def require_python() -> None:
 
 def wanted_stamp() -> dict[str, str]:
     project = hashlib.sha256()
-    for path in (TREE / "pyproject.toml", Path(__file__)):
+    for path in (TREE / "pyproject.toml", Path(__file__), *filter(Path.exists, KERNELS)):
         project.update(path.read_bytes())
     return {
         "tree": str(TREE),

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from inaproto.ports import FramePort
 
 COMMAND_GROUP: Final = "inaproto.commands"
+KERNELS_VARIABLE: Final = "INAPROTO_KERNELS"
+"""Which kernels handle packets: ``compiled`` or ``numpy`` (docs/concepts.md)."""
 Flag = str | tuple[str, ...] | None
 Flags = Mapping[str, Flag]
 S = TypeVar("S", bound="Settings")
@@ -71,6 +73,7 @@ Workers that push and pull, with parameter servers; all daemons read one file (d
 
 Every option of a daemon can also be a field of its table in a TOML file (--config) or an environment
 variable (INAPROTO_ and its name in capitals); flags win over the environment, the environment over the file.
+INAPROTO_KERNELS=numpy runs without the compiled kernels, INAPROTO_KERNELS=compiled not without them.
 """
 
 
@@ -103,6 +106,14 @@ def cli() -> None:
     daemon on every machine sends them for the processes that run there. Where workers do not go in step,
     or no switch can help, parameter servers hold the weights, and trees of hosts add up what is pushed.
     """
+    name = os.environ.get(KERNELS_VARIABLE, "")
+    if name:  # else the compiled ones, if there are any
+        from inaproto.core import kernels
+
+        try:
+            kernels.choose(name)
+        except ValueError as error:
+            raise click.UsageError(f"{KERNELS_VARIABLE}: {error}") from None
 
 
 class Daemon(NamedTuple, Generic[S]):

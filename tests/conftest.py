@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import HealthCheck, settings
 
+from inaproto.core import kernels
 from inaproto.errors import Unsupported
 from tests.seeds import how_to_repeat, rotation
 from tests.slow import is_slow
@@ -34,6 +35,7 @@ settings.load_profile("inaproto")
 
 def pytest_configure() -> None:
     rotation()  # here, before other processes are started, which are to take the same
+    kernels.choose(os.environ.get("INAPROTO_KERNELS", ""))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,6 +85,21 @@ def end_without(name: str, why: Unsupported) -> NoReturn:
     if name in REQUIRED:
         raise why
     pytest.skip(str(why))  # noqa: TID251  the one place
+
+
+@pytest.fixture
+def use_kernels() -> Iterator[Callable[[str], None]]:
+    """``use_kernels("numpy")`` or ``("compiled")``: what is made from then on has these."""
+    had = kernels.active()
+
+    def use(name: str) -> None:
+        try:
+            kernels.choose(name)
+        except ValueError as error:
+            end_without("cc", Unsupported("compiled kernels", str(error)))
+
+    yield use
+    kernels.choose("numpy" if had is None else "compiled")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from inaproto.core import kernels
 from inaproto.doctor.findings import Check, Finding, failed, ok, warning
 from inaproto.doctor.site import Site
 
@@ -19,6 +20,18 @@ PACKAGES_MIN: Final = {"numpy": (2, 0), "trio": (0, 30), "msgpack": (1, 1)}
 def _look(site: Site) -> Iterator[Finding]:
     installed = {name: _version(name) for name in (*PACKAGES_MIN, "isal", "inaproto")}
     yield from look_at_versions(platform.python_version(), struct.calcsize("P") * 8, installed)
+    yield from look_at_kernels(kernels.description())
+
+
+def look_at_kernels(found: str) -> Iterator[Finding]:
+    """``found`` as :func:`inaproto.core.kernels.description` has it."""
+    if found.startswith(kernels.COMPILED):
+        yield ok(f"kernels: {found}")
+    else:
+        mend = (
+            "install a C compiler and run make venv, or install the wheel of this platform (docs/concepts.md)"
+        )
+        yield warning(f"kernels: {found}; a switch adds up a third as fast", mend)
 
 
 def look_at_versions(python: str, bits: int, installed: dict[str, str]) -> Iterator[Finding]:

@@ -46,7 +46,7 @@ if done.all():
         self.payload.array[rank, offsets, :length] = tail[rows]
         self.done[offsets] = False
         self.pending += len(done)
-        self._note(rank, 0, low, past)
+        self.stored(rank, 0, low, past)
         self.finish()
         return done
     if self.pending == self.packets or not done.any():"""
@@ -90,7 +90,7 @@ SWITCH_FAULTS: Final = (
         "whole_slot_freed",
         FREEING,
         "the first packet of a message frees the slots one window away for all ranks",
-        Ingest._opens,
+        Ingest.opens,
         "return flow.open_message(MessageEntry(serial, psn, region.packets))",
         _WHOLE_SLOT,
     ),

@@ -323,6 +323,16 @@ class Switched:
             await wait_all_tasks_blocked()
 
 
+@pytest.fixture
+def numpy_kernels(use_kernels: Callable[[str], None]) -> None:
+    use_kernels("numpy")
+
+
+@pytest.fixture
+def compiled_kernels(use_kernels: Callable[[str], None]) -> None:
+    use_kernels("compiled")
+
+
 def of_switch(
     patch: pytest.MonkeyPatch, wire: str, *, nbytes: int = MESSAGE_BYTES, rings: int = 1
 ) -> tuple[Figures, Calls]:
@@ -349,21 +359,51 @@ def of_switch(
     return counted(patch, rig, rings * COUNTED)
 
 
+@pytest.mark.usefixtures("numpy_kernels")
 def test_a_set_of_a_switch_over_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     figures, counts = of_switch(monkeypatch, "frames")
-    figures.require(Figures(calls=378, others=847, waits=8, syscalls=16, copied=5_093_932), counts)
+    figures.require(Figures(calls=392, others=875, waits=8, syscalls=16, copied=5_101_996), counts)
 
 
+@pytest.mark.usefixtures("numpy_kernels")
 def test_a_set_of_a_switch_over_packet_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     figures, counts = of_switch(monkeypatch, "packet")
-    figures.require(Figures(calls=382, others=1483, waits=8, syscalls=684, copied=2_925_548), counts)
+    figures.require(Figures(calls=396, others=1511, waits=8, syscalls=684, copied=2_933_612), counts)
 
 
+@pytest.mark.usefixtures("numpy_kernels")
 def test_a_set_of_single_small_packets_of_a_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     figures, counts = of_switch(monkeypatch, "frames", nbytes=64)
-    figures.require(Figures(calls=234, others=392, waits=8, syscalls=12, copied=5176), counts)
+    figures.require(Figures(calls=239, others=392, waits=8, syscalls=12, copied=5176), counts)
 
 
+@pytest.mark.usefixtures("numpy_kernels")
 def test_a_set_of_two_rings_whose_packets_alternate_at_a_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     figures, counts = of_switch(monkeypatch, "frames", rings=2)
-    figures.require(Figures(calls=380, others=1667, waits=4, syscalls=10, copied=5_168_364), counts)
+    figures.require(Figures(calls=382, others=1667, waits=4, syscalls=10, copied=5_168_364), counts)
+
+
+@pytest.mark.usefixtures("compiled_kernels")
+def test_a_set_of_a_switch_over_unix_sockets_with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures, counts = of_switch(monkeypatch, "frames")
+    figures.require(Figures(calls=332, others=542, waits=8, syscalls=16, copied=2_952_168), counts)
+
+
+@pytest.mark.usefixtures("compiled_kernels")
+def test_a_set_of_a_switch_over_packet_sockets_with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures, counts = of_switch(monkeypatch, "packet")
+    figures.require(Figures(calls=336, others=1178, waits=8, syscalls=684, copied=783_784), counts)
+
+
+@pytest.mark.usefixtures("compiled_kernels")
+def test_a_set_of_single_small_packets_of_a_switch_with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures, counts = of_switch(monkeypatch, "frames", nbytes=64)
+    figures.require(Figures(calls=244, others=349, waits=8, syscalls=12, copied=1848), counts)
+
+
+@pytest.mark.usefixtures("compiled_kernels")
+def test_a_set_of_two_rings_whose_packets_alternate_at_a_switch_with_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures, counts = of_switch(monkeypatch, "frames", rings=2)
+    figures.require(Figures(calls=274, others=446, waits=4, syscalls=10, copied=2_952_680), counts)

@@ -51,6 +51,13 @@ def programs(outputs: Mapping[str, str]) -> Any:
 # --- software, limits
 
 
+def test_kernels_that_are_not_compiled_are_a_warning_with_the_way_to_have_them() -> None:
+    (finding,) = software.look_at_kernels("compiled (pclmul, avx2)")
+    assert finding.found == "kernels: compiled (pclmul, avx2)"
+    (finding,) = software.look_at_kernels("numpy: not built")
+    assert "make venv" in finding.mend
+
+
 @pytest.mark.parametrize(
     ("python", "bits", "changed", "expected"),
     [

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
+from inaproto.core import kernels
 from inaproto.core.switch.accelerator import Accelerator, EmitFrames, FramesArrived, InstallRing, PortUp
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.option_types import write_report
@@ -226,7 +227,13 @@ def measure(config: Config, progress: Callable[[range], Any] = iter) -> dict[str
         "version": 1,
         "benchmark": "accelerator",
         "config": asdict(config)
-        | {"dtype": "float32", "op": "sum", "crc": CRC_IMPLEMENTATION, "naive_crc": "zlib"},
+        | {
+            "dtype": "float32",
+            "op": "sum",
+            "crc": CRC_IMPLEMENTATION,
+            "naive_crc": "zlib",
+            "kernels": kernels.description(),
+        },
         "env": environment.describe(),
         "gbps_per_core": statistics.median(gbps),
         "gbps_per_core_spread": [min(gbps), max(gbps)],
@@ -298,7 +305,8 @@ def accelerator(
     )
     low, high = report["gbps_per_core_spread"]
     console.print(
-        f"vectors {report['gbps_per_core']:.2f} Gb/s each way per core ({low:.2f} to {high:.2f}), "
+        f"kernels {report['config']['kernels']}: {report['gbps_per_core']:.2f} Gb/s each way per core "
+        f"({low:.2f} to {high:.2f}), "
         f"naive {report['naive_gbps_per_core']:.2f}, ratio {report['ratio_to_naive']:.1f}, "
         f"wrong {report['wrong']}",
         highlight=False,

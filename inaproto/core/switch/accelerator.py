@@ -34,14 +34,16 @@ holds packets of one message only; memory is bounded by ``AcceleratorConfig.memo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
 import numpy as np
 
+from inaproto.core.kernels import active
 from inaproto.core.switch.aggregator import OPENING_OPCODES, AggregatorArray, bytes_needed
 from inaproto.core.switch.bridge import Bridge, is_of_a_link
+from inaproto.core.switch.bursts import Bursts
 from inaproto.core.switch.events import (
     AcceleratorConfig,
     AcceleratorView,
@@ -60,7 +62,7 @@ from inaproto.core.switch.events import (
 )
 from inaproto.core.switch.flow_order import flow_by_flow
 from inaproto.core.switch.ingest import Ingest, peer_of
-from inaproto.core.switch.lookup_table import NOWHERE, LookupTable
+from inaproto.core.switch.lookup_table import NOWHERE, Flow, LookupTable
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.core.switch.slot_pools import SlotPools
 from inaproto.core.switch.tree.emission import TreeEmission
@@ -119,6 +121,12 @@ class Accelerator:
         )
         self._pools = SlotPools(self._counters)
         self._ingest = Ingest(self._table, self._rings, self._emission, self._counters, self._pools)
+        kernels = active()
+        self._bursts = (
+            None
+            if kernels is None
+            else Bursts(kernels, self._table, self._rings, self._ingest, self._counters, self._is_of_ring)
+        )
         self._trees = TreeTraffic(
             self._table, self._ingest, self._emission, self._counters, self._config.ports_up
         )
@@ -180,8 +188,10 @@ class Accelerator:
                             flow.ingress = NOWHERE
             case InstallRing(spec):
                 self._install(spec, actions)
+                self._forget_flows()
             case RemoveRing(ring_id):
                 self._remove(ring_id, now)
+                self._forget_flows()
             case _:
                 assert_never(event)
         return actions
@@ -238,6 +248,10 @@ class Accelerator:
         if ring.spec.pool is not None:
             self._pools.join(ring.spec)
 
+    def _forget_flows(self) -> None:
+        if self._bursts is not None:
+            self._bursts.forget()
+
     def _is_of_ring(self, connection: Connection) -> bool:
         return connection in self._table or self._trees.knows(connection)
 
@@ -269,9 +283,19 @@ class Accelerator:
     def _frames(self, port: PortId, blocks: Sequence[Frames], now: Instant, actions: list[Action]) -> None:
         touched: dict[int, RingState] = {}
         ingest = self._ingest
+
+        def taken(flow: Flow) -> None:
+            touched[flow.ring_id] = self._rings[flow.ring_id]
+            if port not in flow.untold:
+                self._bridge.learn(flow.src_mac, port, flow.spec.src_ip)
+
+        vectors: Iterable[Frames] = blocks
         if len(blocks) > 1 or (blocks and len(blocks[0]) > 1):
-            blocks = flow_by_flow(blocks, self._is_of_ring)
-        for frames in blocks:
+            if self._bursts is None:
+                vectors = flow_by_flow(blocks, self._is_of_ring)
+            else:
+                vectors = self._bursts.take(port, blocks, taken)
+        for frames in vectors:
             if len(frames) == 0:
                 continue
             if len(frames) == 1:
@@ -284,9 +308,7 @@ class Accelerator:
             else:
                 flow = ingest.middles(port, frames)
             if flow is not None:
-                touched[flow.ring_id] = self._rings[flow.ring_id]
-                if port not in flow.untold:
-                    self._bridge.learn(flow.src_mac, port, flow.spec.src_ip)
+                taken(flow)
                 continue
             for run in decode_runs(frames):
                 if isinstance(run, RoceRun) and self._steered(port, run, actions):

@@ -20,9 +20,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inaproto.core.kernels import Compiled, active
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.switch.lookup_table import Rows
 from inaproto.core.switch.packet_memory import OutputArena, PayloadBuffer, PayloadPool
+from inaproto.core.switch.region_kernels import RegionKernels, Row
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.crc import crc32
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, InaHeader
@@ -108,6 +110,7 @@ class Region:
         "header",
         "ina",
         "ina_bytes",
+        "kernels",
         "last",
         "missing",
         "packets",
@@ -156,6 +159,8 @@ class Region:
         self.result: NDArray[np.uint8] = np.empty((packets_max, mtu), np.uint8)
         self.result_cuts = [memoryview(row) for row in self.result]
         self.result_crc: NDArray[np.uint32] = np.empty(packets_max, np.uint32)
+        self.kernels: RegionKernels | None = None
+        """Once it has a message, and if there are any."""
 
     @property
     def final(self) -> NDArray[np.bool_]:
@@ -176,8 +181,18 @@ class Region:
         self._stored_from, self._stored_to = len(self.done), 0
         if self.payload is None:
             self.payload = self.pool.take()
+        compiled = active()
+        if compiled is not None and self.kernels is None:
+            self._compile(compiled)
+        if self.kernels is not None:
+            self.kernels.opened(self.payload)
         self.seen[:] = False
         self.done[:] = False
+
+    def _compile(self, compiled: Compiled) -> None:
+        memory = (self.header, self.seen, self.result, self.share, self.result_crc, self.ina_bytes)
+        first, middle = (FIRST, _FIRST_HEADER_BYTES), (MIDDLE, _MIDDLE_HEADER_BYTES)
+        self.kernels = RegionKernels(compiled, memory, inputs=len(self.seen), first=first, middle=middle)
 
     def serve(self, spec: RingSpec) -> None:
         """Be of that ring from now on, whose region it could have been from the start."""
@@ -216,7 +231,7 @@ class Region:
         self.header[rank, offsets, :_MIDDLE_HEADER_BYTES] = headers[:, :_MIDDLE_HEADER_BYTES]
         self.share[rank, offsets] = share
         self.seen[rank, offsets] = intact
-        self._note(rank, right := int(np.count_nonzero(intact)), offsets.start, offsets.stop)
+        self.stored(rank, right := int(np.count_nonzero(intact)), offsets.start, offsets.stop)
         return right
 
     def store_single(self, rank: int, offset: int, header: bytes, tail: memoryview, share: int) -> bool:
@@ -229,7 +244,7 @@ class Region:
         self.payload.cuts[rank][offset][: len(tail)] = tail
         self._share_words[slot] = share
         self._seen_bytes[slot] = 1
-        self._note(rank, 1, offset, offset + 1)
+        self.stored(rank, 1, offset, offset + 1)
         return True
 
     def keep_header(self, rank: int, header: NDArray[np.uint8]) -> None:
@@ -237,7 +252,11 @@ class Region:
         self.ina_bytes[rank] = header
         self.ina_bytes[rank, FLAGS_OFFSET] |= FLAG_RESULT
 
-    def _note(self, rank: int, packets: int, low: int, past: int) -> None:
+    def keep_ina(self, rank: int, header: bytes) -> None:
+        """The same of its bytes."""
+        self.keep_header(rank, np.frombuffer(header, np.uint8))
+
+    def stored(self, rank: int, packets: int, low: int, past: int) -> None:
         """Account for ``packets`` of ``rank`` in slots that were empty, from ``low`` to before ``past``."""
         self.missing -= packets
         self.silent.discard(rank)
@@ -270,7 +289,7 @@ class Region:
         if self.pending == self.packets or not done.any():
             self.payload.array[rank, offsets, :length] = tail[rows]
             self.seen[rank, offsets] = True
-            self._note(rank, int(np.count_nonzero(self.seen[rank])) - before, low, past)
+            self.stored(rank, int(np.count_nonzero(self.seen[rank])) - before, low, past)
             return None
         if not done.all():
             fresh = np.flatnonzero(~done)
@@ -281,7 +300,7 @@ class Region:
             )
             self.payload.array[rank, at, :length] = tail[rows][fresh]
             self.seen[rank, at] = True
-            self._note(rank, int(np.count_nonzero(self.seen[rank])) - before, low, past)
+            self.stored(rank, int(np.count_nonzero(self.seen[rank])) - before, low, past)
         return done
 
     def finish(self) -> int:
@@ -308,13 +327,22 @@ class Region:
             spans = [(low + begin, low + end) for begin, end in spans_of(full)]
         assert self.ina is not None, "an open region has the header that opened it"
         array = self.payload.array
+        kernels = self.kernels
+        if kernels is not None and not kernels.sums(self.ina.dtype, self.ina.op):
+            kernels = None
         for a, b in spans:
             # Whole rows, though the last packet may be short: what lies behind its end is not sent.
-            inputs = list(array[:, a]) if b - a == 1 else [rank[a:b] for rank in array]
-            reduce_into(
-                self.ina.dtype, self.ina.op, inputs, self.result[a] if b - a == 1 else self.result[a:b]
-            )
-            self._checksum(a, b)
+            if kernels is not None:
+                whole = min(b, packets - 1)
+                kernels.sum(self.ina.dtype, a, b, whole)
+                if b > whole:
+                    self._checksum(whole, b)
+            else:
+                inputs = list(array[:, a]) if b - a == 1 else [rank[a:b] for rank in array]
+                reduce_into(
+                    self.ina.dtype, self.ina.op, inputs, self.result[a] if b - a == 1 else self.result[a:b]
+                )
+                self._checksum(a, b)
             self.done[a:b] = True
             self.finished_last = b - 1
         self.pending -= ready
@@ -347,6 +375,12 @@ class Region:
 
         Returns uint8 blocks (ranks, n, frame_bytes) in packet order, one for each frame length.
         """
+        kernels = self.kernels
+        if kernels is not None:
+            return [
+                kernels.seal(ranks, first, past, self._row(first), arena)
+                for first, past in self._like(begin, end)
+            ]
         blocks = []
         if begin == 0:
             blocks.append(self._packet(ranks, 0))
@@ -358,6 +392,19 @@ class Region:
         if end == self.packets > 1:
             blocks.append(self._packet(ranks, end - 1))
         return blocks
+
+    def _like(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Packets ``begin`` to ``end - 1`` in parts of one layout."""
+        last = self.packets - 1
+        cuts = ((0, 1), (max(begin, 1), min(end, last)), (max(last, 1), end))
+        return [(low, high) for low, high in cuts if low >= begin and low < high <= end]
+
+    def _row(self, at: int) -> Row:
+        own = 0 if at else INA_HEADER_BYTES
+        if at < self.packets - 1:
+            return Row(_MIDDLE_HEADER_BYTES if at else _FIRST_HEADER_BYTES, self.result.shape[1], own)
+        assert self.last is not None, "a finished last packet has a layout"
+        return Row(self.last.header_bytes, self.last.payload_bytes + self.last.pad, own)
 
     def _packet(self, ranks: slice, at: int) -> NDArray[np.uint8]:
         """One packet of each rank, uint8 (ranks, 1, frame_bytes), put together from bytes.

@@ -41,6 +41,7 @@ _ALIKE: Final = np.zeros(HEADER_COLUMNS, np.uint8)
 _ALIKE[[*range(15), *range(20, 24), *range(26, 38), *range(42, 50)]] = 0xFF
 _ALIKE_BITS: Final = int.from_bytes(_ALIKE.tobytes(), "big")
 """Columns in which frames of one flow and opcode agree, as bits of one number."""
+_RISING: Final = np.arange(4096, dtype=np.uint32) << 8
 _IPV4: Final = bytes.fromhex("080045")
 """Ethertype, version and header length of IPv4 without options."""
 _UDP: Final = 17
@@ -65,7 +66,7 @@ def flow_by_flow(blocks: Sequence[Frames], is_of_ring: Callable[[Connection], bo
         keys = (headers & _MASK).view(f"V{HEADER_COLUMNS}")[:, 0].tolist()
         for key in keys if one else dict.fromkeys(keys):
             if key not in flows:
-                flows[key] = _flow_of(key, is_of_ring)
+                flows[key] = flow_of(key, is_of_ring)
         if one:
             parts.setdefault(flows[keys[0]], []).append(block)
             continue
@@ -77,10 +78,8 @@ def flow_by_flow(blocks: Sequence[Frames], is_of_ring: Callable[[Connection], bo
             else:
                 rows[flow] = [row]
         for flow, its in rows.items():
-            frames = block if len(rows) == 1 else block[its]
-            cut = _in_sequence(frames) if isinstance(flow, tuple) else [frames]
-            parts.setdefault(flow, []).extend(cut)
-    return [block for flow, its in parts.items() for block in (its if len(its) == 1 else _joined(flow, its))]
+            parts.setdefault(flow, []).append(block if len(rows) == 1 else block[its])
+    return [block for flow, its in parts.items() for block in joined(flow, its)]
 
 
 def _is_one_flow(blocks: Sequence[Frames]) -> bool:
@@ -100,16 +99,21 @@ def _is_one_flow(blocks: Sequence[Frames]) -> bool:
 
 
 def _is_uniform(block: Frames) -> bool:
-    """Whether all frames are surely of one flow, and have one opcode: no means maybe."""
+    """Whether all frames are surely of one flow, have one opcode and follow each other: no means maybe."""
     if block.shape[1] < HEADER_COLUMNS:
         return False
     columns = block[:, :HEADER_COLUMNS].copy()
     words = columns.reshape(-1).view(np.uint64).reshape(len(block), -1)
     varying = np.bitwise_or.reduce(words ^ words[0], axis=0).tobytes()
-    return not int.from_bytes(varying, "big") & _ALIKE_BITS
+    if int.from_bytes(varying, "big") & _ALIKE_BITS:
+        return False
+    psns = columns[:, 50:54].view(">u4")[:, 0].astype(np.uint32)
+    psns <<= 8  # less AckReq
+    psns -= psns[0]
+    return bool((psns == _RISING[: len(psns)]).all()) if len(psns) <= len(_RISING) else False
 
 
-def _flow_of(key: bytes, is_of_ring: Callable[[Connection], bool]) -> Connection | bytes:
+def flow_of(key: bytes, is_of_ring: Callable[[Connection], bool]) -> Connection | bytes:
     """What frames with these masked header columns must keep their order with."""
     is_whole = key[20:22] == bytes(2)
     if key[12:15] == _IPV4 and is_whole and key[23] == _UDP and key[36:38] == _ROCE_PORT:
@@ -133,8 +137,12 @@ def _in_sequence(frames: Frames) -> list[Frames]:
     return [frames[begin:end] for begin, end in pairwise([0, *breaks.tolist(), len(frames)])]
 
 
-def _joined(flow: Connection | bytes, parts: list[Frames]) -> list[Frames]:
-    """Parts of one flow, in order; short ones that may be one vector made one."""
+def joined(flow: Connection | bytes, parts: list[Frames]) -> list[Frames]:
+    """Parts of one flow, in order: cut where a ring's PSNs do not rise by one, short ones made one vector."""
+    if isinstance(flow, tuple):
+        parts = [cut for part in parts for cut in (_in_sequence(part) if len(part) > 1 else [part])]
+    if len(parts) < 2:
+        return parts
     out: list[Frames] = []
     run: list[Frames] = []
     for part in parts:

@@ -121,7 +121,7 @@ class Ingest:
         if opcode not in OPENING_OPCODES:
             if not flow.is_at(port, src_mac):
                 return None
-        elif not self._opens(ring, flow, psn, bytes(packet.payload()[:INA_HEADER_BYTES])):
+        elif not self.opens(ring, flow, psn, bytes(packet.payload()[:INA_HEADER_BYTES])):
             return None
         found = flow.find(psn)
         if found is None:
@@ -146,7 +146,7 @@ class Ingest:
         return flow
 
     @staticmethod
-    def _opens(ring: RingState, flow: Flow, psn: int, header: bytes) -> bool:
+    def opens(ring: RingState, flow: Flow, psn: int, header: bytes) -> bool:
         """Take a first packet that opens its message, or agrees in every byte with the one that did.
 
         False leaves it to the general way.

@@ -20,6 +20,7 @@ class OutputArena:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._buffer: NDArray[np.uint8] = np.empty(1 << 16, np.uint8)
+        self._address = self._buffer.ctypes.data
         self._used = 0
         self._wanted = 0
 
@@ -27,17 +28,24 @@ class OutputArena:
         """Begin a step: everything handed out before is void."""
         if len(self._buffer) < self._wanted <= self._bytes_max:
             self._buffer = np.empty(min(2 * self._wanted, self._bytes_max), np.uint8)
+            self._address = self._buffer.ctypes.data
         self._used = self._wanted = 0
 
     def take(self, ranks: int, packets: int, frame_bytes: int) -> NDArray[np.uint8]:
         """uint8, shape (ranks, packets, frame_bytes), contents undefined."""
+        return self.take_at(ranks, packets, frame_bytes)[0]
+
+    def take_at(self, ranks: int, packets: int, frame_bytes: int) -> tuple[NDArray[np.uint8], int]:
+        """The same, and its address."""
         size = ranks * packets * frame_bytes
         self._wanted += size
         begin = self._used
         if begin + size > len(self._buffer):
-            return np.empty((ranks, packets, frame_bytes), np.uint8)
+            fresh: NDArray[np.uint8] = np.empty((ranks, packets, frame_bytes), np.uint8)
+            return fresh, fresh.ctypes.data
         self._used += size
-        return self._buffer[begin : begin + size].reshape(ranks, packets, frame_bytes)
+        taken = self._buffer[begin : begin + size].reshape(ranks, packets, frame_bytes)
+        return taken, self._address + begin
 
 
 class PayloadBuffer:
@@ -46,10 +54,11 @@ class PayloadBuffer:
     A CRC over memoryviews that exist already costs half of one over rows cut in the loop.
     """
 
-    __slots__ = ("array", "cuts")
+    __slots__ = ("address", "array", "cuts")
 
     def __init__(self, ranks: int, packets: int, mtu: int) -> None:
         self.array: NDArray[np.uint8] = np.empty((ranks, packets, mtu), np.uint8)
+        self.address = self.array.ctypes.data
         self.cuts = [[memoryview(row) for row in rank] for rank in self.array]
 
 

@@ -26,6 +26,7 @@ from typing import Any, assert_never
 import trio
 
 from inaproto.ca.identity import Role
+from inaproto.core import kernels
 from inaproto.core.switch.accelerator import (
     Accelerator,
     AcceleratorConfig,
@@ -225,6 +226,7 @@ class Switch:
             "role": "switch",
             "name": "" if self._place is None else self._place.name,
             "version": version("inaproto"),
+            "kernels": kernels.description(),
             "pid": os.getpid(),
             "boot_id": self.boot_id,
             "dir": str(self.settings.dir),
@@ -368,6 +370,7 @@ async def run_switch(
                 log.info(
                     "switch %s listens in %s, weather %s", switch.boot_id, settings.dir, settings.weather
                 )
+                log.info("kernels: %s", kernels.description())
                 nursery.start_soon(switch.controller.run)
                 nursery.start_soon(switch.slots.run)
                 control = "" if machines is None else f" control={machines.address}"

@@ -1,0 +1,219 @@
+"""The compiled kernels (``kernels.c``), as a shared object that ctypes loads.
+
+No header of Python is needed to build it, and one file serves every Python. Addresses are numbers here:
+whoever passes one keeps its array alive.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import struct
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.units import Frames
+from inaproto.wire.crc import shift
+from inaproto.wire.vector import HEADER_COLUMNS
+
+_SOURCE: Final = Path(__file__).parent / "kernels.c"
+LIBRARY: Final = Path(__file__).parent / "kernels.so"
+CLASSES_MAX: Final = 64
+HEAD_BYTES: Final = 128
+_FAST_CRC: Final = 1
+_FAST_SUM: Final = 2
+_PLACE: Final = struct.Struct("8q")
+_FOUND: Final = struct.Struct("2q")
+_BLOCK: Final = struct.Struct("4q")
+
+
+def load() -> tuple[Compiled | None, str]:
+    """The kernels, or None and why there are none."""
+    if not LIBRARY.exists():
+        return None, "not built, which takes a C compiler: make venv, or a wheel that has them"
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+        library.kernels_source.restype = ctypes.c_uint32
+        if _SOURCE.exists() and library.kernels_source() != zlib.crc32(_SOURCE.read_bytes()):
+            return None, "built from another source: make venv builds them anew"
+        return Compiled(library), ""
+    except (OSError, AttributeError) as error:
+        return None, f"{LIBRARY.name} cannot be loaded: {error}"
+
+
+class Compiled:
+    """The functions of the library; what they do is said in ``kernels.c``."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        found = library.kernels_start()
+        vector = {"x86_64": "pclmul", "aarch64": "crc32"}.get(platform.machine(), "fast crc")
+        names = [vector if found & _FAST_CRC else "crc by tables", *(["avx2"] if found & _FAST_SUM else [])]
+        self.instructions = ", ".join(names)
+        number, address = ctypes.c_int64, ctypes.c_void_p
+        self.crc = library.kernels_crc
+        self.crc.argtypes, self.crc.restype = (address, number, ctypes.c_uint32), ctypes.c_uint32
+        self.intact = library.kernels_intact
+        self.intact.argtypes, self.intact.restype = (address, number, number, address), ctypes.c_int
+        self.scan = library.kernels_scan
+        self.scan.argtypes, self.scan.restype = (address, number, address), number
+        self.place = library.kernels_place
+        self.place.argtypes, self.place.restype = (address, number, number, address, address), number
+        self.sum = library.kernels_sum
+        self.sum.argtypes, self.sum.restype = (address, *[number] * 4), None
+        self.seal = library.kernels_seal
+        self.seal.argtypes, self.seal.restype = (address, *[number] * 7, address), None
+
+
+_first_byte = ctypes.c_char.from_buffer
+
+
+def address_of(array: Frames) -> int:
+    """Where it is in memory; by the quickest of two ways that there are."""
+    try:
+        return ctypes.addressof(_first_byte(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # with gaps, empty, or to be read only
+        return int(array.ctypes.data)
+
+
+@lru_cache(maxsize=64)
+def shift_table(nbytes: int) -> NDArray[np.uint32]:
+    """``shift(crc, nbytes)`` as the XOR of four entries, one for each byte of ``crc``: uint32 (4, 256)."""
+    table = np.zeros((4, 256), np.uint32)
+    for place in range(4):
+        for bit in range(8):
+            size = 1 << bit
+            moved = np.uint32(shift(size << 8 * place, nbytes))
+            table[place, size : 2 * size] = table[place, :size] ^ moved
+    table.flags.writeable = False
+    return table
+
+
+class Layouts:
+    """How the first, the middle and the last packet of a message look; the last one may not be known yet."""
+
+    __slots__ = ("_tables", "_words", "address")
+
+    def __init__(self) -> None:
+        self._words = np.full((3, 5), -1, np.int64)
+        self._tables: list[NDArray[np.uint32] | None] = [None] * 3
+        self.address = self._words.ctypes.data
+
+    def put(self, which: int, opcode: int, width: int, tail: int, pad: int) -> None:
+        """``tail`` is payload and pad."""
+        table = self._tables[which] = shift_table(tail)
+        self._words[which] = opcode, width, tail, pad, table.ctypes.data
+
+    def clear(self, which: int) -> None:
+        self._words[which, 0] = -1
+
+    def table_address(self, which: int) -> int:
+        return int(self._words[which, 4])
+
+
+class Scan:
+    """The frames of one receive, by class: those that agree in all that tells flows apart.
+
+    Memory is kept for the next receive. Addresses are valid as long as the blocks that were read.
+    """
+
+    def __init__(self, kernels: Compiled) -> None:
+        self.kernels = kernels
+        self.starts: list[int] = []
+        """Number of the first frame of each block, and that of all."""
+        self._begin = np.zeros(CLASSES_MAX + 1, np.int64)
+        self._bounds = self._begin.data
+        self._keys = np.zeros((CLASSES_MAX, HEADER_COLUMNS), np.uint8)
+        self._heads = np.zeros((CLASSES_MAX, HEAD_BYTES), np.uint8)
+        self._key_bytes = self._keys.reshape(-1).data
+        self._head_bytes = self._heads.reshape(-1).data
+        self._place = bytearray(_PLACE.size)
+        self._place_at = ctypes.addressof(ctypes.c_char.from_buffer(self._place))
+        self._blocks = bytearray(16 * _BLOCK.size)
+        self._blocks_at = 0
+        self._words = np.zeros(7, np.int64)
+        self._at = self._words.ctypes.data
+        self._room(256)
+
+    def _room(self, frames: int) -> None:
+        self._frames_max = frames
+        self._frame, self._length, self._order = (np.zeros(frames, np.int64) for _ in range(3))
+        self._of = np.zeros(frames, np.uint8)
+        arrays = (self._frame, self._length, self._order, self._begin, self._keys, self._heads, self._of)
+        self._words[:] = [array.ctypes.data for array in arrays]
+
+    def read(self, blocks: Sequence[Frames]) -> int:
+        """Number of classes; 0 if there are too many, or a block that the kernel cannot read."""
+        total, at = 0, 0
+        self.starts = starts = []
+        if len(blocks) * _BLOCK.size > len(self._blocks) or not self._blocks_at:
+            self._blocks = bytearray(2 * len(blocks) * _BLOCK.size + _BLOCK.size)
+            self._blocks_at = ctypes.addressof(ctypes.c_char.from_buffer(self._blocks))
+        for block in blocks:
+            rows, length = block.shape
+            stride, step = block.strides
+            if step != 1 and length > 1:
+                return 0
+            starts.append(total)
+            _BLOCK.pack_into(self._blocks, at, address_of(block), rows, stride, length)
+            at += _BLOCK.size
+            total += rows
+        starts.append(total)
+        if total > self._frames_max:
+            self._room(2 * total)
+        found: int = self.kernels.scan(self._blocks_at, len(blocks), self._at)
+        return found
+
+    def key(self, which: int) -> bytes:
+        """The masked header of a class."""
+        at = which * HEADER_COLUMNS
+        return bytes(self._key_bytes[at : at + HEADER_COLUMNS])
+
+    def head(self, which: int) -> bytes:
+        """The first bytes of the first frame of a class, or all of them."""
+        at = which * HEAD_BYTES
+        return bytes(self._head_bytes[at : at + HEAD_BYTES])
+
+    def bounds(self, which: int) -> tuple[int, int]:
+        """Where a class is in the order of classes."""
+        return self._bounds[which], self._bounds[which + 1]
+
+    def frames(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Numbers of frames, by arrival, at places in the order of classes."""
+        return self._order[begin:end]
+
+    def frame(self, at: int) -> tuple[bytes, int]:
+        """The first bytes of the frame at a place in the order of classes, and its length."""
+        number = self._order[at]
+        length = int(self._length[number])
+        return ctypes.string_at(int(self._frame[number]), min(length, HEAD_BYTES)), length
+
+    def intact(self, at: int, width: int, layouts: Layouts, which: int) -> bool:
+        """Whether the frame there has the layout's length and the right ICRC."""
+        number = self._order[at]
+        address, length = int(self._frame[number]), int(self._length[number])
+        return bool(self.kernels.intact(address, length, width, layouts.table_address(which)))
+
+    def place(
+        self,
+        begin: int,
+        end: int,
+        region_at: int,
+        layouts: Layouts,
+        rank: int,
+        offset: int,
+        packets: int,
+        psn: int,
+        psn_mask: int,
+    ) -> tuple[int, int, int]:
+        """(frames taken, packets placed, offset behind the last of these): ``kernels_place``."""
+        place = self._place
+        _PLACE.pack_into(place, 0, rank, offset, packets, psn, psn_mask, layouts.address, 0, 0)
+        taken: int = self.kernels.place(self._at, begin, end, region_at, self._place_at)
+        right, past = _FOUND.unpack_from(place, 48)
+        return taken, right, past

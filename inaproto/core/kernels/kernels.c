@@ -1,0 +1,419 @@
+/* The loops of the accelerator that see packets, compiled. Each is told where things lie; none knows a protocol.
+
+   What they must compute is in the numpy code beside each call of them, byte for byte; the property tests
+   compare the two. Plain C without Python's headers: a shared object that ctypes loads, for any Python.
+
+   Which instructions are used is decided when the library is loaded: carry-less multiplication (x86-64) or the
+   CRC instructions (aarch64) for CRC-32, AVX2 for sums; tables and plain loops elsewhere. */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define X86 1
+#elif defined(__aarch64__) && defined(__linux__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+#define ARM 1
+#endif
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "elements and checksums are little-endian here"
+#endif
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int64_t i64;
+
+#ifndef SOURCE
+#define SOURCE 0
+#endif
+
+u32 kernels_source(void) { return SOURCE; }
+
+static u16 be16(const u8 *p) { return (u16)(p[0] << 8 | p[1]); }
+static u32 be32(const u8 *p) { u32 v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
+
+/* ---- CRC-32 (reflected polynomial 0xEDB88320, as zlib's) -------------------------------------------------- */
+
+static u32 table[8][256];
+static int fast_crc, fast_sum;
+
+/* Bit 0: fast CRC; bit 1: fast sums. */
+int kernels_start(void) {
+    for (u32 byte = 0; byte < 256; byte++) {
+        u32 crc = byte;
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+        table[0][byte] = crc;
+    }
+    for (int slice = 1; slice < 8; slice++)
+        for (int byte = 0; byte < 256; byte++) {
+            u32 crc = table[slice - 1][byte];
+            table[slice][byte] = crc >> 8 ^ table[0][crc & 255];
+        }
+#if X86
+    __builtin_cpu_init();
+    fast_crc = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+    fast_sum = !!__builtin_cpu_supports("avx2");
+#elif ARM
+    fast_crc = (getauxval(AT_HWCAP) & (1 << 7)) != 0; /* HWCAP_CRC32 */
+#endif
+    return fast_crc | fast_sum << 1;
+}
+
+/* ``crc`` is the register, not inverted, here and below. */
+static u32 crc_tables(const u8 *from, size_t n, u32 crc) {
+    for (; n >= 8; n -= 8, from += 8) {
+        u64 word;
+        memcpy(&word, from, 8);
+        word ^= crc;
+        crc = table[7][word & 255] ^ table[6][word >> 8 & 255] ^ table[5][word >> 16 & 255] ^
+              table[4][word >> 24 & 255] ^ table[3][word >> 32 & 255] ^ table[2][word >> 40 & 255] ^
+              table[1][word >> 48 & 255] ^ table[0][word >> 56];
+    }
+    for (; n; n--) crc = crc >> 8 ^ table[0][(crc ^ *from++) & 255];
+    return crc;
+}
+
+#if X86
+#define FOLDING __attribute__((target("pclmul,sse4.1")))
+
+static inline FOLDING __m128i folded(__m128i value, __m128i by, __m128i next) {
+    __m128i low = _mm_clmulepi64_si128(value, by, 0x00), high = _mm_clmulepi64_si128(value, by, 0x11);
+    return _mm_xor_si128(_mm_xor_si128(low, high), next);
+}
+
+static inline FOLDING __m128i moved(const u8 *from, u8 *to) {
+    __m128i value = _mm_loadu_si128((const __m128i *)from);
+    if (to) _mm_storeu_si128((__m128i *)to, value);
+    return value;
+}
+
+/* Folds 16-byte blocks onto each other by multiplication with powers of x modulo the polynomial, then reduces
+   128 bits to 32 (Gopal et al., Intel 2009). ``n`` is at least 16; a rest below 16 is left. */
+static inline FOLDING u32 crc_fold(const u8 *from, u8 *to, size_t n, u32 crc) {
+    const __m128i by4 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
+    const __m128i by1 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    __m128i a = _mm_xor_si128(moved(from, to), _mm_cvtsi32_si128((int)crc));
+    size_t at = 16;
+    if (n >= 64) {
+        __m128i b = moved(from + 16, to ? to + 16 : to), c = moved(from + 32, to ? to + 32 : to);
+        __m128i d = moved(from + 48, to ? to + 48 : to);
+        for (at = 64; at + 64 <= n; at += 64) {
+            u8 *out = to ? to + at : to;
+            a = folded(a, by4, moved(from + at, out));
+            b = folded(b, by4, moved(from + at + 16, to ? out + 16 : out));
+            c = folded(c, by4, moved(from + at + 32, to ? out + 32 : out));
+            d = folded(d, by4, moved(from + at + 48, to ? out + 48 : out));
+        }
+        a = folded(folded(folded(a, by1, b), by1, c), by1, d);
+    }
+    for (; at + 16 <= n; at += 16) a = folded(a, by1, moved(from + at, to ? to + at : to));
+    const __m128i low32 = _mm_set_epi32(0, 0, 0, -1), reduce = _mm_set_epi64x(0, 0x0163cd6124);
+    const __m128i barrett = _mm_set_epi64x(0x01f7011641, 0x01db710641);
+    a = _mm_xor_si128(_mm_clmulepi64_si128(a, by1, 0x10), _mm_srli_si128(a, 8));
+    a = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(a, low32), reduce, 0x00), _mm_srli_si128(a, 4));
+    __m128i t = _mm_clmulepi64_si128(_mm_and_si128(a, low32), barrett, 0x10);
+    t = _mm_clmulepi64_si128(_mm_and_si128(t, low32), barrett, 0x00);
+    return (u32)_mm_extract_epi32(_mm_xor_si128(a, t), 1);
+}
+
+static FOLDING u32 crc_folded(const u8 *from, size_t n, u32 crc) { return crc_fold(from, 0, n, crc); }
+static FOLDING u32 copy_folded(const u8 *from, u8 *to, size_t n, u32 crc) { return crc_fold(from, to, n, crc); }
+#endif
+
+#if ARM
+__attribute__((target("+crc"))) static u32 crc_arm(const u8 *from, size_t n, u32 crc) {
+    for (; n >= 8; n -= 8, from += 8) {
+        u64 word;
+        memcpy(&word, from, 8);
+        crc = __crc32d(crc, word);
+    }
+    for (; n; n--) crc = __crc32b(crc, *from++);
+    return crc;
+}
+#endif
+
+static u32 crc_more(const u8 *from, size_t n, u32 crc) {
+#if X86
+    if (fast_crc && n >= 16) {
+        crc = crc_folded(from, n, crc);
+        from += n & ~(size_t)15, n &= 15;
+    }
+#elif ARM
+    if (fast_crc) return crc_arm(from, n, crc);
+#endif
+    return crc_tables(from, n, crc);
+}
+
+/* CRC of what is copied, one pass over it. */
+static u32 crc_copy(const u8 *from, u8 *to, size_t n, u32 crc) {
+#if X86
+    if (fast_crc && n >= 16) {
+        crc = copy_folded(from, to, n, crc);
+        size_t whole = n & ~(size_t)15;
+        from += whole, to += whole, n -= whole;
+    }
+#endif
+    memcpy(to, from, n);
+    return crc_more(to, n, crc);
+}
+
+/* zlib.crc32(data[:n], crc) */
+u32 kernels_crc(const u8 *data, i64 n, u32 crc) { return ~crc_more(data, (size_t)n, ~crc); }
+
+/* ---- the header's share in an ICRC ------------------------------------------------------------------------ */
+
+enum { IP = 14, BTH_END = 54, HEADER_MAX = 76 };
+
+/* CRC of eight bytes of ones and the headers with what routers may change as ones, moved past ``shift``'s bytes. */
+static u32 header_share(const u8 *frame, size_t width, const u32 *shift) {
+    u8 masked[8 + HEADER_MAX];
+    memset(masked, 0xFF, 8);
+    memcpy(masked + 8, frame + IP, width - IP);
+    masked[8 + 15 - IP] = masked[8 + 22 - IP] = masked[8 + 24 - IP] = masked[8 + 25 - IP] = 0xFF;
+    masked[8 + 40 - IP] = masked[8 + 41 - IP] = masked[8 + 46 - IP] = 0xFF;
+    u32 crc = ~crc_more(masked, 8 + width - IP, ~0u);
+    return shift[crc & 255] ^ shift[256 + (crc >> 8 & 255)] ^ shift[512 + (crc >> 16 & 255)] ^
+           shift[768 + (crc >> 24)];
+}
+
+/* Whether the packet in ``length`` bytes, of which ``width`` are headers, carries the right ICRC. */
+int kernels_intact(const u8 *frame, i64 length, i64 width, const u32 *shift) {
+    u32 icrc;
+    memcpy(&icrc, frame + length - 4, 4);
+    return (header_share(frame, (size_t)width, shift) ^ ~crc_more(frame + width, (size_t)(length - 4 - width), ~0u)) == icrc;
+}
+
+/* ---- scan: the frames of a receive by what tells flows apart ------------------------------------------------ */
+
+enum { COLUMNS = 56, HEAD = 128, CLASSES_MAX = 64, SLOTS = 256 };
+
+typedef struct {
+    const u8 *data;
+    i64 rows, stride, length;
+} Block;
+
+typedef struct {
+    const u8 **frame;   /* where each frame is, in order of arrival */
+    i64 *length;
+    i64 *order;         /* frames by class, classes in the order of their first frame */
+    i64 *begin;         /* where each class begins in ``order``, and the end: CLASSES_MAX + 1 */
+    u8 *key;            /* masked header of each class: (CLASSES_MAX, COLUMNS) */
+    u8 *head;           /* first bytes of the first frame of each: (CLASSES_MAX, HEAD) */
+    u8 *of;             /* class of each frame */
+} Scan;
+
+static const u8 mask_bytes[COLUMNS] __attribute__((aligned(8))) = {
+    [0 ... 14] = 0xFF, [20] = 0x3F, [21] = 0xFF, [23] = 0xFF, [26 ... 33] = 0xFF, [36 ... 37] = 0xFF, [47 ... 49] = 0xFF,
+};
+
+/* Returns the number of classes; 0 if there are more than it can tell apart. */
+i64 kernels_scan(const Block *blocks, i64 count, const Scan *s) {
+    u64 keys[CLASSES_MAX][COLUMNS / 8], mask[COLUMNS / 8];
+    u8 slots[SLOTS];
+    i64 rows[CLASSES_MAX] = {0}, classes = 0, n = 0;
+    u8 last = 0;
+    memset(slots, 0xFF, sizeof slots);
+    memcpy(mask, mask_bytes, sizeof mask);
+    for (i64 b = 0; b < count; b++) {
+        const u8 *at = blocks[b].data;
+        for (i64 row = 0; row < blocks[b].rows; row++, at += blocks[b].stride, n++) {
+            u64 key[COLUMNS / 8] = {0}, hash = 0;
+            if (blocks[b].length >= COLUMNS) memcpy(key, at, COLUMNS);
+            else memcpy(key, at, (size_t)blocks[b].length);
+            for (int w = 0; w < COLUMNS / 8; w++) key[w] &= mask[w];
+            s->frame[n] = at;
+            s->length[n] = blocks[b].length;
+            if (!classes || memcmp(key, keys[last], COLUMNS)) {
+                for (int w = 0; w < COLUMNS / 8; w++) hash = (hash ^ key[w]) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29;
+                u32 slot = hash >> 56;
+                while (slots[slot] != 0xFF && memcmp(key, keys[slots[slot]], COLUMNS)) slot = (slot + 1) % SLOTS;
+                if (slots[slot] == 0xFF) {
+                    if (classes == CLASSES_MAX) return 0;
+                    slots[slot] = (u8)classes;
+                    memcpy(keys[classes], key, COLUMNS);
+                    memcpy(s->key + classes * COLUMNS, key, COLUMNS);
+                    size_t have = blocks[b].length < HEAD ? (size_t)blocks[b].length : HEAD;
+                    memcpy(s->head + classes * HEAD, at, have);
+                    memset(s->head + classes * HEAD + have, 0, HEAD - have);
+                    classes++;
+                }
+                last = slots[slot];
+            }
+            s->of[n] = last;
+            rows[last]++;
+        }
+    }
+    i64 next[CLASSES_MAX], sum = 0;
+    for (i64 c = 0; c < classes; c++) s->begin[c] = next[c] = sum, sum += rows[c];
+    s->begin[classes] = sum;
+    for (i64 i = 0; i < n; i++) s->order[next[s->of[i]]++] = i;
+    return classes;
+}
+
+/* ---- place: packets of one flow into the slots of a message --------------------------------------------------- */
+
+typedef struct {
+    u8 *payload, *header, *seen, *result;
+    u32 *share, *result_crc;
+    u8 *ina; /* the ranks' own headers of the message: (ranks, 40) */
+    i64 ranks, slots, mtu;
+} Region;
+
+typedef struct { /* how packets look, and how long the shift of their header's share is */
+    i64 opcode, width, tail, pad;
+    const u32 *shift;
+} Layout;
+
+typedef struct {
+    i64 rank, offset, packets; /* the first one's slot, and how many the message has */
+    i64 psn, psn_mask;
+    const Layout *layouts; /* of the first, the middle and the last packet; opcode -1: not known */
+    i64 right, past;       /* out: packets placed, and the offset behind the last of them */
+} Place;
+
+/* Takes the frames ``order[from:to]`` as long as they are the next packets of the message, in slots that this
+   rank has not filled; those with a wrong ICRC are taken and forgotten. Returns how many it took. */
+i64 kernels_place(const Scan *s, i64 from, i64 to, const Region *r, Place *p) {
+    i64 k = 0, right = 0, past = p->offset;
+    for (; from + k < to && p->offset + k < p->packets; k++) {
+        i64 o = p->offset + k, i = s->order[from + k];
+        const u8 *frame = s->frame[i];
+        const Layout *l = p->layouts + (o == p->packets - 1 ? 2 : o > 0);
+        i64 length = l->width + l->tail + 4, slot = p->rank * r->slots + o;
+        if (l->opcode < 0 || s->length[i] != length || frame[42] != l->opcode || (frame[43] >> 4 & 3) != l->pad) break;
+        if (be16(frame + 16) != length - 14 || be16(frame + 38) != length - 34) break;
+        if ((be32(frame + 50) - (u32)p->psn - (u32)k) & (u32)p->psn_mask) break;
+        if (r->seen[slot]) break;
+        u32 icrc, share = header_share(frame, (size_t)l->width, l->shift);
+        memcpy(&icrc, frame + length - 4, 4);
+        if ((~crc_copy(frame + l->width, r->payload + slot * r->mtu, (size_t)l->tail, ~0u) ^ share) != icrc) continue;
+        memcpy(r->header + slot * HEADER_MAX, frame, (size_t)l->width);
+        r->share[slot] = share;
+        r->seen[slot] = 1;
+        right++;
+        past = o + 1;
+    }
+    p->right = right;
+    p->past = past;
+    return k;
+}
+
+/* ---- sum: the results of slots, and their CRC ------------------------------------------------------------------ */
+
+enum { F32 = 1, I32 = 2 };
+
+/* All left to right in the order of ranks; every NaN becomes the quiet one without sign and payload. */
+
+static void sum_f32(const u8 *first, size_t apart, i64 ranks, u8 *out, i64 bytes) {
+    for (i64 at = 0; at < bytes; at += 4) {
+        float total, own;
+        memcpy(&total, first + at, 4);
+        for (i64 rank = 1; rank < ranks; rank++) {
+            memcpy(&own, first + (size_t)rank * apart + at, 4);
+            total += own;
+        }
+        u32 bits = 0x7FC00000u;
+        if (total == total) memcpy(&bits, &total, 4);
+        memcpy(out + at, &bits, 4);
+    }
+}
+
+static void sum_i32(const u8 *first, size_t apart, i64 ranks, u8 *out, i64 bytes) {
+    for (i64 at = 0; at < bytes; at += 4) {
+        u32 total, own;
+        memcpy(&total, first + at, 4);
+        for (i64 rank = 1; rank < ranks; rank++) {
+            memcpy(&own, first + (size_t)rank * apart + at, 4);
+            total += own;
+        }
+        memcpy(out + at, &total, 4);
+    }
+}
+
+#if X86
+/* 64 bytes at a time, and the rest as above. */
+#define STRIP 64
+
+__attribute__((target("avx2"))) static void sum_f32_avx2(const u8 *first, size_t apart, i64 ranks, u8 *out,
+                                                         i64 bytes) {
+    const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
+    i64 at = 0;
+    for (; at + STRIP <= bytes; at += STRIP) {
+        const u8 *from = first + at;
+        __m256 a = _mm256_loadu_ps((const float *)from), b = _mm256_loadu_ps((const float *)(from + 32));
+        for (i64 rank = 1; rank < ranks; rank++) {
+            from += apart;
+            a = _mm256_add_ps(a, _mm256_loadu_ps((const float *)from));
+            b = _mm256_add_ps(b, _mm256_loadu_ps((const float *)(from + 32)));
+        }
+        a = _mm256_blendv_ps(a, quiet, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+        b = _mm256_blendv_ps(b, quiet, _mm256_cmp_ps(b, b, _CMP_UNORD_Q));
+        _mm256_storeu_ps((float *)(out + at), a);
+        _mm256_storeu_ps((float *)(out + at + 32), b);
+    }
+    sum_f32(first + at, apart, ranks, out + at, bytes - at);
+}
+
+__attribute__((target("avx2"))) static void sum_i32_avx2(const u8 *first, size_t apart, i64 ranks, u8 *out,
+                                                         i64 bytes) {
+    i64 at = 0;
+    for (; at + STRIP <= bytes; at += STRIP) {
+        const u8 *from = first + at;
+        __m256i a = _mm256_loadu_si256((const __m256i *)from), b = _mm256_loadu_si256((const __m256i *)(from + 32));
+        for (i64 rank = 1; rank < ranks; rank++) {
+            from += apart;
+            a = _mm256_add_epi32(a, _mm256_loadu_si256((const __m256i *)from));
+            b = _mm256_add_epi32(b, _mm256_loadu_si256((const __m256i *)(from + 32)));
+        }
+        _mm256_storeu_si256((__m256i *)(out + at), a);
+        _mm256_storeu_si256((__m256i *)(out + at + 32), b);
+    }
+    sum_i32(first + at, apart, ranks, out + at, bytes - at);
+}
+#else
+#define sum_f32_avx2 sum_f32
+#define sum_i32_avx2 sum_i32
+#endif
+
+/* Sums of the slots ``begin`` to ``end - 1`` over all ranks, in their order; the CRC of slots before ``whole``
+   is that of all their bytes, those of others are the caller's. */
+void kernels_sum(const Region *r, i64 kind, i64 begin, i64 end, i64 whole) {
+    size_t apart = (size_t)(r->slots * r->mtu);
+    for (i64 o = begin; o < end; o++) {
+        const u8 *first = r->payload + o * r->mtu;
+        u8 *out = r->result + o * r->mtu;
+        if (kind == F32) (fast_sum ? sum_f32_avx2 : sum_f32)(first, apart, r->ranks, out, r->mtu);
+        else (fast_sum ? sum_i32_avx2 : sum_i32)(first, apart, r->ranks, out, r->mtu);
+        if (o < whole) r->result_crc[o] = ~crc_more(out, (size_t)r->mtu, ~0u);
+    }
+}
+
+/* ---- seal: results under the headers of their ranks ------------------------------------------------------------ */
+
+/* Packets ``begin`` to ``end - 1`` of ``ranks`` ranks from ``rank`` on into ``out``, (ranks, packets, frame bytes).
+   ``own`` bytes of the payload are the rank's own header of the message. */
+void kernels_seal(const Region *r, i64 rank, i64 ranks, i64 begin, i64 end, i64 width, i64 tail, i64 own, u8 *out) {
+    i64 frame = width + tail + 4;
+    for (i64 o = begin; o < end; o++) {
+        const u8 *body = r->result + o * r->mtu;
+        for (i64 k = 0; k < ranks; k++) {
+            i64 slot = (rank + k) * r->slots + o;
+            u8 *to = out + (k * (end - begin) + o - begin) * frame;
+            u32 crc = r->result_crc[o];
+            memcpy(to, r->header + slot * HEADER_MAX, (size_t)width);
+            memcpy(to + width, body, (size_t)tail);
+            if (own) {
+                memcpy(to + width, r->ina + (rank + k) * own, (size_t)own);
+                crc = ~crc_more(to + width, (size_t)tail, ~0u);
+            }
+            crc ^= r->share[slot];
+            memcpy(to + width + tail, &crc, 4);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+"""What a port received at once, by compiled kernels: flow by flow, and whole messages in one call.
+
+It does what :mod:`inaproto.core.switch.flow_order` and then :class:`~inaproto.core.switch.ingest.Ingest` do,
+to the byte, for what a lossless stream consists of: packets of a ring of one switch, the next ones of their
+message and not seen before, from the port and addresses that the flow is known by. The kernel places the
+packets; that they may be placed there is decided here, packet by packet of those that say something: the
+first one with its INA header, and the last one with its layout. Whatever is not exactly that goes on to the
+general way, with nothing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.core.kernels.compiled import Compiled, Scan
+from inaproto.core.switch.aggregator import FIRST, HEADER_BYTES, LAST_OPCODES, LastPacket, Region
+from inaproto.core.switch.events import Counters, RingState
+from inaproto.core.switch.flow_order import Connection, flow_by_flow, flow_of, joined
+from inaproto.core.switch.ingest import Ingest
+from inaproto.core.switch.lookup_table import Flow, LookupTable
+from inaproto.core.switch.tree.ring import TreeRing
+from inaproto.units import Frames, PortId
+from inaproto.wire.ina_header import INA_HEADER_BYTES
+
+_KNOWN_MAX: Final = 1024
+"""Flows whose masked headers are remembered."""
+_INA_END: Final = HEADER_BYTES[FIRST] + INA_HEADER_BYTES
+
+
+class Bursts:
+    def __init__(
+        self,
+        kernels: Compiled,
+        table: LookupTable,
+        rings: Mapping[int, RingState],
+        ingest: Ingest,
+        counters: Counters,
+        is_of_ring: Callable[[Connection], bool],
+    ) -> None:
+        self._scan = Scan(kernels)
+        self._table = table
+        self._rings = rings
+        self._ingest = ingest
+        self._counters = counters
+        self._is_of_ring = is_of_ring
+        self._known: dict[bytes, Connection | bytes] = {}
+
+    def forget(self) -> None:
+        """Rings were installed or removed: what a header belongs to may be another flow."""
+        self._known.clear()
+
+    def take(self, port: PortId, blocks: Sequence[Frames], taken: Callable[[Flow], None]) -> Iterable[Frames]:
+        """Take what can be taken at once, saying of which flows; return the rest, flow by flow.
+
+        All must be asked for before the next receive is taken.
+        """
+        scan = self._scan
+        classes = scan.read(blocks)
+        if not classes:
+            return flow_by_flow(blocks, self._is_of_ring)
+        if classes > 1:
+            return self._several(port, blocks, taken, classes)
+        key = self._flow_of(scan.key(0))
+        flow = self._table.get(*key) if isinstance(key, tuple) else None
+        if flow is None:
+            return self._left(blocks, key, [0], 0)
+        went = self._message(port, flow, 0, 0, scan.starts[-1])
+        if went:
+            taken(flow)
+        return self._left(blocks, key, [0], went) if went < scan.starts[-1] else ()
+
+    def _several(
+        self, port: PortId, blocks: Sequence[Frames], taken: Callable[[Flow], None], classes: int
+    ) -> Iterator[Frames]:
+        scan = self._scan
+        flows: dict[Connection | bytes, list[int]] = {}
+        for number in range(classes):
+            flows.setdefault(self._flow_of(scan.key(number)), []).append(number)
+        for key, numbers in flows.items():
+            begin, end = scan.bounds(numbers[0])
+            flow = self._table.get(*key) if isinstance(key, tuple) and len(numbers) == 1 else None
+            if flow is not None:
+                went = self._message(port, flow, numbers[0], begin, end)
+                if went:
+                    taken(flow)
+                    begin += went
+            if begin < end or len(numbers) > 1:
+                yield from self._left(blocks, key, numbers, begin)
+
+    def _flow_of(self, key: bytes) -> Connection | bytes:
+        flow = self._known.get(key)
+        if flow is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            flow = self._known[key] = flow_of(key, self._is_of_ring)
+        return flow
+
+    # -- what is taken -------------------------------------------------------------------------
+
+    def _message(self, port: PortId, flow: Flow, number: int, begin: int, end: int) -> int:
+        """How many of the flow's packets, in those places of the scan, are taken."""
+        ring = self._rings[flow.ring_id]
+        if ring.failed or flow.replay_next is not None or flow.ingress != port or isinstance(ring, TreeRing):
+            return 0
+        head = self._scan.head(number)
+        if head[6:12] != flow.src_mac or head[:6] != flow.dst_mac:
+            return 0
+        at = begin
+        while at < end:
+            if at > begin:
+                head, _ = self._scan.frame(at)
+            went = self._part(ring, flow, head, at, end)
+            at += went
+            if not went:
+                break
+        return at - begin
+
+    def _part(self, ring: RingState, flow: Flow, head: bytes, at: int, end: int) -> int:
+        """How many packets from the one with ``head`` on, all of one message, are taken."""
+        psn = int.from_bytes(head[51:54], "big")
+        if head[42] == FIRST and not self._opens(ring, flow, psn & flow.psn_mask, head, at):
+            return 0
+        found = flow.find(psn & flow.psn_mask)
+        if found is None:
+            return 0
+        entry, offset = found
+        region = ring.array.region_of(entry.serial)
+        kernels = region.kernels
+        if region.serial != entry.serial or region.payload is None or kernels is None:
+            return 0
+        kernels.last(region.last)
+        rank, packets = flow.row, region.packets
+        went, right, past = kernels.place(self._scan, at, end, rank, offset, packets, psn, flow.psn_mask)
+        if at + went < end and offset + went == packets - 1 and region.last is None:
+            more = self._last(region, rank, at + went, psn + went, flow.psn_mask)
+            if more:
+                went, right, past = went + 1, right + 1, packets
+        if went:
+            self._book(ring, flow, region, offset, went, right, past)
+        if right and offset == 0:
+            region.keep_ina(rank, head[_INA_END - INA_HEADER_BYTES : _INA_END])
+        return went
+
+    def _opens(self, ring: RingState, flow: Flow, psn: int, head: bytes, at: int) -> bool:
+        """Whether a first packet is right, and its message open."""
+        kernels = ring.array.regions[0].kernels
+        if kernels is None or int.from_bytes(head[16:18], "big") != HEADER_BYTES[FIRST] + ring.spec.mtu - 10:
+            return False
+        return self._scan.intact(at, HEADER_BYTES[FIRST], kernels.layouts, 0) and self._ingest.opens(
+            ring, flow, psn, head[_INA_END - INA_HEADER_BYTES : _INA_END]
+        )
+
+    def _last(self, region: Region, rank: int, at: int, psn: int, psn_mask: int) -> bool:
+        """Whether a last packet, the first of its message, is taken: then it says how the others' look."""
+        head, length = self._scan.frame(at)
+        opcode, pad = head[42], head[43] >> 4 & 3
+        if opcode not in LAST_OPCODES or region.ina is None or region.kernels is None:
+            return False
+        width = HEADER_BYTES[opcode]
+        payload = length - width - pad - 4
+        fits = 0 < payload <= region.result.shape[1] and not payload % region.ina.dtype.itemsize
+        if not fits or pad != -payload % 4:
+            return False
+        layout = LastPacket(opcode, width, payload, pad)
+        region.kernels.last(layout)
+        offset = region.packets - 1
+        _, right, _ = region.kernels.place(
+            self._scan, at, at + 1, rank, offset, region.packets, psn, psn_mask
+        )
+        region.last = layout if right else None
+        return bool(right)
+
+    def _book(
+        self, ring: RingState, flow: Flow, region: Region, offset: int, went: int, right: int, past: int
+    ) -> None:
+        self._counters.aggregated_in += right
+        if right < went:
+            self._counters.drop("wrong ICRC", went - right)
+            if not right:
+                return
+        region.stored(flow.row, right, offset, past)
+        flow.reached = region.serial * ring.spec.message_packets + past - 1
+        ring.dirty[region.serial] = region
+
+    # -- what is left --------------------------------------------------------------------------
+
+    def _left(
+        self, blocks: Sequence[Frames], flow: Connection | bytes, numbers: list[int], begin: int
+    ) -> list[Frames]:
+        """Frames of some classes, of the first one from place ``begin`` on, as blocks."""
+        scan = self._scan
+        parts = [scan.frames(begin, scan.bounds(numbers[0])[1])]
+        parts += [scan.frames(*scan.bounds(number)) for number in numbers[1:]]
+        frames: NDArray[np.int64] = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
+        found: list[Frames] = []
+        edges = np.searchsorted(frames, scan.starts).tolist()
+        for block, first, (low, high) in zip(blocks, scan.starts, pairwise(edges), strict=False):
+            if high - low == len(block):
+                found.append(block)
+            elif low < high:
+                rows = frames[low:high] - first
+                together = int(rows[-1] - rows[0]) == high - low - 1
+                found.append(block[int(rows[0]) : int(rows[-1]) + 1] if together else block[rows])
+        return joined(flow, [part for part in found if len(part)])

@@ -1,0 +1,189 @@
+"""Compiled kernels and the numpy code in their place: the same bytes, whatever comes.
+
+Longer: ``INAPROTO_SEEDS=0:2000 pytest tests/property/test_kernels_against_twins.py``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from itertools import chain
+from random import Random
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inaproto.core import kernels
+from inaproto.core.kernels.compiled import Layouts, Scan, address_of, shift_table
+from inaproto.core.plan.reduce import reduce_into
+from inaproto.core.switch.flow_order import flow_by_flow
+from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
+from inaproto.core.switch.region_kernels import RegionKernels, Row
+from inaproto.sim.frames.draw.racks import draw_racks
+from inaproto.sim.frames.draw.swarm import Swarm
+from inaproto.wire.crc import shift
+from inaproto.wire.ina_header import Dtype, Op
+from tests.property.accelerator_world import World
+from tests.seeds import seeds
+from tests.sim.worlds import run, small
+from tests.unit.test_flow_order import as_blocks, of_ring, plain
+
+SEEDS = seeds(24)
+SPECIAL = (
+    0,
+    1,
+    0x8000_0000,
+    0x8000_0001,
+    0x007F_FFFF,
+    0x7F7F_FFFF,
+    0x7F80_0000,
+    0xFF80_0000,
+    0x7FC0_0000,
+    0xFFFF_FFFF,
+    0x7F80_0001,
+)
+"""Bits of floats: zeros, denormals, the largest, infinities, NaNs of all kinds."""
+
+
+@pytest.fixture(autouse=True)
+def compiled(use_kernels: Callable[[str], None]) -> kernels.Compiled:
+    use_kernels("compiled")
+    found = kernels.active()
+    assert found is not None
+    return found
+
+
+def by_both(made: Callable[[], object]) -> tuple[object, object]:
+    results = []
+    for name in ("compiled", "numpy"):
+        kernels.choose(name)
+        results.append(made())
+    return results[0], results[1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_accelerator_sends_the_same_bytes_in_any_weather(seed: int) -> None:
+    def digest() -> object:
+        world = World(seed, exact=False)
+        world.run()
+        return world.digest, world.frames_in, world.events()
+
+    one, other = by_both(digest)
+    assert one == other
+
+
+@pytest.mark.parametrize("seed", SEEDS[:8])
+def test_worlds_have_the_same_digests(seed: int) -> None:
+    one, other = by_both(lambda: run(small(seed)).digest)
+    assert one == other
+    racks = Swarm(ranks_max=6, jobs_max=2, packets_max=200)
+    one, other = by_both(lambda: run(draw_racks(seed, racks)).digest)
+    assert one == other
+
+
+def test_crcs_are_those_of_zlib(compiled: kernels.Compiled) -> None:
+    rng = Random(1)
+    for length in [*range(200), 1000, 1024, 4096, 4099]:
+        data = rng.randbytes(length)
+        rows = np.frombuffer(data, np.uint8)
+        assert compiled.crc(address_of(rows), length, 77) == zlib.crc32(data, 77)
+
+
+def test_a_table_moves_a_crc_past_any_number_of_bytes() -> None:
+    rng = Random(2)
+    for nbytes in (0, 1, 60, 1024, 4096):
+        table, crc = shift_table(nbytes), rng.randrange(1 << 32)
+        parts = [int(table[place, crc >> 8 * place & 255]) for place in range(4)]
+        assert parts[0] ^ parts[1] ^ parts[2] ^ parts[3] == shift(crc, nbytes)
+
+
+class Memory:
+    """A region's arrays, filled at random."""
+
+    def __init__(self, rng: np.random.Generator, ranks: int, slots: int, mtu: int) -> None:
+        self.header = rng.integers(0, 256, (ranks, slots, 76), np.uint8)
+        self.seen = np.zeros((ranks, slots), np.bool_)
+        self.result = np.zeros((slots, mtu), np.uint8)
+        self.share = rng.integers(0, 1 << 32, (ranks, slots), np.uint32)
+        self.crc = np.zeros(slots, np.uint32)
+        self.ina = rng.integers(0, 256, (ranks, 40), np.uint8)
+        self.payload = PayloadPool(ranks, slots, mtu).take()
+        self.payload.array[...] = rng.integers(0, 256, (ranks, slots, mtu), np.uint8)
+
+    def kernels(self, compiled: kernels.Compiled) -> RegionKernels:
+        arrays = (self.header, self.seen, self.result, self.share, self.crc, self.ina)
+        made = RegionKernels(compiled, arrays, inputs=len(self.seen), first=(6, 70), middle=(7, 54))
+        made.opened(self.payload)
+        return made
+
+
+@pytest.mark.parametrize("dtype", [Dtype.F32, Dtype.I32])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("mtu", [8, 64, 72, 1024, 1032])
+def test_sums_are_those_of_reduce_into(
+    compiled: kernels.Compiled, dtype: Dtype, ranks: int, mtu: int
+) -> None:
+    rng = np.random.default_rng(ranks * mtu)
+    memory = Memory(rng, ranks, 6, mtu)
+    words = memory.payload.array.view("<u4")
+    if dtype is Dtype.F32:
+        words[:, 3:] = rng.choice(np.array(SPECIAL, np.uint32), words[:, 3:].shape)
+        words[:, :2] = rng.standard_normal(words[:, :2].shape).astype(np.float32).view(np.uint32)
+    expected: NDArray[np.uint8] = np.empty((4, mtu), np.uint8)
+    reduce_into(dtype, Op.SUM, [rank[1:5] for rank in memory.payload.array], expected)
+    memory.kernels(compiled).sum(dtype, 1, 5, 4)
+    assert (memory.result[1:5] == expected).all()
+    assert not memory.result[[0, 5]].any()
+    assert memory.crc.tolist() == [0, *(zlib.crc32(row.tobytes()) for row in expected[:3]), 0, 0]
+
+
+@pytest.mark.parametrize(("width", "tail", "own"), [(70, 64, 40), (54, 64, 0), (58, 12, 0), (74, 44, 40)])
+def test_results_are_sealed_under_each_ranks_header(
+    compiled: kernels.Compiled, width: int, tail: int, own: int
+) -> None:
+    memory = Memory(np.random.default_rng(width), 3, 5, 64)
+    memory.result[...] = np.arange(5 * 64).reshape(5, 64)
+    memory.crc[:] = [zlib.crc32(row[:tail].tobytes()) for row in memory.result]
+    row, ranks = Row(width, tail, own), slice(1, 3)
+    for arena in (OutputArena(1 << 20), OutputArena(0)):
+        out = memory.kernels(compiled).seal(ranks, 2, 4, row, arena)
+        for rank in (1, 2):
+            for slot in (2, 3):
+                body = memory.result[slot, :tail].tobytes()
+                body = memory.ina[rank, :own].tobytes() + body[own:]
+                icrc = zlib.crc32(body) ^ int(memory.share[rank, slot])
+                head = memory.header[rank, slot, :width].tobytes()
+                assert out[rank - 1, slot - 2].tobytes() == head + body + icrc.to_bytes(4, "little")
+
+
+def test_a_scan_knows_the_flows_that_numpy_knows(compiled: kernels.Compiled) -> None:
+    scan = Scan(compiled)
+    for seed in range(40):
+        rng = Random(seed)
+        frames = [
+            rng.choice([*of_ring(5), *(plain(a, b, b"x") for a in (1, 2) for b in (3, 4))]) for _ in range(60)
+        ]
+        frames += [rng.randbytes(rng.randrange(90)) for _ in range(3)]
+        blocks = as_blocks(frames)
+        classes = scan.read(blocks)
+        found = [scan.frames(*scan.bounds(number)).tolist() for number in range(classes)]
+        assert sorted(chain(*found)) == list(range(len(frames)))
+        assert found == sorted(found), "in the order of their first frames, and each in its own order"
+        for numbers in found:
+            assert len({frames[number][:12] for number in numbers}) == 1
+        rows = [row.tobytes() for block in flow_by_flow(blocks, lambda _: False) for row in block]
+        assert sorted(rows) == sorted(frames)
+
+
+def test_more_flows_than_a_scan_can_tell_apart_are_left_to_numpy(compiled: kernels.Compiled) -> None:
+    blocks = as_blocks([plain(number % 250, number // 250, b"") for number in range(400)])
+    assert Scan(compiled).read(blocks) == 0
+    assert Scan(compiled).read([np.zeros((4, 200), np.uint8)[:, ::2]]) == 0, "columns are not neighbours"
+
+
+def test_a_layout_that_is_not_known_takes_nothing() -> None:
+    layouts = Layouts()
+    layouts.put(0, 6, 70, 64, 0)
+    layouts.clear(0)
+    assert layouts.table_address(0) == shift_table(64).ctypes.data
