@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inaproto.units import PSN_MASK, Frames
 from inaproto.wire.crc import crc32
 from inaproto.wire.icrc import ICRC_BYTES, masked_header
+from inaproto.wire.run_builder import RunBuilder
 from inaproto.wire.vector import BTH_END, EXTENSIONS, FlowTemplate
 
 _HEADERS: Final = struct.Struct(">6s6sHBxH2xHxB2x4s4s2xHH2xBB2xII")
@@ -160,6 +162,7 @@ class PacketBuilder:
     def __init__(self, flow: FlowTemplate) -> None:
         self.flow: Final = flow
         self._layouts: dict[tuple[int, int], _Layout] = {}
+        self._runs: dict[tuple[int, int], RunBuilder] = {}
 
     def build(
         self,
@@ -212,6 +215,29 @@ class PacketBuilder:
             )
         data = bytearray().join(parts)
         return np.ndarray((n, len(data) // n), np.uint8, data)
+
+    def build_run(
+        self, opcode: int, *, psn: int, asking: Sequence[int], ip_id: int, payload: NDArray[np.uint8]
+    ) -> Frames:
+        """Sealed frames of an opcode without extension headers, with ``payload``, uint8 (n, payload_bytes).
+
+        Rows ``asking`` ask for an ACK; PSNs and IP ids count up from those given.
+        """
+        n, payload_bytes = payload.shape
+        frames: Frames | None = None
+        if not payload_bytes & 3:
+            run = self._runs.get((opcode, payload_bytes))
+            if run is None:
+                if len(self._runs) >= _LAYOUTS_MAX:
+                    self._runs.clear()
+                run = self._runs[opcode, payload_bytes] = RunBuilder(self.flow, opcode, payload_bytes)
+            frames = run.build(psn=psn, asking=asking, ip_id=ip_id, payload=payload)
+        if frames is None:
+            asks = np.zeros(n, np.bool_)
+            asks[asking] = True
+            psns = psn + np.arange(n)
+            frames = self.flow.build(opcode=opcode, psns=psns, ack_request=asks, ip_id=ip_id, payload=payload)
+        return frames
 
     def _lay_out(self, opcode: int, payload_bytes: int) -> _Layout:
         with_reth, with_imm, with_aeth = EXTENSIONS[opcode]

@@ -12,10 +12,10 @@ from struct import Struct
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inaproto.errors import InvariantBroken
 from inaproto.units import Frames
+from inaproto.wire.run_builder import IDS, IP_CHECKSUMS, folded
 from inaproto_adapters.frames.offloads import GSO_UDP, NEEDS_CHECKSUM, VNET_BYTES, VnetHeader
 
 HEADERS_BYTES: Final = 42
@@ -29,7 +29,6 @@ _TWO: Final = Struct(">HH")
 _MEMORY_BYTES: Final = 2 << 20
 """Holds what one ``take`` of a ring receives."""
 _CUTS_MAX: Final = 64
-_COUNT: Final = np.arange(1 << 12, dtype=np.uint32)
 
 
 def is_long_roce(first: bytes, header: VnetHeader, length: int) -> bool:
@@ -109,10 +108,11 @@ def _number(rows: Frames, head: bytes) -> None:
     udp = _TWO.pack(length - _UDP_AT, 0)
     own = head[:_ETHERNET_BYTES] + _WORDS.pack(*words) + head[_UDP_AT : _UDP_AT + 4] + udp
     rows[:, :HEADERS_BYTES] = np.frombuffer(own, np.uint8)
-    ids: NDArray[np.uint32] = _COUNT[:n] + np.uint32(first_id)
-    if first_id + n > 0x1_0000:
-        ids &= np.uint32(0xFFFF)
-    rows[:, 18:20].view(">u2")[:, 0] = ids
-    ids += np.uint32((sum(words) - 1) % 0xFFFF + 1)  # as RFC 1071 sums; now at most one carry is left
-    ids += ids >> np.uint32(16)
-    rows[:, 24:26].view(">u2")[:, 0] = ~ids
+    at = folded(words)
+    ids, checks = rows[:, 18:20].view(">u2")[:, 0], rows[:, 24:26].view(">u2")[:, 0]
+    whole = min(n, len(IDS) - first_id)  # the others have wrapped
+    for begin, end, ident in ((0, whole, first_id), (whole, n, 0)):
+        ids[begin:end] = IDS[ident : ident + end - begin]
+        checks[begin:end] = IP_CHECKSUMS[at + ident : at + ident + end - begin]
+        if end == n:
+            break

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.rdma.requester import Transmit
-from inaproto.units import Frames
+from inaproto.units import PSN_MASK, Frames
 from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.roce import Opcode
 
@@ -79,18 +79,12 @@ def build_frames(
                 reth=reth,
                 imm=imm,
             )
-        asks = np.zeros(count, np.bool_)
-        for packet in asking:
-            if first <= packet < stop:
-                asks[packet - first] = True
-        return builder.flow.build(
-            opcode=opcode,
-            psns=psn + np.arange(count),
-            ack_request=asks,
+        return builder.build_run(
+            opcode,
+            psn=psn & PSN_MASK,
+            asking=[packet - first for packet in asking if first <= packet < stop],
             ip_id=block_id,
             payload=gather.rows(first * mtu, count, row_bytes),
-            reth=reth,
-            imm=imm,
         )
 
     with_imm = write.imm is not None
