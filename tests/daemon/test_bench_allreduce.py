@@ -107,3 +107,13 @@ def test_one_path_is_asked_for() -> None:
     assert refused.returncode == 2
     assert "--path and --compare are for --fabric daemons" in refused.stderr
     assert "leave --path out" in run_bench("--path", "ring", "--compare").stderr
+
+
+def test_all_reduces_that_are_queued_are_all_checked() -> None:
+    small = ("--begin", "4K", "--end", "4K", "--iterations", "2", "--dtype", "int32", "--queued", "5")
+    done = run_bench(*small, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    (row,) = found["rows"]
+    assert (found["config"]["queued"], row["wrong"], len(row["samples_us"])) == (5, 0, 2)
+    assert found["nics"]["h0"]["messages_received"] == 3 * 5, "the warm-up's too"

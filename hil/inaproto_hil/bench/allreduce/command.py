@@ -57,6 +57,8 @@ class Config:
     paths: tuple[str, ...] = ("auto",)
     rings: int = 1
     """NICs of each host, hence host daemons and parallel rings."""
+    queued: int = 1
+    """All-reduces that a rank calls before it waits for the first of them."""
 
     def plan(self) -> WorkerPlan:
         rows = [
@@ -73,6 +75,7 @@ class Config:
             self.iterations,
             self.timeout_s,
             list(self.paths),
+            self.queued,
         )
 
     def cluster(self) -> ClusterConfig:
@@ -114,7 +117,7 @@ def measure(
             cluster.check()
             for path in plan.paths:
                 of_path = [rank["done"][path] for rank in done]
-                rows.append(_row(plan, path, dtype, count, of_path, spent_s[path]))
+                rows.append(_row(plan, path, dtype, count, of_path, spent_s[path] / plan.queued))
                 on_row(rows[-1])
         hosts = {host.name: cluster.host_status(index)["nic"] for index, host in enumerate(cluster.hosts)}
         traffic = by_ring(list(hosts.values()), config.rings)
@@ -250,6 +253,13 @@ def _host_default(field: str) -> Any:
     show_default=True,
     help="NICs of each host: parallel rings, each with a slice of the tensor.",
 )
+@click.option(
+    "--queued",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="All-reduces that a rank calls before it waits for the first; a row is of one of them.",
+)
 @click.option("--compare", is_flag=True, help="All paths in turns, and how many times longer the hosts take.")
 @click.option(
     "--json",
@@ -281,6 +291,7 @@ def allreduce(
     timeout: float,
     path: str,
     rings: int,
+    queued: int,
     compare: bool,
     json_path: str | None,
 ) -> None:
@@ -295,6 +306,9 @@ def allreduce(
 
     With --rings each host has so many NICs, a host daemon for each; the report says what the NICs of each
     ring have sent and received.
+
+    With --queued K each round is K all-reduces that are under way together, as the buckets of a training
+    step are; times and CPU are divided by K.
 
     With --compare each round is one all-reduce on each path, and the times of a round are compared: the
     median of their ratios over --iterations rounds, and the least and the greatest.
@@ -311,8 +325,8 @@ def allreduce(
         raise click.UsageError("--compare runs all paths: leave --path out")
     if is_memory and (compare or path != "auto"):
         raise click.UsageError("--path and --compare are for --fabric daemons")
-    if is_memory and rings > 1:
-        raise click.UsageError("--rings is for --fabric daemons")
+    if is_memory and (rings > 1 or queued > 1):
+        raise click.UsageError("--rings and --queued are for --fabric daemons")
     if not is_memory and (topology is not None or sizes):
         raise click.UsageError("--topology and --sizes are for --fabric memory")
     if is_memory:
@@ -361,6 +375,7 @@ def allreduce(
         timeout_s=timeout,
         paths=comparison.PATHS if compare else (path,),
         rings=rings,
+        queued=queued,
     )
     env = environment.describe()
     table = sys.stderr if json_path == "-" else sys.stdout
@@ -396,7 +411,8 @@ def _with_progress(
     bound = report.bounds(mtu=config.mtu, ranks=config.hosts)
     print(
         f"# inaproto bench allreduce: {config.hosts} hosts, "
-        f"{config.rings} ring{'s' * (config.rings > 1)}, window {config.window_messages} messages of "
+        f"{config.rings} ring{'s' * (config.rings > 1)}, {config.queued} queued, "
+        f"window {config.window_messages} messages of "
         f"{config.message_packets} packets of {config.mtu} B, weather: {config.weather or 'clear'}\n"
         f"# {env['cpu']}, {env['cores_usable']} cores shared by all: checks results, not a network's speed\n"
         f"# bound: {100 * bound['ina']:.0f} % of a line (payload/frame); "

@@ -36,6 +36,8 @@ class WorkerPlan:
     timeout_s: float
     paths: list[str] = field(default_factory=lambda: ["auto"])
     """Each is asked for by a job of its own; their operations take turns."""
+    queued: int = 1
+    """All-reduces that a rank calls before it waits for the first of them; times are of one."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -97,15 +99,17 @@ def run(plan: WorkerPlan, rank: int, sockets: list[str]) -> None:
                 _barrier(row, iteration, path)
                 cpu_before = time.process_time()
                 called = time.perf_counter()
-                result = communicator.all_reduce(inputs[rank], op=plan.op).wait(plan.timeout_s)
+                works = [communicator.all_reduce(inputs[rank], op=plan.op) for _ in range(plan.queued)]
+                reduced = [work.wait(plan.timeout_s) for work in works]
                 ended = time.perf_counter()
                 if iteration >= 0:
-                    results.samples_s.append(ended - called)
-                    results.cpu_s += time.process_time() - cpu_before
-                bad, words = differing(result, expected)
-                results.wrong += bad
-                where = f"rank {rank}, iteration {iteration}, path {path}"
-                results.wrong_example = results.wrong_example or (words and f"{where}: {words}")
+                    results.samples_s.append((ended - called) / plan.queued)
+                    results.cpu_s += (time.process_time() - cpu_before) / plan.queued
+                for result in reduced:
+                    bad, words = differing(result, expected)
+                    results.wrong += bad
+                    where = f"rank {rank}, iteration {iteration}, path {path}"
+                    results.wrong_example = results.wrong_example or (words and f"{where}: {words}")
                 summed_by = communicator.statistics().recent[-1].path
                 results.paths = sorted({*results.paths, summed_by})
         _say(row=row, done={path: asdict(results) for path, results in done.items()})
