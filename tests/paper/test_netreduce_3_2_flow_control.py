@@ -94,7 +94,7 @@ class Windows:
         return following
 
 
-@pytest.mark.parametrize(("ranks", "n", "messages"), [(2, 1, 5), (2, 2, 7), (3, 1, 4)])
+@pytest.mark.parametrize(("ranks", "n", "messages"), [(3, 1, 4), (3, 2, 5), (4, 1, 3)])
 def test_3_1_two_windows_of_aggregators_are_enough_and_needed(ranks: int, n: int, messages: int) -> None:
     """ "the aggregator array size is set to be 2N messages": every reachable state, message ids of 3 bits.
 

@@ -46,7 +46,7 @@ SENDER_FAULTS: Final = (
         "header_slot_reused_early",
         FLOW_CONTROL + "; the addition in inaproto.core.host.message_window",
         "writes the header of message m+2N while the transport may still resend message m",
-        (Change(MessageWindow._sendable, "self._completed + self._slots,", "self._offered,"),),
+        (Change(MessageWindow._sendable, "self._completed + self._unacknowledged_max,", "self._offered,"),),
         shape=one_message_window,
         seeds_max=200,
     ),
@@ -56,7 +56,7 @@ SENDER_FAULTS: Final = (
         "ends an operation when all messages that were sent so far have their results",
         RingEngine._take,
         "if operations.results == operations.messages:",
-        "if operations.results == operations.messages - operations.unsent:",
+        "if operations.results == (operations.in_flight == 1 and operations._sent or operations.messages):",
     ),
     fault(
         "done_reported_twice",

@@ -86,7 +86,7 @@ def test_a_chain_ends_like_any_ring(operation: int) -> None:
 def test_a_ring_that_breaks_twice_becomes_a_chain() -> None:
     [job] = recovering().jobs
     job = replace(job, elements=(4000,) * 4, retry_count=1, transport_timeout=8)
-    fault = Fault(10_000, FaultKind.PARTITION, 1, 30 * MS, job=0, operation=1)
+    fault = Fault(10_000, FaultKind.PARTITION, 1, 20 * MS, job=0, operation=1)
     result = run(recovering(jobs=(job,), faults=(fault,)))
     assert result.violation is None
     assert result.marks["a ring broke"] >= 2

@@ -23,7 +23,7 @@ from inaproto.sim.frames.recorder import Recorder
 from inaproto.sim.frames.world import World
 from inaproto.sim.kernel.fates import DrawnFates, Fate
 from inaproto.sim.kernel.violated import Violated
-from inaproto.units import MS, Instant
+from inaproto.units import MS, Instant, S
 from inaproto.wire.ina_header import Dtype, Op
 from tests.seeds import seeds
 from tests.sim.worlds import run, small
@@ -233,3 +233,22 @@ def test_memory_of_the_host_machine_is_never_shared_between_runs() -> None:
     first, second = World(small(4)), World(small(7))
     second.run()
     assert first.run().digest == alone
+
+
+@pytest.mark.parametrize("seed", [12, 36])
+def test_lost_acknowledgements_stop_no_ring_behind_a_short_queue(seed: int) -> None:
+    """Resends that begin with what the switch holds no more are dropped, and what follows them at the queue:
+    with more than N messages unacknowledged these two go on like that for ever."""
+    job = JobConfig(
+        "job0",
+        (0, 1, 2),
+        (12000,) * 8,
+        mtu=4096,
+        depth=2,
+        transport_timeout=9,
+        timeout_ns=6 * S,
+    )
+    weather = Weather(drop=0.03)
+    link = LinkConfig(rate_bps=2 * 10**8, delay_ns=50_000, queue_frames_max=32, weather=weather)
+    result = run(WorldConfig(f"short queue {seed}", (job,), (link,) * 3))
+    assert result.violation is None

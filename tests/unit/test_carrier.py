@@ -147,7 +147,7 @@ def test_the_sum_of_a_host_goes_to_the_others() -> None:
     assert posted(actions) == [(0, 400)]
     assert ours.wait == Wait(operation(), messages=1, results=0, since=Instant(2))
     assert ours.call(2, operation(1, 1200), Instant(3)) == []
-    assert ours.call(0, operation(1, 1200), Instant(3)) == [], "another one is under way"
+    assert posted(ours.call(0, operation(1, 1200), Instant(3))) == [(1, 728)], "what the window takes of it"
     assert ours.wait == Wait(operation(), messages=1, results=0, since=Instant(2))
 
 

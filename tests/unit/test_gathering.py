@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inaproto.core.host.gathering import Gathering
-from inaproto.core.host.operations import Operation, Overdue, Stalled
+from inaproto.core.host.operations import Memory, Operation, Overdue, Stalled
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant, OpIndex
 from inaproto.wire.ina_header import Dtype, Op
@@ -40,6 +40,17 @@ def test_an_operation_is_taken_once_when_all_ranks_have_called_it() -> None:
     them.call(0, call(1))
     assert them.take() == call(1)
     assert them.waiting == {}
+
+
+def test_an_operation_has_the_memory_of_all_ranks() -> None:
+    them = gathering(2, 0)
+    mine, its = Memory(0, 1, 0, 8), Memory(2, 1, 0, 8)
+    them.call(2, replace(call(0), memory=(its,)))
+    them.call(0, replace(call(0), memory=(mine,)))
+    assert not them.differs
+    taken = them.take()
+    assert taken is not None
+    assert taken.memory == (mine, its)
 
 
 def test_a_rank_alone_waits_for_nobody() -> None:

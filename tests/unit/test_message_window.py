@@ -36,6 +36,7 @@ def test_lets_out_at_most_n_messages_in_order() -> None:
 def test_a_result_is_accepted_before_the_send_that_it_makes_room_for() -> None:
     window = MessageWindow(WindowConfig(window_messages=2))
     window.step(Offered(3), NOW)
+    window.step(SendCompleted(0), NOW)
     assert window.step(ResultArrived(0), NOW) == [ResultAccepted(MsgId(0), 0), SendMessage(MsgId(2), 2)]
 
 
@@ -47,12 +48,14 @@ def test_acknowledgements_do_not_advance_the_window() -> None:
     assert window.view().in_flight == 2
 
 
-def test_a_header_slot_is_used_again_only_after_its_send_is_complete() -> None:
-    window = MessageWindow(WindowConfig(window_messages=1))
-    window.step(Offered(3), NOW)
-    assert sends(window.step(ResultArrived(0), NOW)) == [1]
-    assert sends(window.step(ResultArrived(1), NOW)) == []  # slot 0 still belongs to message 0
+def test_at_most_n_messages_may_be_sent_again() -> None:
+    """The accelerator holds as many of each rank, whatever the others send meanwhile."""
+    window = MessageWindow(WindowConfig(window_messages=2))
+    assert sends(window.step(Offered(4), NOW)) == [0, 1]
+    assert sends(window.step(ResultArrived(0), NOW)) == []  # the successor may lack message 0
+    assert sends(window.step(ResultArrived(1), NOW)) == []
     assert sends(window.step(SendCompleted(0), NOW)) == [2]
+    assert sends(window.step(SendCompleted(1), NOW)) == [3]
 
 
 def test_ids_and_slots_run_on_through_the_wrap() -> None:
@@ -80,6 +83,17 @@ def test_a_result_of_nothing_sent_is_blamed() -> None:
     (blame,) = window.step(ResultArrived(0), NOW)
     assert isinstance(blame, Blame)
     assert blame.rule == "result of a message not sent"
+
+
+def test_explorations_of_the_paper_have_two_windows_unacknowledged() -> None:
+    window = MessageWindow(WindowConfig(1, unacknowledged_messages=2))
+    window.step(Offered(3), NOW)
+    assert sends(window.step(ResultArrived(0), NOW)) == [1]
+    assert sends(window.step(ResultArrived(1), NOW)) == []  # slot 0 still belongs to message 0
+    assert sends(window.step(SendCompleted(0), NOW)) == [2]
+    for wrong in (1, 5):
+        with pytest.raises(LocalMisuse, match=f"^{wrong} messages without an acknowledgement, window 2$"):
+            WindowConfig(2, unacknowledged_messages=wrong)
 
 
 @pytest.mark.parametrize(("n", "bits"), [(0, 32), (3, 32), (6, 32), (8, 3)])
@@ -114,8 +128,8 @@ def test_invariants_hold_for_every_interleaving(exponent: int, script: list[str]
         order += sends(actions)
         view = window.view()
         assert 0 <= view.in_flight <= n
-        assert 0 <= view.unacknowledged <= 2 * n
+        assert 0 <= view.unacknowledged <= n
         assert view.sent <= view.offered
-        # Work-conserving: what is not sent is held back by the window or by a header slot.
-        assert view.sent == view.offered or view.in_flight == n or view.unacknowledged == 2 * n
+        # Work-conserving: what is not sent is held back by a result or by an acknowledgement.
+        assert view.sent == view.offered or n in (view.in_flight, view.unacknowledged)
     assert order == [serial % 32 for serial in range(len(order))]

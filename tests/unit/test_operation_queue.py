@@ -10,6 +10,7 @@ from inaproto.core.host.engines.in_network import RingAction, RingEngine
 from inaproto.core.host.operation_queue import KeptResult, OperationQueue
 from inaproto.core.host.operations import (
     Fail,
+    Memory,
     Operation,
     OperationDone,
     OperationFailed,
@@ -43,15 +44,21 @@ def result(engine: RingEngine, post: RingAction) -> ResultArrived:
     return ResultArrived(post.msg_id, INA_HEADER_BYTES + post.nbytes, header.encode())
 
 
+def arrived(engine: RingEngine, post: RingAction) -> list[RingAction]:
+    """The successor has the message that ``post`` sent, and says so; its result is here."""
+    assert isinstance(post, PostMessage)
+    acknowledged = engine.step(SendCompleted(post.msg_id), NOW)
+    return [*acknowledged, *engine.step(result(engine, post), NOW)]
+
+
 def halted(results: int, *, messages: int = 4, rank: int = 0) -> OperationQueue:
     """Of a rank that has so many results of two operations: one of one message, and a long one."""
     engine = RingEngine(ring_config(rank, 2))
     posts = engine.step(Submit(operation()), NOW)
-    engine.step(Submit(operation(1, messages * FULL)), NOW)
+    posts += engine.step(Submit(operation(1, messages * FULL)), NOW)
     for _ in range(results):
-        actions = engine.step(result(engine, posts.pop(0)), NOW)
+        actions = arrived(engine, posts.pop(0))
         posts += [action for action in actions if isinstance(action, PostMessage)]
-        engine.step(SendCompleted(engine.view().messages_received - 1), NOW)
     return engine.halt()
 
 
@@ -64,7 +71,7 @@ def test_a_ring_that_ended_is_silent_and_its_operations_wait() -> None:
     engine = RingEngine(ring_config(0, 2))
     (post,) = engine.step(Submit(operation()), NOW)
     operations = engine.halt()
-    assert engine.step(result(engine, post), NOW) == []
+    assert arrived(engine, post) == []
     assert engine.step(SendCompleted(0), NOW) == []
     assert engine.step(Submit(operation(1)), NOW) == []
     assert (len(operations), operations.progress, engine.view().operations_queued) == (2, 0, 2)
@@ -88,33 +95,34 @@ def test_the_donor_contributes_what_it_kept_and_takes_nothing_twice() -> None:
     assert second[:2] + second[3:] == (1, 1, 1, FULL, FULL)
     header = InaHeader.decode(second.header)
     assert (header.ring_id, header.op_index, header.is_last, header.rank) == (8, 1, False, 0)
-    (own,) = engine.step(result(engine, first), NOW)
+    (own,) = arrived(engine, first)
     assert type(own) is PostMessage
     assert (own.msg_id, own.offset) == (2, 2 * FULL)
-    (last,) = engine.step(result(engine, second), NOW)
+    (last,) = arrived(engine, second)
     assert isinstance(last, PostMessage)
     assert last.offset == 3 * FULL
-    assert engine.step(result(engine, own), NOW) == [TakeResult(2, OpIndex(1), 2 * FULL, FULL)]
+    assert arrived(engine, own) == [TakeResult(2, OpIndex(1), 2 * FULL, FULL)]
 
 
 def test_who_lacks_results_contributes_nothing_to_them_and_takes_them() -> None:
     engine = next_ring(halted(0), progress=2, donor=1)
-    (neutral,) = engine.resume(NOW)
+    neutral, of_the_next = engine.resume(NOW)
     assert isinstance(neutral, PostNeutral)
-    assert neutral.op_index == 0
-    taken, done, *posts = engine.step(result(engine, neutral), NOW)
+    assert isinstance(of_the_next, PostNeutral)
+    assert (neutral.op_index, of_the_next.op_index, of_the_next.offset) == (0, 1, 0)
+    taken, done, own = arrived(engine, neutral)
     assert (taken, done) == (TakeResult(0, OpIndex(0), 0, FULL), OperationDone(OpIndex(0)))
-    assert [type(post) for post in posts] == [PostNeutral, PostMessage]
-    assert [post.offset for post in posts if isinstance(post, PostMessage)] == [0, FULL]
+    assert type(own) is PostMessage
+    assert own.offset == FULL
 
 
 def test_who_has_a_result_and_is_no_donor_contributes_nothing_and_lets_it_go() -> None:
     engine = next_ring(halted(2), progress=3, donor=1)
     posts = engine.resume(NOW)
     assert [type(post) for post in posts] == [PostNeutral, PostNeutral]
-    (after,) = engine.step(result(engine, posts[0]), NOW)
+    (after,) = arrived(engine, posts[0])
     assert type(after) is PostMessage
-    assert engine.step(result(engine, posts[1]), NOW)[0] == TakeResult(1, OpIndex(1), FULL, FULL)
+    assert arrived(engine, posts[1])[0] == TakeResult(1, OpIndex(1), FULL, FULL)
 
 
 def test_a_result_that_exists_is_checked_as_any_other() -> None:
@@ -132,8 +140,8 @@ def test_operations_that_were_submitted_in_between_begin_on_the_next_ring() -> N
     assert engine.step(Submit(operation()), NOW) == []
     engine = next_ring(operations, progress=0, donor=0)
     assert engine.step(Submit(operation(1)), NOW) == []
-    (post,) = engine.resume(NOW)
-    assert type(post) is PostMessage
+    posts = engine.resume(NOW)
+    assert [type(post) for post in posts] == [PostMessage, PostMessage]
     with pytest.raises(LocalMisuse, match=r"^ring 8 runs already$"):
         engine.resume(NOW)
 
@@ -214,11 +222,120 @@ def test_an_operation_that_waited_starts_when_the_next_ring_runs() -> None:
     assert engine.deadline == 150
 
 
+# --- several operations on their way
+
+
+def small(count: int, *, window: int, memory: tuple[Memory, ...] = ()) -> tuple[RingEngine, list[RingAction]]:
+    """A rank that has called so many operations of one message each, and what it has sent."""
+    engine = RingEngine(ring_config(0, 2, window_messages=window))
+    posts: list[RingAction] = []
+    for index in range(count):
+        posts += engine.step(Submit(replace(operation(index, 8), memory=memory)), NOW)
+    return engine, posts
+
+
+def indices(posts: list[RingAction]) -> list[int]:
+    return [post.op_index for post in posts if isinstance(post, PostMessage)]
+
+
+def test_a_window_of_small_operations_is_on_its_way_at_once() -> None:
+    engine, posts = small(20, window=16)
+    assert indices(posts) == list(range(16))
+    assert engine.operations.in_flight == 16
+    assert engine.operations.started == 1, "the others wait, for whoever asks"
+    actions = arrived(engine, posts[0])
+    assert [type(action) for action in actions] == [TakeResult, OperationDone, PostMessage]
+    assert indices(actions[2:]) == [16]
+    assert (engine.operations.running, engine.operations.in_flight) == (operation(1, 8), 16)
+
+
+def test_the_rest_of_an_operation_goes_before_the_next() -> None:
+    engine = RingEngine(ring_config(0, 2))
+    posts = engine.step(Submit(operation(0, 3 * FULL)), NOW)
+    assert engine.step(Submit(operation(1)), NOW) == []
+    assert indices(arrived(engine, posts[0])) == [0]
+    assert engine.operations.in_flight == 1
+    assert indices(arrived(engine, posts[1])) == [1]
+    assert engine.operations.in_flight == 2
+
+
+def test_an_operation_on_the_memory_of_another_is_sent_when_that_has_ended() -> None:
+    """What it reads is what the other writes."""
+    engine, posts = small(3, window=4, memory=(Memory(0, 1, 0, 8),))
+    assert indices(posts) == [0]
+    assert engine.operations.in_flight == 1
+    assert indices(arrived(engine, posts[0])) == [1]
+
+
+@pytest.mark.parametrize(
+    ("other", "shares"),
+    [
+        (Memory(0, 1, 8, 16), False),
+        (Memory(0, 1, 0, 4), True),
+        (Memory(0, 1, 4, 12), True),
+        (Memory(0, 1, 4, 4), False),
+        (Memory(0, 2, 0, 8), False),
+        (Memory(1, 1, 0, 8), False),
+    ],
+)
+def test_memory_is_shared_where_a_byte_is(other: Memory, shares: bool) -> None:
+    mine = replace(operation(), memory=(Memory(2, 1, 0, 8), Memory(0, 1, 0, 8)))
+    its = replace(operation(1), memory=(other,))
+    assert mine.shares_memory_with(its) is its.shares_memory_with(mine) is shares
+    assert not mine.shares_memory_with(operation(1))
+    assert replace(its, memory=()) == its, "each rank has its own"
+
+
+def test_who_is_behind_by_several_operations_takes_them_all_and_goes_on() -> None:
+    engine, _ = small(6, window=4)
+    operations = engine.halt()
+    assert operations.lacks_several(3)
+    assert not operations.lacks_several(1)
+    config = ring_config(0, 2, window_messages=4)
+    engine = RingEngine(config, operations, Recovery(progress=3, donor=1))
+    posts = engine.resume(NOW)
+    assert [type(post) for post in posts] == [PostNeutral, PostNeutral, PostNeutral, PostMessage]
+    assert indices(posts) == [0, 1, 2, 3]
+    taken = [arrived(engine, post)[0] for post in posts]
+    assert taken == [TakeResult(index, OpIndex(index), 0, 8) for index in range(4)]
+
+
+def test_who_is_ahead_by_several_operations_gives_them_all() -> None:
+    engine, posts = small(6, window=4)
+    for post in list(posts[:3]):
+        posts += arrived(engine, post)[2:]
+    operations = engine.halt()
+    assert (operations.progress, operations.in_flight) == (3, 3)
+    again = RingEngine(ring_config(0, 2, window_messages=4), operations, Recovery(progress=3, donor=0))
+    posts = again.resume(NOW)
+    assert [type(post) for post in posts] == [PostKept, PostKept, PostKept, PostMessage]
+    assert indices(posts) == [0, 1, 2, 3]
+    assert again.operations.in_flight == 1, "what was ahead on the ring that ended is sent anew"
+
+
+def test_a_ring_that_begins_after_all_has_ended_sends_whole_operations() -> None:
+    engine, posts = small(1, window=2)
+    arrived(engine, posts[0])
+    again = RingEngine(ring_config(0, 2), engine.halt(), Recovery(progress=1, donor=0))
+    again.step(Submit(operation(1, 2 * FULL)), NOW)
+    kept, own = again.resume(NOW)
+    assert (type(kept), type(own)) == (PostKept, PostMessage)
+    assert isinstance(own, PostMessage)
+    assert own.offset == 0
+
+
+def test_operations_that_fail_on_their_way_fail_together() -> None:
+    engine, _ = small(3, window=4)
+    assert engine.step(Fail("rank_lost", "gone"), NOW) == [
+        OperationFailed(OpIndex(index), "rank_lost", "gone") for index in range(3)
+    ]
+    assert (engine.operations.unsent, engine.operations.in_flight) == (0, 0)
+
+
 def test_nothing_is_sent_or_taken_without_an_operation() -> None:
     operations = OperationQueue(ring_config(0, 2))
     uses = (
         (operations.next_part, "a message belongs to no operation"),
-        (lambda: operations.part(0), "a message belongs to no operation"),
         (lambda: operations.take(RingId(7), 0, NOW), "a result belongs to no operation"),
     )
     for use, why in uses:

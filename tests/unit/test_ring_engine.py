@@ -105,18 +105,22 @@ def test_a_ring_of_one_is_done_at_once() -> None:
     assert engine.view().bytes_reduced == FULL * 9
 
 
-def test_one_operation_at_a_time_and_the_next_follows_at_once() -> None:
+def test_the_window_runs_over_operations() -> None:
     engine = RingEngine(ring_config(0, 2))
     (post,) = engine.step(Submit(operation(0)), NOW)
-    assert engine.step(Submit(operation(1, 0)), NOW) == []
-    assert engine.step(Submit(operation(2)), NOW) == []
+    (empty,) = engine.step(Submit(operation(1, 0)), NOW)
+    assert engine.step(Submit(operation(2)), NOW) == [], "two messages are on their way"
     assert isinstance(post, PostMessage)
-    actions = engine.step(result(engine, 0, post), NOW)
-    assert [type(action) for action in actions] == [TakeResult, OperationDone, PostMessage]
-    empty = actions[-1]
     assert isinstance(empty, PostMessage)
     assert (empty.op_index, empty.msg_id, empty.slot) == (1, 1, 1)
-    last = engine.step(result(engine, 1, empty), NOW)[-1]
+    assert InaHeader.decode(empty.header).is_last
+    assert engine.view().running == operation(0), "its results come next"
+    assert engine.step(SendCompleted(0), NOW) == []
+    actions = engine.step(result(engine, 0, post), NOW)
+    assert [type(action) for action in actions] == [TakeResult, OperationDone, PostMessage]
+    assert engine.view().running == operation(1, 0)
+    last = actions[-1]
+    assert isinstance(last, PostMessage)
     assert isinstance(last, PostMessage)
     assert (last.op_index, last.msg_id, last.slot) == (2, 2, 2)
 
@@ -223,13 +227,11 @@ def test_failure_ends_all_operations_once_and_silences_the_ring() -> None:
     ]
 
 
-def test_a_freed_header_slot_lets_nothing_of_a_failed_operation_out() -> None:
+def test_an_acknowledgement_lets_nothing_of_a_failed_operation_out() -> None:
     engine = RingEngine(ring_config(0, 2, window_messages=1))
     (post,) = engine.step(Submit(operation(0, 5 * FULL)), NOW)
     assert isinstance(post, PostMessage)
-    (_, second) = engine.step(result(engine, 0, post), NOW)
-    assert isinstance(second, PostMessage)
-    engine.step(result(engine, 1, second), NOW)  # message 2 waits for the completion of message 0
+    engine.step(result(engine, 0, post), NOW)  # message 1 waits for the completion of message 0
     engine.step(Fail("rank_lost", "rank 1 is gone"), NOW)
     assert engine.step(SendCompleted(0), NOW) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inaproto.core.host.engines.in_network import RingEngine
 from inaproto.core.host.engines.two_paths import (
     AskBinding,
     Binding,
@@ -355,6 +356,24 @@ def test_what_the_last_generation_did_not_end_is_the_base_ring_s() -> None:
     following.step(again, NOW)
     own = message_at(following.config, Kind.RESULT, 1, FULL, last=True, op_index=1)
     assert Bound(OpIndex(2), INA, Epoch(3)) in following.step(own, NOW)
+
+
+def test_operations_that_were_on_their_way_together_are_bound_one_by_one() -> None:
+    """On the rings before, a window ran over them; here each has to end before the next is bound."""
+    alone = RingEngine(config(16))
+    for index in range(3):
+        alone.step(Submit(operation(index, 8)), NOW)
+    operations = alone.halt()
+    assert operations.in_flight == 2
+    following = next_generation(operations, 1)
+    actions = following.resume(NOW)
+    assert [post.op_index for post in actions if isinstance(post, PostMessage)] == [0]
+    assert operations.in_flight == 1
+    result = message_at(following.config, Kind.RESULT, 0, 8, last=True)
+    actions = following.step(result, NOW)
+    assert Bound(OpIndex(1), BASE, Epoch(0)) in actions, "message 1 is the base ring's, at all ranks"
+    result = message_at(following.config, Kind.RESULT, 1, 8, last=True, op_index=1)
+    assert Bound(OpIndex(2), INA, Epoch(3)) in following.step(result, NOW)
 
 
 def test_who_has_not_started_the_operation_where_the_others_were_starts_it_on_the_base_ring() -> None:

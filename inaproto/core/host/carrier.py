@@ -155,8 +155,8 @@ class Carrier:
         operations = None if self.engine is None else self.engine.halt()
         config = self._config.ring(ring)
         self.resumes = operations is not None
-        if operations is not None and operations.progress < ring.progress:
-            self._out.append(events.Noted("a rank caught up with another"))
+        if operations is not None:
+            self._note(operations, ring)
         recovery = FROM_THE_START if operations is None else Recovery(ring.progress, ring.donor)
         if operations is None:
             numbers = self._ranks.numbers
@@ -165,6 +165,15 @@ class Carrier:
         self.engine = make_engine(config, ring, self.accumulators, operations, recovery)
         self.watch.ring_ended()
         return self._out
+
+    def _note(self, operations: OperationQueue, ring: Ring) -> None:
+        """What the end of a ring has left to do."""
+        if operations.progress < ring.progress:
+            self._out.append(events.Noted("a rank caught up with another"))
+            if operations.lacks_several(ring.progress):
+                self._out.append(events.Noted("a rank caught up with another by several all-reduces"))
+        if operations.in_flight > 1:
+            self._out.append(events.Noted("a ring ended with several all-reduces on their way"))
 
     def start(self, now: Instant) -> Actions:
         """All hosts are ready: operations of an earlier ring go on."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inaproto.core.host.operations import Operation, Overdue, Stalled
 from inaproto.errors import LocalMisuse
@@ -53,8 +53,10 @@ class Gathering:
             return None
         self._next += 1
         self._wait = None
-        operation, *_ = [each.popleft() for each in calls]
-        return operation
+        operation, *others = [each.popleft() for each in calls]
+        if not others:
+            return operation
+        return replace(operation, memory=sum((each.memory for each in others), operation.memory))
 
     @property
     def waiting(self) -> dict[int, Operation]:

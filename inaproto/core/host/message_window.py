@@ -8,14 +8,19 @@ A message's slot is ``msg_id mod 2N``: the same number names the aggregators in 
 receive slot at the successor, and the header slot on this host.
 
 Invariants (``received``, ``completed``, ``sent``, ``offered`` count messages since the ring began):
-``received <= sent <= received + N``, ``completed <= sent <= completed + 2N``, ``sent <= offered``.
+``received <= sent <= received + N``, ``completed <= sent <= completed + N``, ``sent <= offered``.
 
 Two additions to the paper:
 
 - ``N`` is a power of two, so that ``msg_id mod 2N`` runs on without a jump when ``msg_id`` wraps;
-- a header slot is not written again before the *send* that used it is complete. Message m+2N can be
-  due while the acknowledgement of m is still lost; a resend of m's first packet would then carry the
-  header of m+2N under a PSN of m, and the accelerator would place a whole message wrongly.
+- message m+N is not sent before the *send* of m is complete, though its result may be here. The successor has
+  then all of m; so what the transport may still send again are the N messages behind it. The accelerator
+  has a place for these until m+2N and what follows come, which no rank sends without a result of m+N.
+  If more were sent, a rank whose acknowledgements were lost could begin its resends with messages that
+  the accelerator holds no more, and drops: the successor, which has them, would never say so, and where
+  a resend is cut short, by a full queue or a narrow window of the transport, all ranks would wait for ever.
+  It follows that a header slot is not written again while its message may be sent again: that would bring
+  the header of m+2N under a PSN of m, and the accelerator would place a whole message wrongly.
 """
 
 from __future__ import annotations
@@ -44,6 +49,9 @@ class WindowConfig:
     """N: messages in flight at most."""
     id_bits: int = 32
     """Width of ``msg_id`` on the wire; narrow in exhaustive tests."""
+    unacknowledged_messages: int = 0
+    """Messages whose send is not complete, at most; 0: N. More, up to 2N, in explorations of the paper, which
+    bounds them by nothing."""
 
     def __post_init__(self) -> None:
         n = self.window_messages
@@ -51,6 +59,10 @@ class WindowConfig:
             raise LocalMisuse(f"window_messages {n}: must be a power of two, msg_id mod 2N outlives its wrap")
         if 2 * n > 1 << self.id_bits:
             raise LocalMisuse(f"a window of {n} messages does not fit message ids of {self.id_bits} bits")
+        if self.unacknowledged_messages and not n <= self.unacknowledged_messages <= 2 * n:
+            raise LocalMisuse(
+                f"{self.unacknowledged_messages} messages without an acknowledgement, window {n}"
+            )
 
 
 class Offered(NamedTuple):
@@ -116,6 +128,7 @@ class MessageWindow:
         self._config = config
         self._id_mask = (1 << config.id_bits) - 1
         self._slots = 2 * config.window_messages
+        self._unacknowledged_max = config.unacknowledged_messages or config.window_messages
         self._offered = 0
         self._sent = 0
         self._received = 0
@@ -128,6 +141,11 @@ class MessageWindow:
 
     def view(self) -> WindowView:
         return WindowView(self._offered, self._sent, self._received, self._completed)
+
+    @property
+    def unsent(self) -> int:
+        """Messages offered that have to wait."""
+        return self._offered - self._sent
 
     def step(self, event: WindowEvent, now: Instant) -> list[WindowAction]:
         """Account for ``event``; a ``ResultAccepted`` comes before the sends that it makes room for."""
@@ -165,7 +183,7 @@ class MessageWindow:
         until = min(
             self._offered,
             self._received + self._config.window_messages,
-            self._completed + self._slots,
+            self._completed + self._unacknowledged_max,
         )
         actions: list[WindowAction] = []
         while self._sent < until:

@@ -4,10 +4,17 @@ What outlives a ring of queue pairs is here: the operations that wait, how many 
 when the running operation last made progress, and which message is the next. All ranks cut an operation into
 the same messages, so a message has one *serial*, counted from the job's start, on every path.
 
-Invariants: operations run in the order of submission, one at a time (MINA section IV-C), and end once, as
-done or as failed; after a failure all of them fail with its words. Results are taken in serial order; the
-last N of them, N being the window, are ``kept`` for ranks that lack them when a ring ends
-(:mod:`inaproto.core.host.recovery`).
+The window is of messages, not of operations: while the last messages of one operation are on their way those
+of the next follow them (``look_ahead``), as many as the window takes. The operation that *runs* is the one
+whose results come next; clock, stall and blame are its. What lies ahead of it is sent only if no operation
+before it that has not ended uses the same memory (``Operation.memory``): its input would be theirs to write.
+That each host decides by itself, for a host that waits so sends later, and nothing else.
+
+Invariants: operations run in the order of submission, one at a time, and end once, as done or as failed;
+after a failure all of them fail with its words. Messages are sent, and results taken, in serial order; the
+last N results, N being the window, are ``kept`` for ranks that lack them when a ring ends
+(:mod:`inaproto.core.host.recovery`). Nothing is sent ahead unless an engine asks for it; one that binds each
+operation to a path when it starts (MINA section IV-C) does not.
 """
 
 from __future__ import annotations
@@ -15,6 +22,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Final, NamedTuple
 
 from inaproto.core.host.operations import (
@@ -64,6 +72,13 @@ class Source(Enum):
     """The result, which it has kept from an earlier ring."""
     NEUTRAL = "neutral"
     """Elements that change no reduction: the result exists, and the donor contributes it."""
+
+
+class _Cut(NamedTuple):
+    """An operation whose messages are being sent, and how many it has."""
+
+    operation: Operation
+    messages: int
 
 
 class Part(NamedTuple):
@@ -157,16 +172,22 @@ class OperationQueue:
         self._timeout_ns = config.timeout_ns
         self._operations_max = config.operations_max
         self._waiting: deque[Operation] = deque()
+        self._ahead = 0
+        """How many of the first that wait may be sent already."""
         self._started = Instant(0)
         self._reported = Instant(0)
         self._is_overdue = False
+        self._to_send: deque[_Cut] = deque()
+        """Operations that are not sent whole: the running one and those ahead, in order."""
         self._sent = 0
-        """Messages of the running operation, on the present ring."""
+        """Messages of the first of these, on the present ring."""
+        self._unsent = 0
+        """Messages of all of these that are not."""
         self._again: deque[KeptResult] = deque()
         """Results of earlier rings whose messages are to be sent before all others."""
         self._again_source = Source.NEUTRAL
         self._neutral = 0
-        """Messages of the running operation to which this rank adds nothing: their results exist."""
+        """The next messages to which this rank adds nothing: their results exist."""
 
     def __len__(self) -> int:
         """Operations submitted and not ended, the running one included."""
@@ -176,6 +197,17 @@ class OperationQueue:
     def started(self) -> int:
         """Operations that have started, hence the index of the one that starts next."""
         return self.submitted - len(self._waiting)
+
+    @property
+    def in_flight(self) -> int:
+        """Operations of which messages are sent, that have not ended."""
+        if self.running is None:
+            return 0
+        return 1 + self._ahead - len(self._to_send) + (self._sent > 0)
+
+    def lacks_several(self, progress: int) -> bool:
+        """Whether the results up to ``progress`` of the job are of more operations than the running one."""
+        return self.progress - self.results + self.messages < progress
 
     @property
     def next_index(self) -> OpIndex | None:
@@ -221,11 +253,40 @@ class OperationQueue:
                 ended.append(self.end(operation))
                 continue
             self.running = operation
-            self.messages = max(1, -(-operation.nbytes // self.tensor_bytes))
-            self.results = self._sent = 0
+            self.messages = self._messages_of(operation)
+            self.results = 0
             self._started = self.since = self._reported = now
             self._is_overdue = False
+            if self._ahead:
+                self._ahead -= 1
+            else:
+                self._send(operation)
         return ended
+
+    def look_ahead(self) -> None:
+        """Let operations behind the running one be sent, as far as the window can take them by now."""
+        waiting = self._waiting
+        while (
+            self._unsent < self.window_messages
+            and self._ahead < len(waiting)
+            and self.running is not None
+            and not self._is_in_use(waiting[self._ahead])
+        ):
+            self._send(waiting[self._ahead])
+            self._ahead += 1
+
+    def _send(self, operation: Operation) -> None:
+        messages = self._messages_of(operation)
+        self._to_send.append(_Cut(operation, messages))
+        self._unsent += messages
+
+    def _messages_of(self, operation: Operation) -> int:
+        return max(1, -(-operation.nbytes // self.tensor_bytes))
+
+    def _is_in_use(self, operation: Operation) -> bool:
+        """One that has not ended uses memory of this one, which is the next to be sent."""
+        before = [self.running, *islice(self._waiting, self._ahead)]
+        return any(it.shares_memory_with(operation) for it in before if it is not None)
 
     def resume(self, config: RingConfig, recovery: Recovery) -> None:
         """The next message is the first that the ranks go through again; see
@@ -241,7 +302,12 @@ class OperationQueue:
         self._again = deque(kept for kept in self.kept if kept.serial >= first)
         self._again_source = Source.KEPT if is_donor else Source.NEUTRAL
         self._neutral = recovery.progress - self.progress
-        self._sent = self.results
+        self._to_send.clear()
+        self._ahead = self._sent = self._unsent = 0
+        if self.running is not None:
+            self._send(self.running)
+            self._sent = self.results
+            self._unsent -= self._sent
 
     def check_ring(self, config: RingConfig) -> None:
         """Raises ``LocalMisuse`` for a ring on which these operations would be cut into other messages."""
@@ -255,8 +321,8 @@ class OperationQueue:
 
     @property
     def unsent(self) -> int:
-        """Messages that can be sent before the running operation has ended."""
-        return len(self._again) + (0 if self.running is None else self.messages - self._sent)
+        """Messages that can be sent: those that are repeated, of the running operation and of those ahead."""
+        return len(self._again) + self._unsent
 
     def next_part(self) -> Part:
         """The next message; it counts as sent."""
@@ -265,30 +331,33 @@ class OperationQueue:
             return Part(
                 kept.operation, kept.offset, kept.nbytes, kept.is_last, self._again_source, is_new=False
             )
-        operation = self.running
-        if operation is None:
+        if not self._to_send:
             raise InvariantBroken("a message belongs to no operation")
-        offset, nbytes = self.part(self._sent)
+        operation, messages = self._to_send[0]
+        offset, nbytes = self._part(operation, self._sent)
         self._sent += 1
+        self._unsent -= 1
+        is_last = self._sent == messages
+        if is_last:
+            self._to_send.popleft()
+            self._sent = 0
         source = Source.OWN
         if self._neutral:
             self._neutral -= 1
             source = Source.NEUTRAL
-        return Part(operation, offset, nbytes, self._sent == self.messages, source, is_new=True)
+        return Part(operation, offset, nbytes, is_last, source, is_new=True)
 
-    def part(self, message: int) -> tuple[int, int]:
-        """(offset, bytes) of the running operation's message number ``message``."""
-        if self.running is None:
-            raise InvariantBroken("a message belongs to no operation")
+    def _part(self, operation: Operation, message: int) -> tuple[int, int]:
+        """(offset, bytes) of the operation's message number ``message``."""
         offset = message * self.tensor_bytes
-        return offset, min(self.tensor_bytes, self.running.nbytes - offset)
+        return offset, min(self.tensor_bytes, operation.nbytes - offset)
 
     def take(self, ring_id: RingId, slot: int, now: Instant) -> TakeResult:
         """The next result lies in receive slot ``slot`` of that ring: take it."""
         operation = self.running
         if operation is None:
             raise InvariantBroken("a result belongs to no operation")
-        offset, nbytes = self.part(self.results)
+        offset, nbytes = self._part(operation, self.results)
         self.results += 1
         is_last = self.results == self.messages
         self.kept.append(KeptResult(self.progress, operation, is_last, offset, nbytes, ring_id, slot))
@@ -327,6 +396,8 @@ class OperationQueue:
         ended = [*self._waiting] if self.running is None else [self.running, *self._waiting]
         self.running = None
         self._waiting.clear()
+        self._to_send.clear()
+        self._ahead = self._sent = self._unsent = 0
         self.failed += len(ended)
         return [OperationFailed(operation.index, failure.code, failure.message) for operation in ended]
 

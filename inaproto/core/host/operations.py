@@ -7,7 +7,7 @@ events are facts, its actions orders; neither holds tensor bytes, both name slot
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from inaproto.errors import LocalMisuse
@@ -33,6 +33,8 @@ class RingConfig:
     operations_max: int = 4096
     """Operations submitted and not ended."""
     id_bits: int = 32
+    unacknowledged_messages: int = 0
+    """As :class:`~inaproto.core.host.message_window.WindowConfig` has it."""
     outlived: bool = False
     """Operations may go on by another ring: a ring that breaks halts and fails none of them."""
 
@@ -63,6 +65,19 @@ class RingConfig:
         return (self.rank - 1) % self.ring_size
 
 
+class Memory(NamedTuple):
+    """Bytes ``start`` to ``end`` of memory that ``key`` names, of one rank."""
+
+    rank: int
+    key: int
+    start: int
+    end: int
+
+    def overlaps(self, other: Memory) -> bool:
+        """Whether a byte is in both."""
+        return self[:2] == other[:2] and max(self.start, other.start) < min(self.end, other.end)
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     index: OpIndex
@@ -71,6 +86,12 @@ class Operation:
     op: Op
     nbytes: int
     signature: int
+    memory: tuple[Memory, ...] = field(default=(), compare=False)
+    """Where its tensors are, if others may be there too. Each rank has its own, so it is not compared."""
+
+    def shares_memory_with(self, other: Operation) -> bool:
+        """Whether a byte of its tensors is one of ``other``'s."""
+        return any(mine.overlaps(its) for mine in self.memory for its in other.memory)
 
 
 # --- what happens to an engine

@@ -87,7 +87,7 @@ class LocalRank:
     def call(self, request: AllReduce, now: Instant, operations_max: int) -> Operation:
         """Take its next all-reduce. Raises ``JobError`` for what no client library asks."""
         buffer = self.segments.get(request.segment)
-        operation = check_request(request, buffer)
+        operation = check_request(self.number, request, buffer)
         if request.op_index != self.called:
             raise JobError(f"{self}: all_reduce {request.op_index} where {self.called} is next")
         if len(self.tensors) >= operations_max:

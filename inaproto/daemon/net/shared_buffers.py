@@ -19,7 +19,7 @@ import mmap
 import os
 from dataclasses import dataclass
 
-from inaproto.core.host.engines.in_network import Operation
+from inaproto.core.host.operations import Memory, Operation
 from inaproto.errors import FabricError, JobError, LocalMisuse
 from inaproto.ports import MemoryRegion, Nic
 from inaproto.units import OpIndex
@@ -111,8 +111,8 @@ def _check(descriptor: int, segment: int, nbytes: int) -> None:
         )
 
 
-def check_request(request: AllReduce, buffer: SharedBuffer | None) -> Operation:
-    """The operation that a client asks for. Raises ``JobError`` for what no client library asks."""
+def check_request(rank: int, request: AllReduce, buffer: SharedBuffer | None) -> Operation:
+    """What the client of ``rank`` asks for. Raises ``JobError`` for what no client library asks."""
     name = f"all_reduce {request.op_index}"
     if buffer is None:
         raise JobError(f"{name}: there is no segment {request.segment}")
@@ -128,4 +128,5 @@ def check_request(request: AllReduce, buffer: SharedBuffer | None) -> Operation:
             f"{name}: shape {request.shape} of {dtype.name} has {nbytes} bytes, it says {request.nbytes}"
         )
     digest = signature(dtype, op, request.shape if request.whole is None else request.whole)
-    return Operation(OpIndex(request.op_index), dtype, op, nbytes, digest)
+    memory = (Memory(rank, request.segment, request.offset, end),)
+    return Operation(OpIndex(request.op_index), dtype, op, nbytes, digest, memory)

@@ -121,6 +121,8 @@ _OF_RECOVERY: Final = {
     "a rank was halted": "its ring had ended, its job had not",
     "a job went on in another ring": "the ranks of a halted ring connected anew and went on",
     "a rank caught up with another": "it lacked a result that another rank had, and got the same bytes",
+    "a rank caught up with another by several all-reduces": "it lacked results of more than one",
+    "a ring ended with several all-reduces on their way": "the window had run over their ends",
     "a rank was halted before it could go on": "the next ring ended as well, or the switch was lost",
     "a ring broke": "a transport gave up, and the rank said so",
     "a ring became a chain: the switch refused it": "the hosts summed themselves, for want of memory",

@@ -72,8 +72,7 @@ class ChainEngine(HostsEngine):
     def _advance(self, now: Instant) -> list[HostsAction]:
         actions: list[HostsAction] = []
         while self._runs and not self._is_over:
-            if self.starts:
-                actions += self._operations.start_next(now)
+            actions += self._start_next(now)
             if self._forwards and self._messages.may_send(Kind.RESULT, self._forwards[0].serial):
                 actions.append(self._pass_on(*self._forwards.popleft()))
             elif self._may_contribute():

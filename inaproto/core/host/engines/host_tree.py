@@ -180,7 +180,7 @@ class OverlayEngine(PathEngine):
     def _advance(self, now: Instant) -> list[OverlayAction]:
         actions: list[OverlayAction] = []
         while self._runs and not self._is_over:
-            actions += self._operations.start_next(now)
+            actions += self._start_next(now)
             actions += self._send_on()
             if not self._may_contribute():
                 break
@@ -248,6 +248,7 @@ class OverlayEngine(PathEngine):
         actions: list[OverlayAction] = [self._operations.take(self._config.ring_id, slot, now)]
         if part.is_last:
             actions.append(self._operations.end(part.operation))
+            actions += self._start_next(now)
         return actions
 
     # --- what comes in

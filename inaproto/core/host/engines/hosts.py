@@ -189,6 +189,7 @@ class HostsEngine(PathEngine):
         ]
         if part.is_last:
             actions.append(self._operations.end(part.operation))
+            actions += self._start_next(now)
         return actions
 
     def _pass_on(self, serial: int, part: Part) -> PostSlot:

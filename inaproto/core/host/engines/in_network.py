@@ -115,7 +115,9 @@ class RingEngine(PathEngine):
         recovery: Recovery | None = FROM_THE_START,
     ) -> None:
         self._epoch = config.epoch
-        self._window = MessageWindow(WindowConfig(config.window_messages, config.id_bits))
+        self._window = MessageWindow(
+            WindowConfig(config.window_messages, config.id_bits, config.unacknowledged_messages)
+        )
         super().__init__(config, operations, recovery)
         self._expected: deque[tuple[bytes, int, bool]] = deque()
         """Header and bytes of the results that must come, in order, and whether this rank lacks them."""
@@ -130,7 +132,7 @@ class RingEngine(PathEngine):
         """Apply ``event``; the actions are to be performed in their order."""
         match event:
             case Submit(operation):
-                return [*self._operations.submit(operation), *self._start_next(now)]
+                return [*self._operations.submit(operation), *self._go_on(now)]
             case ResultArrived():
                 return self._result(event, now)
             case SendCompleted(msg_id):
@@ -145,7 +147,7 @@ class RingEngine(PathEngine):
     def resume(self, now: Instant) -> list[RingAction]:
         """All ranks have connected: let the operations go on where those of the halted ring were."""
         self._connected()
-        return [*self._offer(self._operations.unsent, now), *self._start_next(now)]
+        return self._go_on(now)
 
     def begin(self, epoch: Epoch | None, now: Instant) -> list[RingAction]:
         """The operation that was started is bound to this path, one of two; ``epoch`` is of its headers.
@@ -156,14 +158,13 @@ class RingEngine(PathEngine):
         self._epoch = self._config.epoch if epoch is None else epoch
         return self._offer(self._operations.messages, now)
 
-    def _start_next(self, now: Instant) -> list[RingAction]:
-        if not self.starts or self._operations.running is not None or self._is_halted or not self._runs:
+    def _go_on(self, now: Instant) -> list[RingAction]:
+        """Start what can be, and offer the window what it lacks of that."""
+        if not self.starts or self._is_over or not self._runs:
             return []
-        operations = self._operations
-        done = operations.start_next(now)
-        if operations.running is None:
-            return [*done]  # there is none, or this rank is alone
-        return self._offer(operations.messages, now)
+        done = self._start_next(now)
+        lacking = self._operations.unsent - self._window.unsent
+        return [*done, *self._offer(lacking, now)] if lacking > 0 else [*done]
 
     def _offer(self, messages: int, now: Instant) -> list[RingAction]:
         return self._window_actions(self._window.step(Offered(messages), now), now)
@@ -220,7 +221,8 @@ class RingEngine(PathEngine):
         wrong = self._contradiction(event)
         if wrong is not None:
             return self._break(wrong)
-        return self._window_actions(self._window.step(WindowResultArrived(event.imm), now), now)
+        actions = self._window_actions(self._window.step(WindowResultArrived(event.imm), now), now)
+        return actions + self._go_on(now)
 
     def _contradiction(self, event: ResultArrived) -> Blame | None:
         """What is wrong with a result message, if anything is."""
@@ -258,7 +260,10 @@ class RingEngine(PathEngine):
         actions: list[RingAction] = [operations.take(self._config.ring_id, slot, now)]
         if operations.results == operations.messages:
             actions.append(operations.end(operation))
-            actions += self._start_next(now)
+            if self.starts:
+                operations.start_next(
+                    now
+                )  # what follows it is sent behind what the window has let out by now
         return actions
 
     def _send_completed(self, msg_id: int, now: Instant) -> list[RingAction]:

@@ -15,7 +15,7 @@ operations, which go on.
 from __future__ import annotations
 
 from inaproto.core.host.operation_queue import ADVICE, OperationQueue
-from inaproto.core.host.operations import OperationFailed, RingBroken, RingConfig
+from inaproto.core.host.operations import OperationDone, OperationFailed, RingBroken, RingConfig
 from inaproto.core.host.recovery import Recovery
 from inaproto.errors import Blame, FabricLost, LocalMisuse
 from inaproto.units import Instant
@@ -80,6 +80,14 @@ class PathEngine:
     def _is_over(self) -> bool:
         """What comes in now is of a ring that has ended, or of an operation that has failed."""
         return self._is_halted or self._operations.failure is not None
+
+    def _start_next(self, now: Instant) -> list[OperationDone]:
+        """Let the next operation run, if none does, and what follows be sent, unless another starts it."""
+        if not self.starts:
+            return []
+        ended = self._operations.start_next(now)
+        self._operations.look_ahead()
+        return ended
 
     def _connected(self) -> None:
         """All ranks are there. Raises ``LocalMisuse`` if they were before."""

@@ -90,6 +90,8 @@ class RingWorldConfig:
     """A packet that is duplicated has its copy anywhere and any time later, or comes late itself."""
     in_place: bool = True
     """Results replace the input in its buffer, as the product does it: a resend then carries the sum."""
+    held_for_acks: bool = True
+    """Message m + N waits for the acknowledgement of m, as the product has it; without, of m + 2N."""
     ack_every: int = 0
     """Packets of an acknowledgement group; 0: as many as the transport's window has."""
     transport_window: int = 0

@@ -100,6 +100,7 @@ class LiveRank:
                 message_packets=config.length,
                 window_messages=config.window,
                 id_bits=config.msg_id_bits,
+                unacknowledged_messages=0 if config.held_for_acks else 2 * config.window,
             )
         )
         self.requester = RcRequester(

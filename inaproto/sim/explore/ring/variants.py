@@ -205,6 +205,7 @@ def ring_config(
         spare_acks=spare_acks,
         reorder=reorder,
         in_place=chosen.in_place,
+        held_for_acks=chosen.name == PRODUCT,
         ack_every=chosen.ack_every if ack_every is None else ack_every,
         transport_window=chosen.transport_window if transport_window is None else transport_window,
         reduced=reduced,
