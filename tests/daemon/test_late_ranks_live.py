@@ -30,7 +30,7 @@ async def test_a_rank_that_comes_late_costs_a_few_packets_and_no_ring(runtime_di
         waiting = cluster.hosts[:-1]
         works = [comms[rank].all_reduce(arrays[rank]) for rank in range(HOSTS - 1)]
         with trio.fail_after(PATIENCE_S):
-            while min(host.daemon.status()["nic"]["timeouts"] for host in waiting) < TIMEOUTS:
+            while min(host.daemon.status()["nic"]["timeouts"] for host in waiting) < TIMEOUTS:  # noqa: ASYNC110
                 await trio.sleep(0.05)
         for host in waiting:
             nic = host.daemon.status()["nic"]

@@ -47,7 +47,7 @@ def run(config: WorldConfig) -> tuple[dict[str, int], int]:
     result = world.run()
     assert result.violation is None, result.violation
     assert result.operations_done == len(config.jobs[0].elements) * HOSTS
-    return result.marks, len(world._rings["job0"])
+    return dict(result.marks), len(world._rings["job0"])
 
 
 def asked_at_most(*, messages: int) -> int:
@@ -64,7 +64,7 @@ def asked_at_most(*, messages: int) -> int:
 def test_no_ring_breaks_and_few_packets_come_again(rank: int) -> None:
     marks, rings = run(late(rank=rank))
     assert rings == 1
-    assert LATE_S // 2 < marks["nic: timeouts"]
+    assert marks["nic: timeouts"] > LATE_S // 2
     assert marks["nic: retransmits"] <= asked_at_most(messages=2)
     assert marks.get("nic: naks_received", 0) == 0
 
