@@ -45,6 +45,7 @@ def test_daemons_sum_on_shaped_links(tmp_path: Path) -> None:
     assert row["packets"] == 2 * 2 * 2 * 65
     assert row["resent"] is not None
     assert (found["line_rate_bps"], found["ratios"]) == (200_000_000, [])
+    assert found["peers"]["inaproto"]["version"].startswith("inaproto ")
 
 
 def test_a_peer_that_is_not_there_leaves_the_others(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from inaproto.daemon.net.names import CONTROL_SOCKET
 from inaproto_hil.bench.peers.config import BEFORE, BUFFER, FLOAT_BYTES, GLOO, MPI, OURS, Config
 from inaproto_hil.bench.peers.stepped import SteppedRanks
 from inaproto_hil.bench.peers.tools import Tools
@@ -31,6 +32,7 @@ class Contender:
     ranks: SteppedRanks
     processes: Mapping[str, Sequence[Child]]
     """By what they are; their CPU counts beside what the ranks say of themselves."""
+    version: str
     resent: Callable[[], int | None]
     """Packets that were sent again since it began; None where nobody counts them."""
 
@@ -123,7 +125,14 @@ class DaemonsCluster(ContenderCluster):
 
         ranks = self.stepped(name, start, job=name, sockets=sockets, buffer=name == BUFFER)
         processes = {"switch": self.switches, "hosts": self.hosts}
-        return Contender(name, ranks, processes, self.retransmits)
+        return Contender(name, ranks, processes, self.version(), self.retransmits)
+
+    def version(self) -> str:
+        """As the switch says it, with the kernels that it runs."""
+        path = self.directory / CONTROL_SOCKET
+        status = self._status(self.switches[0], "the switch", path)
+        kernels = status.get("kernels")
+        return f"inaproto {status['version']}" + (f", kernels {kernels}" if kernels else "")
 
 
 class BeforeCluster(DaemonsCluster):
@@ -154,7 +163,7 @@ class GlooCluster(ContenderCluster):
             ]
 
         ranks = self.stepped(GLOO, start, store=str(self.directory / "gloo.store"))
-        return Contender(GLOO, ranks, {}, self.retransmits)
+        return Contender(GLOO, ranks, {}, ranks.version, self.retransmits)
 
     def retransmits(self) -> int | None:
         """TCP segments, of all machines; those of loopback are not ours alone."""
@@ -174,7 +183,8 @@ class MpiCluster(ContenderCluster):
             found.append(self.rank("mpirun", [*words, *rank]))
             return found
 
-        return Contender(MPI, self.stepped(MPI, start), {"mpirun": found}, lambda: None)
+        ranks = self.stepped(MPI, start)
+        return Contender(MPI, ranks, {"mpirun": found}, ranks.version, lambda: None)
 
 
 def open_contenders(config: Config, tools: Tools, stack: ExitStack) -> list[Contender]:

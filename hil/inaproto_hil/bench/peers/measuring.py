@@ -35,7 +35,7 @@ def measure(
             raise Unsupported("a contender", f"none of {', '.join(config.only)} can be had here")
         if config.busy:
             _start_busy(config, stack)
-        versions |= {name: ", ".join(sorted(one.ranks.versions)) for name, one in contenders.items()}
+        versions |= {name: one.version for name, one in contenders.items()}
         number = 1
         for size in config.sizes:
             warm_ups = {}

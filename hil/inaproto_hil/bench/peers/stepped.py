@@ -51,7 +51,8 @@ class SteppedRanks:
         self._cluster = cluster
         self._count = ranks
         self._ranks: list[_Rank] = []
-        self.versions: set[str] = set()
+        self.version = ""
+        """As they say it."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
         self._listener.listen(ranks)
@@ -74,7 +75,7 @@ class SteppedRanks:
                     raise self._cluster.failure("a rank ended when it had connected") from None
             hello = rank.answers.popleft()
             by_rank[hello["rank"]] = rank
-            self.versions.add(hello["version"])
+            self.version = hello["version"]
         self._ranks = [by_rank[number] for number in range(self._count)]
         self._children = children
         for rank in self._ranks:

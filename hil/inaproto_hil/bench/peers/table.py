@@ -114,6 +114,10 @@ def notes(report: Mapping[str, Any]) -> list[str]:
         for name, peer in report["peers"].items()
         if not peer["measured"]
     ]
+    versions = [
+        f"{NAMES[name]}: {peer['version']}" for name, peer in report["peers"].items() if peer["measured"]
+    ]
+    found += [f"# {'; '.join(versions)}"] if versions else []
     found += [f"# FAILED: {failure}" for failure in report["failures"]]
     return found + [f"# WRONG: {row['wrong_example']}" for row in report["rows"] if row["wrong"]]
 
