@@ -94,6 +94,7 @@ def test_a_window_of_one_message_with_ids_of_one_bit() -> None:
     """2N messages fill the ids exactly: the least that can be told apart."""
     window = MessageWindow(WindowConfig(window_messages=1, id_bits=1))
     assert window.step(Offered(3), NOW) == [SendMessage(MsgId(0), 0)]
+    assert window.step(SendCompleted(0), NOW) == []
     assert window.step(ResultArrived(0), NOW) == [ResultAccepted(MsgId(0), 0), SendMessage(MsgId(1), 1)]
     assert window.deadline is None
 
