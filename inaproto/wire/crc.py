@@ -66,3 +66,9 @@ def pair_table(distance: int) -> NDArray[np.uint32]:
 def crc_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """CRC-32 (start value 0) of every row: uint8 (n, nbytes), last axis contiguous -> uint32 (n,)."""
     return np.fromiter(map(crc32, rows), np.uint32, len(rows))
+
+
+def copy_rows(source: NDArray[np.uint8], target: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """Copy rows, uint8 (n, nbytes), and give the CRC-32 of each: uint32 (n,)."""
+    target[:] = source
+    return crc_rows(target)

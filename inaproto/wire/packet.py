@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.units import PSN_MASK, Frames
-from inaproto.wire.crc import crc32
+from inaproto.wire.crc import copy_rows, crc32
 from inaproto.wire.icrc import ICRC_BYTES, masked_header
-from inaproto.wire.run_builder import RunBuilder
+from inaproto.wire.run_builder import CopyRows, RunBuilder
 from inaproto.wire.vector import BTH_END, EXTENSIONS, FlowTemplate
 
 _HEADERS: Final = struct.Struct(">6s6sHBxH2xHxB2x4s4s2xHH2xBB2xII")
@@ -159,8 +159,10 @@ class _Layout(NamedTuple):
 class PacketBuilder:
     """Builds packets of one flow, a few at a time."""
 
-    def __init__(self, flow: FlowTemplate) -> None:
+    def __init__(self, flow: FlowTemplate, copy: CopyRows = copy_rows) -> None:
+        """``copy``: see :class:`RunBuilder`."""
         self.flow: Final = flow
+        self._copy = copy
         self._layouts: dict[tuple[int, int], _Layout] = {}
         self._runs: dict[tuple[int, int], RunBuilder] = {}
 
@@ -231,7 +233,7 @@ class PacketBuilder:
                 if len(self._runs) >= _LAYOUTS_MAX:
                     self._runs.clear()
                 run = self._runs[opcode, payload_bytes] = RunBuilder(self.flow, opcode, payload_bytes)
-            frames = run.build(psn=psn, asking=asking, ip_id=ip_id, payload=payload)
+            frames = run.build(psn=psn, asking=asking, ip_id=ip_id, payload=payload, copy=self._copy)
         if frames is None:
             asks = np.zeros(n, np.bool_)
             asks[asking] = True

@@ -8,17 +8,18 @@ CRC of its payload. The bytes are those of ``FlowTemplate.build``: ``tests/unit/
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.units import Frames
-from inaproto.wire.crc import byte_table, crc_rows, pair_table
+from inaproto.wire.crc import byte_table, copy_rows, pair_table
 from inaproto.wire.icrc import ICRC_BYTES
 from inaproto.wire.vector import BTH_END, FlowTemplate, header_share
 
+CopyRows = Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.uint32]]
 _WRAP: Final = 1 << 16
 IDS: Final = np.arange(_WRAP).astype(">u2")
 """Each identification as it lies in a header: big-endian, (65536,)."""
@@ -60,11 +61,18 @@ class RunBuilder:
         self._ack = byte_table(BTH_END - 51 + payload_bytes)[0x80]
 
     def build(
-        self, *, psn: int, asking: Iterable[int], ip_id: int, payload: NDArray[np.uint8]
+        self,
+        *,
+        psn: int,
+        asking: Iterable[int],
+        ip_id: int,
+        payload: NDArray[np.uint8],
+        copy: CopyRows = copy_rows,
     ) -> Frames | None:
         """``n`` sealed frames with ``payload`` uint8 (n, payload_bytes); rows ``asking`` ask for an ACK.
 
-        PSNs and IP ids count up from those given. None where one of them would wrap at 16 bits.
+        PSNs and IP ids count up from those given; ``copy`` copies payloads and gives their CRCs. None where a
+        number would wrap at 16 bits.
         """
         n, low = len(payload), psn & 0xFFFF
         if low + n > _WRAP or ip_id + n > _WRAP:
@@ -82,8 +90,6 @@ class RunBuilder:
         for row in asking:
             frames[row, 50] = 0x80
             share[row] ^= self._ack
-        tail = frames[:, BTH_END : self._end]
-        tail[:] = payload
-        share ^= crc_rows(tail)
+        share ^= copy(payload, frames[:, BTH_END : self._end])
         frames[:, self._end :].view("<u4")[:, 0] = share
         return frames

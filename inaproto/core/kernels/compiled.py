@@ -58,6 +58,9 @@ class Compiled:
         number, address = ctypes.c_int64, ctypes.c_void_p
         self.crc = library.kernels_crc
         self.crc.argtypes, self.crc.restype = (address, number, ctypes.c_uint32), ctypes.c_uint32
+        self.rows = library.kernels_rows
+        self.rows.argtypes = (address, number, address, *[number] * 3, address)
+        self.rows.restype = None
         self.intact = library.kernels_intact
         self.intact.argtypes, self.intact.restype = (address, number, number, address), ctypes.c_int
         self.scan = library.kernels_scan

@@ -166,6 +166,14 @@ static u32 crc_copy(const u8 *from, u8 *to, size_t n, u32 crc) {
 /* zlib.crc32(data[:n], crc) */
 u32 kernels_crc(const u8 *data, i64 n, u32 crc) { return ~crc_more(data, (size_t)n, ~crc); }
 
+/* zlib.crc32 of each of ``rows`` rows of ``n`` bytes; copies them to ``to``, if that is somewhere. */
+void kernels_rows(const u8 *from, i64 apart, u8 *to, i64 to_apart, i64 rows, i64 n, u32 *crc) {
+    for (i64 row = 0; row < rows; row++, from += apart) {
+        crc[row] = to ? ~crc_copy(from, to, (size_t)n, ~0u) : ~crc_more(from, (size_t)n, ~0u);
+        if (to) to += to_apart;
+    }
+}
+
 /* ---- the header's share in an ICRC ------------------------------------------------------------------------ */
 
 enum { IP = 14, BTH_END = 54, HEADER_MAX = 76 };

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
+from inaproto.core.kernels import active
+from inaproto.core.kernels.rows import rows_by
 from inaproto.core.rdma.arp import arp_question, arp_replies
 from inaproto.core.rdma.counters import NicCounters
 from inaproto.core.rdma.deadlines import Deadlines
@@ -121,6 +123,7 @@ class SoftNicEngine:
         self.requester_steps = self.responder_steps = 0
         """Events handed to the cores of all queue pairs: how often, not how much."""
         self._counters = NicCounters()
+        self._rows = rows_by(active())
         self._memory = MemoryTable(regions_max=config.regions_max, first_key=config.first_key)
         self._qps: dict[int, QueuePair] = {}
         self._next_qpn = config.first_qpn
@@ -156,7 +159,7 @@ class SoftNicEngine:
         limits = QueueLimits(
             self.config.send_queue_max, self.config.receive_queue_max, self.config.outstanding_packets_max
         )
-        self._qp(qpn).connect(remote, attributes, limits)
+        self._qp(qpn).connect(remote, attributes, limits, self._rows.copy)
 
     def require_connected(self, qpn: int) -> None:
         """Raises ``LocalMisuse`` if it was never connected."""
@@ -317,7 +320,7 @@ class SoftNicEngine:
         if wanted is None:
             return
         qp, connection = wanted
-        right = run.verify()
+        right = run.verify(self._rows.crc)
         if not right.all():
             self._counters.icrc_errors += n - int(right.sum())
             run = run.select(right)

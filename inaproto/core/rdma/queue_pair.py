@@ -14,6 +14,7 @@ from inaproto.core.rdma.verbs import QpAddress, QpAttributes
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import PSN_MASK, Instant
 from inaproto.wire.packet import PacketBuilder
+from inaproto.wire.run_builder import CopyRows
 from inaproto.wire.vector import FlowTemplate
 
 
@@ -65,8 +66,13 @@ class QueuePair:
         self._held_receives.clear()
         return taken
 
-    def connect(self, remote: QpAddress, attributes: QpAttributes, limits: QueueLimits) -> None:
-        """Raises ``LocalMisuse`` if it is connected already or the parameters cannot be."""
+    def connect(
+        self, remote: QpAddress, attributes: QpAttributes, limits: QueueLimits, copy: CopyRows
+    ) -> None:
+        """``copy``: see ``RunBuilder``.
+
+        Raises ``LocalMisuse`` if it is connected already or the parameters cannot be.
+        """
         if self.connection is not None:
             raise LocalMisuse(f"queue pair {self.address.qpn} is connected already")
         if attributes.mtu not in MTUS:
@@ -104,7 +110,8 @@ class QueuePair:
                     udp_source_port=udp_source_port(self.address.qpn, remote.qpn),
                     dest_qp=remote.qpn,
                     tos=attributes.traffic_class,
-                )
+                ),
+                copy,
             ),
             requester=RcRequester(requester),
             responder=RcResponder(responder),
