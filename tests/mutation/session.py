@@ -406,6 +406,7 @@ def main() -> int:
     ]
     arguments += [f"--deselect={test}" for test in options.deselect]
     os.environ.setdefault(ROTATION, ALL)  # which mutants survive must not change with the commit
+    os.environ.setdefault("INAPROTO_KERNELS", "numpy")  # nor with the machine; their own tests choose theirs
     code = pytest.main([*arguments, *options.tests], plugins=[session])
     for target in targets:
         spent = target.seconds + (target.heading.get("seconds", 0.0) if target.done else 0.0)

@@ -100,23 +100,29 @@ def shift_table(nbytes: int) -> NDArray[np.uint32]:
 class Layouts:
     """How the first, the middle and the last packet of a message look; the last one may not be known yet."""
 
-    __slots__ = ("_tables", "_words", "address")
+    __slots__ = ("_known", "_tables", "_words", "address")
 
     def __init__(self) -> None:
-        self._words = np.full((3, 5), -1, np.int64)
+        words = np.full(3 * 5, -1, np.int64)
+        self._words = words.data
         self._tables: list[NDArray[np.uint32] | None] = [None] * 3
-        self.address = self._words.ctypes.data
+        self._known: list[tuple[int, int, int, int] | None] = [None] * 3
+        self.address = words.ctypes.data
 
     def put(self, which: int, opcode: int, width: int, tail: int, pad: int) -> None:
         """``tail`` is payload and pad."""
-        table = self._tables[which] = shift_table(tail)
-        self._words[which] = opcode, width, tail, pad, table.ctypes.data
+        layout, words, at = (opcode, width, tail, pad), self._words, 5 * which
+        words[at] = opcode
+        if layout != self._known[which]:
+            self._known[which] = layout
+            table = self._tables[which] = shift_table(tail)
+            words[at + 1], words[at + 2], words[at + 3], words[at + 4] = width, tail, pad, table.ctypes.data
 
     def clear(self, which: int) -> None:
-        self._words[which, 0] = -1
+        self._words[5 * which] = -1
 
     def table_address(self, which: int) -> int:
-        return int(self._words[which, 4])
+        return self._words[5 * which + 4]
 
 
 class Scan:
@@ -152,8 +158,9 @@ class Scan:
 
     def read(self, blocks: Sequence[Frames]) -> int:
         """Number of classes; 0 if there are too many, or a block that the kernel cannot read."""
-        total, at = 0, 0
+        total = 0
         self.starts = starts = []
+        told: list[int] = []
         if len(blocks) * _BLOCK.size > len(self._blocks) or not self._blocks_at:
             self._blocks = bytearray(2 * len(blocks) * _BLOCK.size + _BLOCK.size)
             self._blocks_at = ctypes.addressof(ctypes.c_char.from_buffer(self._blocks))
@@ -163,10 +170,10 @@ class Scan:
             if step != 1 and length > 1:
                 return 0
             starts.append(total)
-            _BLOCK.pack_into(self._blocks, at, address_of(block), rows, stride, length)
-            at += _BLOCK.size
+            told += (address_of(block), rows, stride, length)
             total += rows
         starts.append(total)
+        struct.pack_into(f"{len(told)}q", self._blocks, 0, *told)
         if total > self._frames_max:
             self._room(2 * total)
         found: int = self.kernels.scan(self._blocks_at, len(blocks), self._at)

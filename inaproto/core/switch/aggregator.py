@@ -252,10 +252,6 @@ class Region:
         self.ina_bytes[rank] = header
         self.ina_bytes[rank, FLAGS_OFFSET] |= FLAG_RESULT
 
-    def keep_ina(self, rank: int, header: bytes) -> None:
-        """The same of its bytes."""
-        self.keep_header(rank, np.frombuffer(header, np.uint8))
-
     def stored(self, rank: int, packets: int, low: int, past: int) -> None:
         """Account for ``packets`` of ``rank`` in slots that were empty, from ``low`` to before ``past``."""
         self.missing -= packets

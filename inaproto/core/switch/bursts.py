@@ -143,7 +143,7 @@ class Bursts:
         if went:
             self._book(ring, flow, region, offset, went, right, past)
         if right and offset == 0:
-            region.keep_ina(rank, head[_INA_END - INA_HEADER_BYTES : _INA_END])
+            kernels.keep_ina(rank, head[_INA_END - INA_HEADER_BYTES : _INA_END])
         return went
 
     def _opens(self, ring: RingState, flow: Flow, psn: int, head: bytes, at: int) -> bool:

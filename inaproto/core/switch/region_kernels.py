@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from inaproto.core.kernels.compiled import Compiled, Layouts, Scan
 from inaproto.core.switch.packet_memory import OutputArena, PayloadBuffer
-from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype, Op
 
 _SUMS: Final = {Dtype.F32: 1, Dtype.I32: 2}
 """Element types that the kernels add up, by their number there."""
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 class RegionKernels:
     """Kernels on the memory of one region, ``arrays``, which must stay where it is."""
 
-    __slots__ = ("_at", "_kept", "_last", "_words", "compiled", "layouts")
+    __slots__ = ("_at", "_ina", "_kept", "_last", "_words", "compiled", "layouts")
 
     def __init__(
         self,
@@ -51,9 +51,10 @@ class RegionKernels:
         slots, mtu = result.shape
         self.compiled = compiled
         self._kept = arrays
-        self._words = np.array([0, *(array.ctypes.data for array in arrays), inputs, slots, mtu], np.int64)
+        words = np.array([0, *(array.ctypes.data for array in arrays), inputs, slots, mtu], np.int64)
         assert seen.shape == (inputs, slots)
-        self._at = self._words.ctypes.data
+        self._words, self._at = words.data, words.ctypes.data
+        self._ina = arrays[-1].reshape(-1).data
         self.layouts = Layouts()
         self.layouts.put(_FIRST, *first, mtu, 0)
         self.layouts.put(_MIDDLE, *middle, mtu, 0)
@@ -85,6 +86,13 @@ class RegionKernels:
         many of these are right and are stored now; and the offset behind the last one stored.
         """
         return scan.place(begin, end, self._at, self.layouts, rank, offset, packets, psn, psn_mask)
+
+    def keep_ina(self, rank: int, header: bytes) -> None:
+        """The rank's own INA header, as its result will carry it: marked as a result."""
+        ina = self._ina
+        at = rank * INA_HEADER_BYTES
+        ina[at : at + INA_HEADER_BYTES] = header
+        ina[at + FLAGS_OFFSET] |= FLAG_RESULT
 
     def sums(self, dtype: Dtype, op: Op) -> bool:
         """Whether ``sum`` can do it."""
