@@ -101,6 +101,16 @@ def test_a_damaged_packet_is_as_if_it_had_not_come(both: Both, at: int) -> None:
     assert both.ring.accelerator.view().rings[both.ring.spec.ring_id]["next_message"] == 2
 
 
+@pytest.mark.parametrize("at", [0, 1, PACKETS - 1])
+def test_a_packet_cut_off_anywhere_is_as_if_it_had_not_come(both: Both, at: int) -> None:
+    """Its IP header still says how long it was."""
+    frames = both.ring.message(0, 1)
+    for length in range(len(frames[at])):
+        both.arrive(0, [frames[at][:length], frames[at][:length], frames[at][: length // 2]])
+    both.arrive(0, frames)
+    assert both.arrive(1, both.ring.message(1, 1)) == both.ring.results(1)
+
+
 @pytest.mark.parametrize("at", range(PACKETS))
 def test_a_packet_that_is_missing_twice_there_or_of_another_layout_is_no_burst(both: Both, at: int) -> None:
     frames = both.ring.message(0, 1)

@@ -121,6 +121,10 @@ class Layouts:
     def clear(self, which: int) -> None:
         self._words[5 * which] = -1
 
+    def frame_bytes(self, which: int) -> int:
+        """Headers, payload, pad and ICRC."""
+        return self._words[5 * which + 1] + self._words[5 * which + 2] + 4
+
     def table_address(self, which: int) -> int:
         return self._words[5 * which + 4]
 
@@ -207,7 +211,10 @@ class Scan:
         """Whether the frame there has the layout's length and the right ICRC."""
         number = self._order[at]
         address, length = int(self._frame[number]), int(self._length[number])
-        return bool(self.kernels.intact(address, length, width, layouts.table_address(which)))
+        # Headers may say that a frame is longer than what there is of it.
+        return length == layouts.frame_bytes(which) and bool(
+            self.kernels.intact(address, length, width, layouts.table_address(which))
+        )
 
     def place(
         self,

@@ -130,6 +130,8 @@ def _psns(frames: Frames) -> NDArray[np.int64]:
 
 def _in_sequence(frames: Frames) -> list[Frames]:
     """The packets of one connection, cut where PSNs do not rise by one."""
+    if frames.shape[1] < BTH_END:  # cut off on the way, in their PSN or just before it
+        return [frames]
     psns = _psns(frames)
     breaks = np.flatnonzero(((psns[1:] - psns[:-1]) & PSN_MASK) != 1) + 1
     if not len(breaks):
