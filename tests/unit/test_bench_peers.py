@@ -36,6 +36,7 @@ def turn(seconds: float, **other: Any) -> TurnResult:
         10 * seconds,
         {"switch": 0.25, "hosts": 0.25, "ranks": 0.5},
         3.0,
+        4.0,
         (10 << 20) + LEAD_IN_BYTES,
         0,
         0,
@@ -52,7 +53,14 @@ def entry(name: str, *seconds: float, config: Config = LINKS, **other: Any) -> E
 
 def report(*entries: Entry, config: Config = LINKS) -> dict[str, Any]:
     peers = {"gloo": {"measured": False, "version": None, "why_not": "torch==2.13.0 is not installed"}}
-    env = {"cpu": "some", "cores_usable": 2, "kernel": "6", "load": [1.0, 1, 1], "load_after": [2.5, 1, 1]}
+    env = {
+        "cpu": "some",
+        "cores_usable": 2,
+        "cores": 2,
+        "kernel": "6",
+        "load": [1.0, 1, 1],
+        "load_after": [2.5, 1, 1],
+    }
     return document(config=config, hosts=[config.hosts], env=env, peers=peers, entries=entries)
 
 
@@ -138,6 +146,11 @@ def test_what_failed_is_told_and_the_rest_is_kept() -> None:
     told = report(entry("inaproto", 0.05)) | {"failures": ["8 hosts: h3 ended with status 1"]}
     assert "FAILED: 8 hosts: h3 ended with status 1" in shown(told)
     assert told["rows"][0]["machine_cpu_s_per_gb"] == pytest.approx(3e9 / ((10 << 20) + LEAD_IN_BYTES))
+
+
+def test_what_others_had_of_the_machine_is_told() -> None:
+    """Of two processors in 4 s: 3 s were used, 1 s by the contender."""
+    assert report(entry("inaproto", 0.05, 0.06))["rows"][0]["others_share"] == pytest.approx(0.25)
 
 
 def test_packets_that_were_sent_again_are_told_beside_all() -> None:

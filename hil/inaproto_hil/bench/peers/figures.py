@@ -29,6 +29,8 @@ class TurnResult:
     """Of the processes of the contender, by what they are; the small all-reduce before included."""
     machine_cpu_s: float
     """Of the whole machine meanwhile: kernel threads, and whatever else ran."""
+    whole_s: float
+    """From the small all-reduce before to the end of the last rank."""
     nbytes: int
     """Of vector, the same."""
     resent: int | None
@@ -91,7 +93,13 @@ def _packets(config: Config, size: int, turns: Sequence[TurnResult]) -> int:
     return config.hosts * (lead_in + sum(turn.operations for turn in turns) * one(size))
 
 
-def entry_dict(entry: Entry) -> dict[str, Any]:
+def others_share(turns: Sequence[TurnResult], cores: int) -> float:
+    """Of the machine's CPU time in these turns, what was not the contender's: other programs, the kernel."""
+    others = sum(turn.machine_cpu_s - sum(turn.cpu_s.values()) for turn in turns)
+    return max(0.0, others / (cores * sum(turn.whole_s for turn in turns)))
+
+
+def entry_dict(entry: Entry, cores: int) -> dict[str, Any]:
     config = entry.config
     rate = config.link.rate_bps if config.link is not None else None
     row = entry.row.as_dict(rate)
@@ -110,6 +118,7 @@ def entry_dict(entry: Entry) -> dict[str, Any]:
         "time_us_quartiles": [round(1e6 * value, 3) for value in quartiles] or None,
         "cpu_s_per_gb_parts": {kind: per_gb([turn.cpu_s[kind] for turn in turns]) for kind in turns[0].cpu_s},
         "machine_cpu_s_per_gb": per_gb([turn.machine_cpu_s for turn in turns]),
+        "others_share": others_share(turns, cores),
         "pct_bound": bound(config, contender),
         "resent": entry.resent,
         "packets": entry.packets,
@@ -150,7 +159,7 @@ def document(
     failures: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The whole report for ``json.dump``. ``failures``: why other rows are missing."""
-    rows = [entry_dict(entry) for entry in entries]
+    rows = [entry_dict(entry, env["cores"]) for entry in entries]
     return {
         "version": VERSION,
         "benchmark": "peers",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -64,8 +65,9 @@ def _turn(
     ranks, timeout_s = contender.ranks, config.timeout_s
     ranks.ask("prepare", fields, "ready", timeout_s=0)
     resent_before, machine_before, cpu_before = contender.resent(), _machine_cpu_s(), contender.cpu_s()
+    began = time.monotonic()
     done = ranks.ask("go", {}, "done", timeout_s=timeout_s * (operations + 1))
-    machine_cpu_s = _machine_cpu_s() - machine_before
+    whole_s, machine_cpu_s = time.monotonic() - began, _machine_cpu_s() - machine_before
     cpu_s = {kind: now - cpu_before[kind] for kind, now in contender.cpu_s().items()}
     cpu_s["ranks"] = sum(one["cpu_s"] for one in done)
     resent = contender.resent()
@@ -75,6 +77,7 @@ def _turn(
         seconds=max(one["seconds"] for one in done),
         cpu_s=cpu_s,
         machine_cpu_s=machine_cpu_s,
+        whole_s=whole_s,
         nbytes=operations * size + plan.lead_in * FLOAT_BYTES,
         resent=None if resent is None or resent_before is None else resent - resent_before,
         wrong=sum(one["wrong"] for one in checked),

@@ -47,6 +47,7 @@ def table(report: Mapping[str, Any]) -> Table:
     peers = [name for name in OTHERS if any(ratio["peer"] == name for ratio in report["ratios"])]
     columns += [
         "switch,\nhosts, ranks",
+        "CPU of\nothers",
         "again",
         *[f"x {NAMES[name]}".replace(" ", "\n") for name in peers],
         "wrong",
@@ -71,6 +72,7 @@ def table(report: Mapping[str, Any]) -> Table:
                 _number(row["pct_bound"], 1, 1),
                 _number(row["cpu_s_per_gb"], 1, 1),
                 _parts(row),
+                f"{row['others_share']:.0%}",
                 _again(row),
                 *[_ratio((times.get((*key, peer)) or {}).get("median")) for peer in peers],
                 str(row["wrong"]),
