@@ -22,6 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inaproto.core.kernels import active
 from inaproto.core.kernels.rows import rows_by
 from inaproto.core.rdma.arp import arp_question, arp_replies
@@ -66,14 +69,23 @@ from inaproto.core.rdma.verbs import (
 )
 from inaproto.errors import Blame, ConfigError, InvariantBroken, LocalMisuse
 from inaproto.units import PSN_MASK, Frames, Instant
+from inaproto.wire.icrc import ICRC_BYTES
 from inaproto.wire.packet import Packet, decode_packet
-from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
+from inaproto.wire.roce import Opcode
+from inaproto.wire.run_template import RunTemplate
+from inaproto.wire.vector import BTH_END, PlainRun, RoceRun, decode_runs
 
 UNANSWERED_BEFORE_ARP: Final = 3
 """Timers of a connection that passed one after another, with no ACK in between: few, for a connection that
 does not retry for ever must have its answer before it fails."""
 _NO_TIME: Final = Instant(0)
 """For steps that do not look at the clock: posted receives, closing."""
+_DEST_QP: Final = slice(47, 50)
+_ACK_REQUEST: Final = 50
+"""Byte of a frame that is 0, or 0x80 where the packet asks for an ACK."""
+_MIDDLE: Final = Opcode.RC_WRITE_MIDDLE
+Payloads = NDArray[np.uint8]
+"""Of a run: uint8 (n, payload_bytes)."""
 _U32_MAX: Final = (1 << 32) - 1
 _U64_MAX: Final = (1 << 64) - 1
 # A member of an enumeration takes longer to look up than a constant.
@@ -256,6 +268,8 @@ class SoftNicEngine:
                 if packet is not None:
                     self._packet(packet, now)
                     continue
+            elif self._more_of_a_message(frames, now):
+                continue
             # Where packets of several connections alternate, each would be a vector of one.
             for run in decode_runs(frames, by_connection=True):
                 if isinstance(run, PlainRun):
@@ -341,7 +355,42 @@ class SoftNicEngine:
             permitted=self._permitted(connection, run.reth),
         )
         self.responder_steps += 1
-        self._perform_responses(qp, connection, connection.responder.step(event, now), run)
+        self._perform_responses(qp, connection, connection.responder.step(event, now), run.payload())
+        is_tight = run.header_bytes + run.payload_bytes + ICRC_BYTES == run.frames.shape[1]
+        if run.opcode == _MIDDLE and is_tight and run.headers is not None:  # a whole block, and intact
+            connection.middle = RunTemplate(run)
+
+    def _more_of_a_message(self, frames: Frames, now: Instant) -> bool:
+        """Do what ``_run`` does with intact packets that look like the last ones of their connection.
+
+        False, and nothing is done, for all others.
+        """
+        if not frames.size:
+            return False
+        qp = self._qps.get(int.from_bytes(frames[0, _DEST_QP].tobytes(), "big"))
+        if qp is None or (connection := qp.connection) is None or connection.middle is None:
+            return False
+        found = connection.middle.match(frames)
+        if found is None:
+            return False
+        first, share, headers = found
+        tail = frames[:, BTH_END:-ICRC_BYTES]
+        if (self._rows.crc(tail) ^ share).tobytes() != frames[:, -ICRC_BYTES:].tobytes():
+            return False
+        n, payload_bytes = tail.shape
+        self._counters.packets_received += n
+        event = RunArrived(
+            opcode=_MIDDLE,
+            psn=np.arange(first, first + n),
+            ack_request=headers[:, _ACK_REQUEST] != 0,
+            payload_bytes=payload_bytes,
+            reth=None,
+            imm=None,
+            permitted=self._permitted(connection, None),
+        )
+        self.responder_steps += 1
+        self._perform_responses(qp, connection, connection.responder.step(event, now), tail)
+        return True
 
     def _packet(self, packet: Packet, now: Instant) -> None:
         """What ``_run`` does with a run of one."""
@@ -401,12 +450,12 @@ class SoftNicEngine:
         qp: QueuePair,
         connection: Connection,
         actions: list[ResponderAction],
-        run: RoceRun | Packet | None,
+        payloads: Payloads | Packet | None,
     ) -> None:
         for action in actions:
             match action:
                 case Place():
-                    self._place(action, run)
+                    self._place(action, payloads)
                 case Deliver():
                     self._complete(qp, _RECEIVE_IMM, action.wr_id, _SUCCESS, action.imm, action.nbytes)
                 case Reply():
@@ -421,18 +470,18 @@ class SoftNicEngine:
                 case _:
                     assert_never(action)
 
-    def _place(self, place: Place, run: RoceRun | Packet | None) -> None:
-        match run:
+    def _place(self, place: Place, payloads: Payloads | Packet | None) -> None:
+        match payloads:
             case None:
                 raise InvariantBroken(f"{place} without a packet")
             case Packet():
-                placed = self._memory.write(place.rkey, place.va, run.payload())
+                placed = self._memory.write(place.rkey, place.va, payloads.payload())
             case _:
-                target = self._memory.target(place.rkey, place.va, place.rows * run.payload_bytes)
+                rows = payloads[place.first_row : place.first_row + place.rows]
+                target = self._memory.target(place.rkey, place.va, rows.size)
                 placed = target is not None
                 if target is not None:
-                    rows = run.payload()[place.first_row : place.first_row + place.rows]
-                    target.reshape(place.rows, run.payload_bytes)[:] = rows
+                    target.reshape(rows.shape)[:] = rows
         if not placed:
             raise InvariantBroken(f"{place} although the address is not permitted")
 

@@ -15,6 +15,7 @@ from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import PSN_MASK, Instant
 from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.run_builder import CopyRows
+from inaproto.wire.run_template import RunTemplate
 from inaproto.wire.vector import FlowTemplate
 
 
@@ -44,6 +45,8 @@ class Connection:
     """Bytes of the writes that are not completed, by the requester's serial."""
     replies: list[Reply] = field(default_factory=list)
     """Acknowledgements that the current batch of frames caused."""
+    middle: RunTemplate | None = None
+    """What the middle of the last message that came looked like; most that comes looks like it."""
     unanswered: int = 0
     """Timers that have passed since the last ACK came."""
 
