@@ -19,7 +19,7 @@ from inaproto.core.kernels.compiled import Layouts, Scan, address_of, shift_tabl
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.switch.flow_order import flow_by_flow
 from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
-from inaproto.core.switch.region_kernels import RegionKernels, Row
+from inaproto.core.switch.region_kernels import RegionKernels
 from inaproto.sim.frames.draw.racks import draw_racks
 from inaproto.sim.frames.draw.swarm import Swarm
 from inaproto.wire.crc import shift
@@ -138,23 +138,30 @@ def test_sums_are_those_of_reduce_into(
     assert memory.crc.tolist() == [0, *(zlib.crc32(row.tobytes()) for row in expected[:3]), 0, 0]
 
 
-@pytest.mark.parametrize(("width", "tail", "own"), [(70, 64, 40), (54, 64, 0), (58, 12, 0), (74, 44, 40)])
-def test_results_are_sealed_under_each_ranks_header(
-    compiled: kernels.Compiled, width: int, tail: int, own: int
-) -> None:
-    memory = Memory(np.random.default_rng(width), 3, 5, 64)
+@pytest.mark.parametrize("packets", [1, 2, 3, 5])
+def test_results_are_sealed_under_each_ranks_header(compiled: kernels.Compiled, packets: int) -> None:
+    memory = Memory(np.random.default_rng(packets), 3, 5, 64)
     memory.result[...] = np.arange(5 * 64).reshape(5, 64)
-    memory.crc[:] = [zlib.crc32(row[:tail].tobytes()) for row in memory.result]
-    row, ranks = Row(width, tail, own), slice(1, 3)
-    for arena in (OutputArena(1 << 20), OutputArena(0)):
-        out = memory.kernels(compiled).seal(ranks, 2, 4, row, arena)
-        for rank in (1, 2):
-            for slot in (2, 3):
-                body = memory.result[slot, :tail].tobytes()
-                body = memory.ina[rank, :own].tobytes() + body[own:]
-                icrc = zlib.crc32(body) ^ int(memory.share[rank, slot])
-                head = memory.header[rank, slot, :width].tobytes()
-                assert out[rank - 1, slot - 2].tobytes() == head + body + icrc.to_bytes(4, "little")
+    region, ranks, last = memory.kernels(compiled), slice(1, 3), packets - 1
+    final = (0x0B, 74, 47, 1) if packets == 1 else (9, 58, 12, 0)
+    region.last(final)
+    memory.crc[:] = [zlib.crc32(row.tobytes()) for row in memory.result]
+    memory.crc[last] = zlib.crc32(memory.result[last, : final[2] + final[3]].tobytes())
+    for begin, end in ((b, e) for b in range(packets) for e in range(b + 1, packets + 1)):
+        for arena in (OutputArena(1 << 20), OutputArena(0)):
+            blocks = region.seal(ranks, begin, end, packets, arena)
+            for rank in (1, 2):
+                slots = []
+                for slot in range(begin, end):
+                    width, tail = (
+                        (final[1], final[2] + final[3]) if slot == last else (54 if slot else 70, 64)
+                    )
+                    own = 0 if slot else 40
+                    body = memory.ina[rank, :own].tobytes() + memory.result[slot, own:tail].tobytes()
+                    icrc = zlib.crc32(body) ^ int(memory.share[rank, slot])
+                    head = memory.header[rank, slot, :width].tobytes()
+                    slots.append(head + body + icrc.to_bytes(4, "little"))
+                assert [row.tobytes() for block in blocks for row in block[rank - 1]] == slots
 
 
 def test_a_scan_knows_the_flows_that_numpy_knows(compiled: kernels.Compiled) -> None:

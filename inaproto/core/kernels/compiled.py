@@ -70,7 +70,7 @@ class Compiled:
         self.sum = library.kernels_sum
         self.sum.argtypes, self.sum.restype = (address, *[number] * 4), None
         self.seal = library.kernels_seal
-        self.seal.argtypes, self.seal.restype = (address, *[number] * 7, address), None
+        self.seal.argtypes, self.seal.restype = (address, address, *[number] * 6, address), None
 
 
 _first_byte = ctypes.c_char.from_buffer

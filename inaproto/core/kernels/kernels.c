@@ -404,10 +404,11 @@ void kernels_sum(const Region *r, i64 kind, i64 begin, i64 end, i64 whole) {
 
 /* ---- seal: results under the headers of their ranks ------------------------------------------------------------ */
 
-/* Packets ``begin`` to ``end - 1`` of ``ranks`` ranks from ``rank`` on into ``out``, (ranks, packets, frame bytes).
+/* Packets of one layout into ``out``, (ranks, packets, frame bytes); returns the end of that.
    ``own`` bytes of the payload are the rank's own header of the message. */
-void kernels_seal(const Region *r, i64 rank, i64 ranks, i64 begin, i64 end, i64 width, i64 tail, i64 own, u8 *out) {
-    i64 frame = width + tail + 4;
+static u8 *seal(const Region *r, i64 rank, i64 ranks, i64 begin, i64 end, const Layout *l, i64 own, u8 *out) {
+    const i64 width = l->width, tail = l->tail, frame = width + tail + 4;
+    if (begin >= end) return out;
     for (i64 o = begin; o < end; o++) {
         const u8 *body = r->result + o * r->mtu;
         for (i64 k = 0; k < ranks; k++) {
@@ -424,4 +425,15 @@ void kernels_seal(const Region *r, i64 rank, i64 ranks, i64 begin, i64 end, i64 
             memcpy(to + width + tail, &crc, 4);
         }
     }
+    return out + ranks * (end - begin) * frame;
+}
+
+/* Packets ``begin`` to ``end - 1`` of ``ranks`` ranks from ``rank`` on: the first one of all ranks, then the middle
+   ones, then the last one, as far as they are among them. */
+void kernels_seal(const Region *r, const Layout *layouts, i64 rank, i64 ranks, i64 begin, i64 end, i64 packets,
+                  i64 own, u8 *out) {
+    i64 last = packets - 1;
+    if (last > 0 && begin == 0) out = seal(r, rank, ranks, 0, 1, layouts, own, out);
+    out = seal(r, rank, ranks, begin > 1 ? begin : 1, end < last ? end : last, layouts + 1, 0, out);
+    if (end == packets) seal(r, rank, ranks, last, packets, layouts + 2, last ? 0 : own, out);
 }

@@ -24,7 +24,7 @@ from inaproto.core.kernels import Compiled, active
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.switch.lookup_table import Rows
 from inaproto.core.switch.packet_memory import OutputArena, PayloadBuffer, PayloadPool
-from inaproto.core.switch.region_kernels import RegionKernels, Row
+from inaproto.core.switch.region_kernels import RegionKernels
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.crc import crc32
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, InaHeader
@@ -373,10 +373,8 @@ class Region:
         """
         kernels = self.kernels
         if kernels is not None:
-            return [
-                kernels.seal(ranks, first, past, self._row(first), arena)
-                for first, past in self._like(begin, end)
-            ]
+            kernels.last(self.last)
+            return kernels.seal(ranks, begin, end, self.packets, arena)
         blocks = []
         if begin == 0:
             blocks.append(self._packet(ranks, 0))
@@ -388,19 +386,6 @@ class Region:
         if end == self.packets > 1:
             blocks.append(self._packet(ranks, end - 1))
         return blocks
-
-    def _like(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Packets ``begin`` to ``end - 1`` in parts of one layout."""
-        last = self.packets - 1
-        cuts = ((0, 1), (max(begin, 1), min(end, last)), (max(last, 1), end))
-        return [(low, high) for low, high in cuts if low >= begin and low < high <= end]
-
-    def _row(self, at: int) -> Row:
-        own = 0 if at else INA_HEADER_BYTES
-        if at < self.packets - 1:
-            return Row(_MIDDLE_HEADER_BYTES if at else _FIRST_HEADER_BYTES, self.result.shape[1], own)
-        assert self.last is not None, "a finished last packet has a layout"
-        return Row(self.last.header_bytes, self.last.payload_bytes + self.last.pad, own)
 
     def _packet(self, ranks: slice, at: int) -> NDArray[np.uint8]:
         """One packet of each rank, uint8 (ranks, 1, frame_bytes), put together from bytes.

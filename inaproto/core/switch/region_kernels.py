@@ -7,7 +7,7 @@ in :class:`~inaproto.core.switch.aggregator.Region`.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,6 @@ _SUMS: Final = {Dtype.F32: 1, Dtype.I32: 2}
 _FIRST: Final = 0
 _MIDDLE: Final = 1
 _LAST: Final = 2
-
-
-class Row(NamedTuple):
-    """Layout of a packet: bytes of headers, of payload and pad, and of its rank's own header in these."""
-
-    width: int
-    tail: int
-    own: int = 0
 
 
 class RegionKernels:
@@ -102,9 +94,26 @@ class RegionKernels:
         """Add up slots; those before ``whole`` get the CRC of their result too."""
         self.compiled.sum(self._at, _SUMS[dtype], begin, end, whole)
 
-    def seal(self, ranks: slice, begin: int, end: int, row: Row, arena: OutputArena) -> NDArray[np.uint8]:
-        """Results ``begin`` to ``end - 1`` as packets of ``ranks``: uint8 (ranks, n, frame_bytes)."""
-        count = ranks.stop - ranks.start
-        out, address = arena.take_at(count, end - begin, row.width + row.tail + 4)
-        self.compiled.seal(self._at, ranks.start, count, begin, end, row.width, row.tail, row.own, address)
-        return out
+    def seal(
+        self, ranks: slice, begin: int, end: int, packets: int, arena: OutputArena
+    ) -> list[NDArray[np.uint8]]:
+        """Results ``begin`` to ``end - 1`` of ``packets`` under the headers of ``ranks``: as ``packets_out``.
+
+        The layout of the last packet must be known if it is among them.
+        """
+        count, layouts, last = ranks.stop - ranks.start, self.layouts, packets - 1
+        parts = [(1, layouts.frame_bytes(_FIRST))] if begin == 0 < last else []
+        middle = (min(last, end)) - (max(1, begin))
+        if middle > 0:
+            parts.append((middle, layouts.frame_bytes(_MIDDLE)))
+        if end == packets:
+            parts.append((1, layouts.frame_bytes(_LAST)))
+        out, address = arena.take_at(1, 1, count * sum([n * length for n, length in parts]))
+        own = INA_HEADER_BYTES
+        self.compiled.seal(self._at, layouts.address, ranks.start, count, begin, end, packets, own, address)
+        flat, at, blocks = out.reshape(-1), 0, []
+        for n, length in parts:
+            size = count * n * length
+            blocks.append(flat[at : at + size].reshape(count, n, length))
+            at += size
+        return blocks
