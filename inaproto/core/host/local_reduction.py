@@ -25,8 +25,8 @@ SLICES: Final = 8
 """An all-reduce is cut into so many, so that those who add have work until its end; but none has less than
 this part of ``SLICE_BYTES``."""
 BLOCK_BYTES: Final = 2 << 20
-"""Bytes of each rank that are added at once: so many that threads seldom need Python's lock. They would wait for
-it longer than shorter blocks, which stay in the processor's cache, save."""
+"""Bytes of each rank that are added at once: so many that threads seldom need Python's lock. They would wait
+for it longer than shorter blocks, which stay in the processor's cache, save."""
 _ELEMENT_BYTES_MAX: Final = 8
 
 
