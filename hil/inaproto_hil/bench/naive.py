@@ -118,8 +118,6 @@ class NaiveAccelerator:
             self._drop("frame shorter than an Ethernet header")
             return
         source = frame[6:12]
-        if self._port_of.get(source) != port:
-            self._learn(source, port)
         regular = False
         if length >= 58:
             (
@@ -157,12 +155,17 @@ class NaiveAccelerator:
                     self._data(
                         flow, port, frame, opcode, header_bytes, end, bits >> 4 & 3, psn & 0xFF_FFFF, out
                     )
+                    if flow.port == port:  # a damaged packet says nothing of where its sender is
+                        self._learn(source, port)
                     return
                 if connection in self._closed:
                     self._drop("ring removed")
                     return
+                self._learn(source, port)
                 if opcode in _OPENING and self._stray(frame, header_bytes, end):
                     return
+        if not regular:
+            self._learn(source, port)
         lenient = lenient_connection(frame)
         of_ring = lenient is not None and (lenient[:3] in self._flows or lenient[:3] in self._closed)
         if lenient is not None and of_ring and not regular and lenient[3] != 0x11:
@@ -392,7 +395,7 @@ class NaiveAccelerator:
     # -- bridge and books ----------------------------------------------------------------------
 
     def _learn(self, mac: bytes, port: int) -> None:
-        if mac[0] & 1:
+        if mac[0] & 1 or self._port_of.get(mac) == port:
             return
         if mac not in self._port_of and len(self._port_of) >= self._addresses_max:
             del self._port_of[next(iter(self._port_of))]
