@@ -60,6 +60,19 @@ def test_a_port_that_hands_over_single_frames_gets_vectors_too() -> None:
     assert grouped(blocks, RING) == [frames[:1], frames[1:5], frames[5:]]
 
 
+def test_two_frames_are_a_vector_of_two() -> None:
+    frames = of_ring(100)
+    blocks = [block for frame in frames[1:3] for block in as_blocks([frame])]
+    assert grouped(blocks, RING) == [frames[1:3]]
+
+
+def test_queue_pairs_are_told_apart_by_all_their_bits() -> None:
+    one, other = of_ring(100)[1:3], to_queue_pair(of_ring(7)[1:3], RING[2] | 0x10_0000)
+    mixed = [frame for pair in zip(one, other, strict=True) for frame in pair]
+    rest = plain(1, 2, b"x")[:12] + mixed[1][12:]
+    assert grouped(as_blocks([*mixed, rest]), RING) == [one, other, [rest]]
+
+
 def test_connections_of_no_ring_keep_their_order_with_all_else_between_two_hosts() -> None:
     one, other = of_ring(100)[1:5], to_queue_pair(of_ring(7)[1:5], 0x999)
     mixed = [frame for pair in zip(one, other, strict=True) for frame in pair]

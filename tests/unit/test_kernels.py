@@ -54,3 +54,18 @@ def test_a_library_of_another_source_is_not_used(
     assert compiled.load() == (None, "built from another source: make venv builds them anew")
     monkeypatch.setattr(compiled, "_SOURCE", tmp_path / "none.c")
     assert isinstance(compiled.load()[0], kernels.Compiled)
+
+
+def test_where_there_are_no_compiled_ones_they_cannot_be_chosen(
+    monkeypatch: pytest.MonkeyPatch, use_kernels: Callable[[str], None]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "_library", None)
+        patch.setattr(kernels, "_reason", "not built")
+        with pytest.raises(ValueError, match="there are no compiled kernels: not built"):
+            kernels.choose("compiled")
+        use_kernels("")
+        assert kernels.active() is None
+        assert kernels.description() == "numpy: not built"
+        use_kernels("numpy")
+        assert kernels.description() == "numpy: chosen"
