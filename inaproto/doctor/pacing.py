@@ -1,8 +1,9 @@
 """Window and transport timeout that fit bandwidth and round trip (NetReduce section 3.2, "Flow control").
 
-``N * MsgLen * pktSize >= RTT * PortRate``, and at least 2; a power of two, as slots survive the wrap of
-``msg_id`` only then. The NIC's timer has to be longer than the round trip and than what the slowest rank may
-be late, because the accelerator holds ACKs back until all have sent (docs/protocol.md 4.1).
+``N * MsgLen * pktSize >= (RTT + turnaround) * PortRate``, and at least 2; a power of two, as slots survive
+the wrap of ``msg_id`` only then. The turnaround is the daemons': the paper's hosts poll, these are woken.
+The NIC's timer has to be longer than the round trip and than what the slowest rank may be late, because the
+accelerator holds ACKs back until all have sent (docs/protocol.md 4.1).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from inaproto.units import PSN_BITS
 
 DEFAULT_MESSAGE_PACKETS: Final = 170
 DEFAULT_TIMEOUT: Final = 14
+TURNAROUND_NS: Final = 150_000
+"""From a result until the daemon that it wakes, on a core of its own, has posted the next message."""
 WINDOW_MAX: Final = 1024
 TIMER_NS: Final = 4096
 """Unit of the transport timer: 4.096 us."""
@@ -87,10 +90,11 @@ def _look_at_window(site: Site) -> Iterator[Finding]:
         site.of_hosts("message_packets"), default=DEFAULT_MESSAGE_PACKETS
     )
     mtu = site.asked.mtu or max(site.of_hosts("mtu"), default=DEFAULT_MTU)
-    window = window_for(round_trip, bits, packets, mtu)
+    window = window_for(round_trip + TURNAROUND_NS, bits, packets, mtu)
     used = [site.asked.window_messages] if site.asked.window_messages else site.of_hosts("window_messages")
     text = (
-        f"{round_trip / 1000:.1f} us ({known}) at {bits / 1e9:g} Gbit/s ({told}), {packets} packets "
+        f"{round_trip / 1000:.1f} us ({known}) and {TURNAROUND_NS / 1000:g} us of the daemons at "
+        f"{bits / 1e9:g} Gbit/s ({told}), {packets} packets "
         f"of {mtu} bytes"
     )
     yield look_at_window(window, used, text, memory_for(window, packets, mtu, HOSTS))

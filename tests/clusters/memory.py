@@ -35,7 +35,7 @@ from inaproto_adapters.memory import Link, MemoryNetwork, MemoryNode, StreamTimi
 from inaproto_hil.rigs.deterministic_trio import run_deterministically
 
 DIRECTORY = Path("/memory")
-SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}
+SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3, "window_messages": 2}
 """Small messages: 728 tensor bytes, so that a few KiB are many messages."""
 LAST_LINES = 40
 VIRTUAL_S_MAX = 600.0

@@ -41,7 +41,7 @@ def refused_host(flags: Mapping[str, object], environment: Mapping[str, str] | N
 
 def test_defaults_are_those_of_the_documentation() -> None:
     host = load_host_settings(HOST, None, {}).settings
-    assert (host.mtu, host.window_messages, host.message_packets) == (1024, 2, 170)
+    assert (host.mtu, host.window_messages, host.message_packets) == (1024, 8, 170)
     assert (host.transport_timeout, host.retry_count, host.stall_ms) == (14, 7, 1000)
     assert host.operation_timeout_ms == 600_000
     assert host.mac_bytes == b"\x02\x00\x0a\x00\x00\x01"

@@ -78,7 +78,10 @@ def test_what_is_known_of_the_network_is_used(tmp_path: Path) -> None:
     site.hosts = [{"window_messages": 2, "mtu": 1024, "message_packets": 170}]
     [found] = pacing.WINDOW.look(site)
     assert found.outcome is Outcome.WARNING
-    assert found.mend.startswith("window_messages = 8")
+    assert found.mend.startswith("window_messages = 32"), "250 us, of which 150 are the daemons'"
+    assert (
+        "100.0 us (of a TCP handshake; that of the NICs is shorter) and 150 us of the daemons" in found.found
+    )
 
 
 def test_a_round_trip_is_measured_without_rights() -> None:

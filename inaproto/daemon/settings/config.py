@@ -303,7 +303,7 @@ class HostSettings(Settings):
     """Adapter of the NIC: softnic, or verbs for the machine's own RoCE device that has the address ip."""
     mtu: Mtu = 1024
     """RoCE path MTU; all hosts of a job need the same."""
-    window_messages: Annotated[int, Field(ge=1, le=1024), AfterValidator(_power_of_two)] = 2
+    window_messages: Annotated[int, Field(ge=1, le=1024), AfterValidator(_power_of_two)] = 8
     """Messages in flight; all hosts of a job need the same."""
     message_packets: int = Field(default=170, ge=1, le=65535)
     """Packets of a full message; all hosts of a job need the same."""
