@@ -129,6 +129,8 @@ class Bursts:
         if found is None:
             return 0
         entry, offset = found
+        if offset == 0 and head[42] != FIRST:  # a message of one packet, whose headers are longer
+            return 0
         region = ring.array.region_of(entry.serial)
         kernels = region.kernels
         if region.serial != entry.serial or region.payload is None or kernels is None:
