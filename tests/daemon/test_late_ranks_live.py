@@ -34,7 +34,9 @@ async def test_a_rank_that_comes_late_costs_a_few_packets_and_no_ring(runtime_di
                 await trio.sleep(0.05)
         for host in waiting:
             nic = host.daemon.status()["nic"]
-            assert nic["retransmits"] <= WINDOW_MESSAGES * nic["timeouts"], "no more than a packet a message"
+            assert nic["retransmits"] <= (WINDOW_MESSAGES + 1) * nic["timeouts"], (
+                "a packet a message, one twice"
+            )
         works.append(comms[-1].all_reduce(arrays[-1]))
         expected = reference(arrays, "sum").tobytes()
         for work in works:

@@ -3,8 +3,8 @@
 The section takes go-back-N as given ("the sender retransmits the packets from the lost one on"). Three ways
 to get it almost right cost only time in a simulated world, so they are pinned here: to resend the missing
 packet alone, to go back once more for every repeated NAK, and to go back to the wrong place on a timeout.
-A timeout proves no loss where results wait for the slowest rank: it sends one packet, and the rest when
-the receiver's answer says from where on.
+A timeout proves no loss where results wait for the slowest rank: it asks, and sends the rest when the
+receiver's answer says from where on.
 What a rank may take for a result, and what the switch may sum, belongs to the same promise: nothing but
 this ring's packets, and nothing that was not summed.
 """
@@ -72,16 +72,14 @@ def test_a_nak_brings_every_packet_from_the_missing_one_on() -> None:
 
 
 def test_a_timeout_brings_every_packet_from_the_first_unacknowledged_on() -> None:
-    """One to ask where the receiver is; the rest, in order and none twice, as it answers."""
+    """A few to ask where the receiver is; all the rest, in order, as soon as it says."""
     nic, _ = requester(4, 4, 4)
     nic.step(AckArrived(101, ACK, 0), Instant(ROUND_TRIP_NS))
     deadline = nic.deadline
     assert deadline is not None
-    again = psns(nic.step(TimerExpired(), deadline))
-    assert again == [102]
-    while len(again) < 10:
-        again += psns(nic.step(AckArrived(again[-1], ACK, 0), deadline))
-    assert again == list(range(102, 112))
+    assert psns(nic.step(TimerExpired(), deadline)) == [102, 102]
+    again = psns(nic.step(AckArrived(102, ACK, 0), deadline))
+    assert again == list(range(103, 112))
 
 
 def test_one_gap_brings_one_go_back() -> None:

@@ -291,7 +291,7 @@ def _freeze(core: RcRequester | RcResponder, now: Instant) -> tuple[Any, ...]:
     for name, value in vars(core).items():
         if name in {"config", "counters"}:
             continue
-        if name in {"_timer", "_rnr_until", "_give_up"} and value is not None:
+        if name in {"_timer", "_rnr_until"} and value is not None:
             value = value - now
         elif name in {"_went_back", "_timing"} and value is not None:
             value = (value[0], value[1] - now)

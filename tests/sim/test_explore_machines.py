@@ -76,7 +76,7 @@ class Untouched:
         if went_back is None or (int(nak.run.psn[0]) - requester.view().una_psn) & requester.config.psn_mask:
             return True  # it makes progress, and is honoured either way
         round_trip = state["_round_trip_ns"]
-        limit = requester._least_ns if round_trip is None else round_trip // 2
+        limit = requester._first_ns if round_trip is None else round_trip // 2
         return bool(self.now - went_back[1] < limit)
 
     def _take(self, step: Step, after: State) -> None:

@@ -216,7 +216,7 @@ def test_limits_are_those_of_the_page() -> None:
         "stall_ms`; `operation_timeout_ms": f"{host['stall_ms']:,}; {host['operation_timeout_ms']:,}",
         "recover_ms` of a switch; of a host": f"{switch['recover_ms']:,}; {host['recover_ms']:,}",
         "accelerator memory": f"{switch['memory_kib'] >> 20} GiB",
-        "least retransmission timer; doublings; longest": f"4.096 µs * 2^{host['transport_timeout']}; 6; 1 s",
+        "first retransmission timer; doublings; longest": f"4.096 µs * 2^{host['transport_timeout']}; 6; 1 s",
         "flows of a ring in a message": f"{RING_RANKS_MAX:,}",
         "control message; depth; array; map": (
             f"{MESSAGE_BYTES_MAX >> 20} MiB; {DEPTH_MAX}; {ARRAY_ITEMS_MAX:,}; {MAP_ITEMS_MAX:,}"

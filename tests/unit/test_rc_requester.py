@@ -186,7 +186,7 @@ def test_before_a_round_trip_is_known_a_second_nak_waits_for_the_timer() -> None
     post(requester, 4)
     assert sent(ack(requester, 100, NAK_SEQUENCE, at(0))) == [100, 101, 102, 103]
     assert sent(ack(requester, 100, NAK_SEQUENCE, at(TIMER - 1))) == []
-    assert sent(requester.step(TimerExpired(), at(TIMER))) == [100]
+    assert sent(requester.step(TimerExpired(), at(TIMER))) == [100, 100]
     assert sent(ack(requester, 100, NAK_SEQUENCE, at(TIMER))) == [100, 101, 102, 103]
 
 
@@ -209,7 +209,7 @@ def test_the_timer_doubles_up_to_its_bound_and_progress_resets_it() -> None:
         assert deadline is not None
         waits.append(deadline - now)
         now = deadline
-        assert sent(requester.step(TimerExpired(), now)) == [100]
+        assert sent(requester.step(TimerExpired(), now)) == [100, 100]
     assert waits == [TIMER, 2 * TIMER, 4 * TIMER, 8 * TIMER, S, S, S]
     ack(requester, 100, now=now)
     assert requester.deadline == now + TIMER

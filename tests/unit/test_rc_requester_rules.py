@@ -113,7 +113,7 @@ def test_counters_count_each_of_their_kind() -> None:
     ack(requester, 105, NAK_REMOTE_ACCESS, at(1 << 41))
     assert requester.counters == RequesterCounters(
         packets=8 + 31,
-        # Each go-back narrows the window, down to one ACK group; the second timeout asks at each message.
+        # Each go-back narrows the window, down to one ACK group; a second timeout asks at each message.
         retransmits=8 + 7 + 6 + 4 + 1 + 5,
         timeouts=2,
         naks=3,

@@ -137,9 +137,9 @@ def test_ip_ids_grow_over_retransmissions() -> None:
     assert link.left.deadline is not None
     link.left.handle_timer(link.left.deadline)
     again = packets(link.left.take_output())
-    assert [p.ip.identification for p in again] == [3]
-    assert [p.bth.psn for p in again] == [PSN_MASK]
-    assert link.left.statistics()["retransmits"] == 1
+    assert [p.ip.identification for p in again] == [3, 4]
+    assert [p.bth.psn for p in again] == [PSN_MASK, PSN_MASK]
+    assert link.left.statistics()["retransmits"] == 2
     assert link.left.statistics()["timeouts"] == 1
 
 

@@ -22,36 +22,37 @@ per round trip, however many come; a wrong estimate costs time, never correctnes
 behind it all.
 
 Timeout. A timer proves no loss: an accelerator holds packets until the slowest rank has sent, and on a busy
-machine nobody may have run. So a timeout goes back to the first unacknowledged packet and sends that one
-alone, with AckReq: a probe. Whoever has it answers with the newest PSN that is there; whoever lacked it
-goes on from it. From the second timeout without an answer on, the first packets of all messages behind it
-are sent too: an accelerator is silent about messages that it has forgotten. The answer brings the next
-burst, four times as long if only packets that were sent again have been acknowledged, and of the same
-length if packets behind them were there already, which is what a needless timeout shows (F-RTO, RFC 5682,
-draws its conclusion from the same fact). A burst ends with its ACK group at the latest; when a whole group
-is due, all the rest goes as after a NAK. So a timeout costs one packet where nothing was lost, and a lost
-tail is here again within a few round trips.
+machine nobody may have run. So a timeout asks where the receiver is, and sends no more than the first
+unacknowledged packet, with AckReq, a probe. Whoever has it answers with the newest PSN that is there.
+Whoever lacked it may be silent, for an accelerator repeats its sum under the header that came first: so a
+probe that did not ask for an ACK at first goes twice, and the second copy is answered. From the second
+timeout without an answer on, the first packet of each message behind it goes too: about messages that all
+have received an accelerator is silent for ever, as it has forgotten them, but of the first that it
+remembers the receiver has all before, so that one is answered. An ACK of the probe alone says that nothing
+behind it is there, and all of that goes as after a NAK. If packets behind it are acknowledged too, the
+timeout was needless (F-RTO, RFC 5682) or all others were there before: the next probe goes, and the rest is
+left alone.
 
-Timer. It is SRTT + 4 RTTVAR of RFC 6298, at least the configured ``timeout`` and at most
-``retransmit_ns_max``. A round trip lasts until the slowest rank has sent, so it follows the ranks and not
-the wire alone. It is measured of packets that were sent once (Karn's rule): a probe does not spoil the
-measurement of a packet behind it. A timer that is served late by more than an eighth of itself shows that
-this process did not run: it is set again, once, by as much as it was late, and only then taken for a
-timeout. Who serves it takes in first what has been received.
+Timer. It has the length of ``timeout`` whatever round trips were measured. A round trip lasts until the
+slowest rank has sent, and if that waits for a packet that another rank lost, it includes the other's timer.
+A timer made of round trips (RFC 6298, or of their minimum) feeds on the timers of all others and they on
+it, up to any bound, and a needless timeout costs a few packets only. A timer that is served late by more
+than an eighth of itself shows that this process did not run: it is set again, once, by as much as it was
+late, and only then taken for a timeout. Who serves it takes in first what has been received.
 
 Window. What a go-back costs is what the window let out. So each go-back halves the window, not below
 one ACK group, and each window's worth of acknowledged packets lets it grow by one group, up to
 ``outstanding_packets_max``. At a loss rate of 3 % this takes four fifths of the retransmissions away. A
-probe goes back by one packet and leaves the window as it is.
+probe is no go-back and leaves the window as it is.
 
 Invariants:
 1. ``una <= cursor <= sent <= posted`` and ``sent - una <= outstanding_packets_max < (psn_mask+1)/2``;
-   between steps ``cursor < sent`` only while the window, a burst or an RNR wait holds a resend back.
+   between steps ``cursor < sent`` only while the window, a probe or an RNR wait holds a resend back.
 2. The last packet of ``[una, cursor)`` has asked for an ACK, and so has the one before ``sent``.
 3. Messages end once each, in the order of posting; with SUCCESS only when every packet is acknowledged.
 4. A deadline is armed exactly while packets are outstanding (unless ``timeout`` is 0) or an RNR wait runs.
-5. A packet is sent at most ``1 + retry_count`` times without progress (``retry_count`` 7: no limit), and
-   a peer that is silent is given up after the time that the timers of ``timeout`` alone would take.
+5. A packet is sent again at most ``retry_count`` times without progress (``retry_count`` 7: no limit), not
+   counting the second copy of a probe.
 
 Departures. The retransmission timer doubles with every timeout up to ``retransmit_ns_max``, where
 hardware repeats it: an accelerator holds packets until the last rank has sent, and waiting ranks
@@ -88,8 +89,6 @@ SPREAD_DOUBLINGS: Final = 3
 """From so many timeouts in a row on, timers are spread."""
 LATE_PARTS: Final = 8
 """A timer that is served later than by this part of itself says that the process did not run."""
-BURST_GROWTH: Final = 4
-"""How much longer the next burst after a timeout is, while only what was sent again gets acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +101,12 @@ class RequesterConfig:
     """Depth of the send queue."""
     ack_every: int = 64
     timeout: int = 14
-    """The least retransmission timer is 4.096 us * 2**timeout; 0 disables it."""
+    """The first retransmission timer is 4.096 us * 2**timeout; 0 disables it."""
     retry_count: int = RETRY_FOREVER
     rnr_retry: int = RETRY_FOREVER
     backoff_doublings_max: int = 6
     retransmit_ns_max: int = S
-    """Bound of the measured and of the doubled timer; a longer ``timeout`` is kept as it is."""
+    """Bound of the doubled timer; a longer first timer is kept as it is."""
     spread: int = 0
     """Number of its own, 32 bits, from which follows how much sooner a timer expires that was doubled
     ``SPREAD_DOUBLINGS`` times or more: by up to a quarter. 0: not at all."""
@@ -253,20 +252,16 @@ class RcRequester:
         self._retries = 0
         self._rnr_retries = 0
         self._doublings = 0
-        self._burst = 0  # packets that may be sent again until an answer comes; 0: as the window allows
+        self._probing = False  # one packet is sent again until an answer comes
         self._asked = False  # a timeout has had no answer yet
         self._timer: Instant | None = None
         self._timer_ns = 0  # how long it runs
-        self._least_ns = TIMEOUT_UNIT_NS << config.timeout if config.timeout else 0
-        self._wait_ns = self._least_ns  # after no timeout: as long as answers take; 0: for ever
+        self._first_ns = TIMEOUT_UNIT_NS << config.timeout if config.timeout else 0
         self._excused = False  # it was late and has been set again
-        self._patience_ns = self._fixed_timers_ns()
-        self._give_up: Instant | None = None  # when a silent peer is taken for dead
         self._rnr_until: Instant | None = None
         self._went_back: tuple[int, Instant] | None = None  # to which sequence number, when
         self._timing: tuple[int, Instant] | None = None  # packet whose round trip is being measured
         self._round_trip_ns: int | None = None
-        self._variation_ns = 0
 
     @property
     def deadline(self) -> Instant | None:
@@ -350,28 +345,24 @@ class RcRequester:
         if self._rnr_until is not None:
             self._rnr_until = None
             return self._transmit(now)
-        if self._timer is not None and self._did_not_run(now - self._timer, now):
+        if self._did_not_run(now):
             return []
         self.counters.timeouts += 1
-        if self._give_up is not None and now >= self._give_up:
-            return self._fail(Outcome.RETRY_EXCEEDED)
         self._doublings = min(self._doublings + 1, self.config.backoff_doublings_max)
-        self._burst = 1
+        self._probing = True
         asked, self._asked = self._asked, True
         again = self._retry(now)
         return again + self._heads(now) if asked else again
 
-    def _did_not_run(self, late_ns: int, now: Instant) -> bool:
+    def _did_not_run(self, now: Instant) -> bool:
         """The timer is served so late that it says nothing of the peer; it is set again, once."""
-        again_ns = 0
-        if late_ns * LATE_PARTS > self._timer_ns and not self._excused:
-            again_ns = min(late_ns, self._timer_ns)
-            self._excused = True
-            self._timer = Instant(now + again_ns)
-            self.counters.timers_late += 1
-        if self._give_up is not None:
-            self._give_up = Instant(self._give_up + late_ns + again_ns)
-        return again_ns > 0
+        late_ns = 0 if self._timer is None else now - self._timer
+        if self._excused or late_ns * LATE_PARTS <= self._timer_ns:
+            return False
+        self._excused = True
+        self.counters.timers_late += 1
+        self._timer = Instant(now + min(late_ns, self._timer_ns))
+        return True
 
     def _close(self) -> list[RequesterAction]:
         actions = self._flush()
@@ -394,15 +385,16 @@ class RcRequester:
             message = self._messages.popleft()
             self._cursor_index -= 1
             done.append(Complete(message.write.wr_id, Outcome.SUCCESS, message))
-        if self._cursor == seq:
-            self._burst *= BURST_GROWTH  # nothing was there but what came again
-        elif self._cursor < seq:
+        if self._cursor < seq:
             self._to_una()
+        elif self._probing and seq < self._sent:  # the probe was missing, and nothing behind it is there
+            self._probing = False
+            self._go_back(now)
         if self._cursor >= self._sent:
-            self._burst = 0
+            self._probing = False
         self._retries = self._rnr_retries = self._doublings = 0
         self._asked = False
-        self._rnr_until = self._give_up = None
+        self._rnr_until = None
         self._timer = None
         self._arm(now)
         return done
@@ -414,31 +406,16 @@ class RcRequester:
             self._window = min(self._window + self._ack_every, self.config.outstanding_packets_max)
 
     def _measure(self, took_ns: int) -> None:
-        """RFC 6298, 2.2 and 2.3. A rank that is minutes late says nothing beyond the longest timer."""
-        most_ns = self.config.retransmit_ns_max
-        sample_ns = min(took_ns, most_ns)
         before = self._round_trip_ns
-        if before is None:
-            self._round_trip_ns, self._variation_ns = sample_ns, sample_ns // 2
-        else:
-            error_ns = sample_ns - before
-            self._variation_ns += ((error_ns if error_ns > 0 else -error_ns) - self._variation_ns) // 4
-            self._round_trip_ns = before + error_ns // 8
-        if self._least_ns:
-            wait_ns = self._round_trip_ns + 4 * self._variation_ns
-            if wait_ns > self._least_ns:
-                self._wait_ns = max(self._least_ns, min(wait_ns, most_ns))
-            else:
-                self._wait_ns = self._least_ns
+        self._round_trip_ns = took_ns if before is None else before + (took_ns - before) // 8
 
     def _sequence_nak(self, seq: int, now: Instant) -> list[RequesterAction]:
         self.counters.naks += 1
+        self._probing = self._asked = False  # what is missing is known now
         done = self._acknowledge(seq, now)
         if self._rnr_until is not None or self._answers_old_round(now):
             self.counters.naks_ignored += 1
             return done
-        self._burst, self._asked = 0, False  # what is missing is known now
-        self._give_up = None  # and the peer is alive
         return done + self._retry(now)
 
     def _answers_old_round(self, now: Instant) -> bool:
@@ -446,11 +423,12 @@ class RcRequester:
         if self._went_back is None or self._went_back[0] != self._una:
             return False
         if self._round_trip_ns is None:
-            return not self._least_ns or now - self._went_back[1] < self._least_ns
+            return not self._first_ns or now - self._went_back[1] < self._first_ns
         return now - self._went_back[1] < self._round_trip_ns // 2
 
     def _rnr_nak(self, seq: int, timer_code: int, now: Instant) -> list[RequesterAction]:
         self.counters.rnr_naks += 1
+        self._probing = self._asked = False
         done = self._acknowledge(seq, now)
         if self._rnr_until is not None:
             return done
@@ -459,9 +437,8 @@ class RcRequester:
                 return done + self._fail(Outcome.RNR_RETRY_EXCEEDED)
             self._rnr_retries += 1
         self._to_una()
-        self._burst, self._asked = 0, False
         self._timing = None
-        self._timer = self._give_up = None
+        self._timer = None
         self._rnr_until = Instant(now + RNR_TIMER_NS[timer_code])
         return done
 
@@ -473,8 +450,9 @@ class RcRequester:
                 return self._fail(Outcome.RETRY_EXCEEDED)
             self._retries += 1
         self._to_una()
+        self._timing = None  # an ACK might answer either transmission
         self._timer = None
-        if not self._burst:
+        if not self._probing:
             self._go_back(now)
         return self._transmit(now)
 
@@ -482,7 +460,6 @@ class RcRequester:
         """All from the first unacknowledged packet on is sent again, as a narrower window allows."""
         self._window = max(self._window // 2, self._ack_every)
         self._window_credit = 0
-        self._timing = None
         self._went_back = (self._una, now)
 
     def _to_una(self) -> None:
@@ -497,12 +474,8 @@ class RcRequester:
         if self._cursor_index >= len(self._messages):  # what most acknowledgements find
             self._arm(now)
             return []
-        if self._burst:
-            if self._cursor < self._sent and not self._is_long(self._burst):
-                return self._send_burst(now)
-            if self._cursor < self._sent:
-                self._go_back(now)
-            self._burst = 0
+        if self._probing:
+            return self._probe(now)
         actions: list[RequesterAction] = []
         begin = self._cursor
         limit = self._una + self._window
@@ -524,35 +497,28 @@ class RcRequester:
         self._arm(now)
         return actions
 
-    def _is_long(self, burst: int) -> bool:
-        """It would be a whole ACK group; a probe is one packet in any case."""
-        return burst > 1 and burst >= self._ack_every
-
-    def _send_burst(self, now: Instant) -> list[RequesterAction]:
-        """Send a part of an ACK group again, unless the last burst has not been answered."""
-        begin = self._cursor
-        if begin > self._una:
+    def _probe(self, now: Instant) -> list[RequesterAction]:
+        """Send the first unacknowledged packet, unless it was sent and nobody has answered."""
+        if self._cursor > self._una:
             self._arm(now)
             return []
-        message = self._messages[self._cursor_index]
-        first = begin - message.first_seq
-        every = self._ack_every
-        end = min(first + self._burst, (first // every + 1) * every, message.packets)
-        self._cursor = message.first_seq + end
-        if end == message.packets:
-            self._cursor_index += 1
-        self._account(begin, self._cursor, now)
+        message = self._messages[0]
+        first = self._una - message.first_seq
+        self._cursor += 1
+        if first + 1 == message.packets:
+            self._cursor_index = 1
+        asks = first + 1 == message.packets or (first + 1) % self._ack_every == 0
+        copies = 1 if asks else 2  # of those that did not ask at first
+        for _ in range(copies):
+            self._account(self._una, self._cursor, now)
         if self._cursor >= self._sent:
-            self._burst = 0
+            self._probing = False
         self._arm(now)
-        return [Transmit(message, first, end - first, self._psn(begin), range(end - 1, end))]
+        probe = Transmit(message, first, 1, self._psn(self._una), range(first, first + 1))
+        return [probe] * copies
 
     def _heads(self, now: Instant) -> list[RequesterAction]:
-        """The first packet of each message behind the probe, if a timeout before this one had no answer.
-
-        An accelerator has forgotten a message that all have, and is silent about it for ever. Of the first
-        message that it remembers the receiver has all before, so one of these gets an answer.
-        """
+        """The first packet of each message behind the probe."""
         heads: list[RequesterAction] = []
         for message in self._messages:
             if self._cursor <= message.first_seq < self._sent:
@@ -564,8 +530,6 @@ class RcRequester:
         """The packets of ``[begin, end)`` are sent."""
         self.counters.packets += end - begin
         self.counters.retransmits += max(0, min(end, self._sent) - begin)
-        if self._timing is not None and begin <= self._timing[0] < end:
-            self._timing = None  # an ACK might answer either transmission
         if end > self._sent:
             self._sent = end
             if self._timing is None:
@@ -575,33 +539,20 @@ class RcRequester:
         """Arm the timer if packets are outstanding and it does not run yet."""
         if self._timer is not None or self._una == self._sent or self._rnr_until is not None:
             return
-        wait = self._wait_ns if not self._doublings else self._doubled_ns()
+        wait = self._first_ns if not self._doublings else self._doubled_ns()
         if not wait:
             return
-        if self.config.retry_count != RETRY_FOREVER:
-            if self._give_up is None:
-                self._give_up = Instant(now + self._patience_ns)
-            wait = min(wait, max(0, self._give_up - now))
         self._timer = Instant(now + wait)
         self._timer_ns = wait
         self._excused = False
 
     def _doubled_ns(self) -> int:
         """The timer after timeouts in a row."""
-        wait = min(self._wait_ns << self._doublings, self.config.retransmit_ns_max)
+        wait = min(self._first_ns << self._doublings, self.config.retransmit_ns_max)
         if self.config.spread and self._doublings >= SPREAD_DOUBLINGS:
             drawn = crc32(self.config.spread.to_bytes(4, "big") + self.counters.timeouts.to_bytes(8, "big"))
             wait -= (wait >> 10) * (drawn & 0xFF)
-        return max(self._least_ns, wait)
-
-    def _fixed_timers_ns(self) -> int:
-        """How long all tries together take if each waits for ``timeout``, doubled, and none for what was
-        measured."""
-        config, total = self.config, 0
-        for tried in range(config.retry_count + 1):
-            doubled = self._least_ns << min(tried, config.backoff_doublings_max)
-            total += max(self._least_ns, min(doubled, config.retransmit_ns_max))
-        return total
+        return max(self._first_ns, wait)
 
     def _psn(self, seq: int) -> int:
         return (self.config.initial_psn + seq) & self.config.psn_mask
@@ -622,7 +573,7 @@ class RcRequester:
         ]
         self._messages.clear()
         self._una = self._cursor = self._sent = self._posted
-        self._cursor_index = self._burst = 0
-        self._asked = False
-        self._timer = self._rnr_until = self._timing = self._went_back = self._give_up = None
+        self._cursor_index = 0
+        self._probing = self._asked = False
+        self._timer = self._rnr_until = self._timing = self._went_back = None
         return flushed

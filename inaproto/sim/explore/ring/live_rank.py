@@ -160,9 +160,8 @@ class LiveRank:
         """``rank_machine`` says why nothing later depends on what is overwritten."""
         state = vars(self.requester)
         state["_timing"] = state["_round_trip_ns"] = None
-        state["_doublings"] = state["_variation_ns"] = state["_timer_ns"] = 0
+        state["_doublings"] = state["_timer_ns"] = 0
         state["_excused"] = False
-        state["_wait_ns"] = state["_least_ns"]
         if state["_timer"] is not None:
             state["_timer"] = NOW
         if state["_went_back"] is not None:

@@ -7,7 +7,7 @@ influence on any later step:
 - absolute times. The ring engine's clock stands still (its deadlines only report stalls). In the requester,
   time decides two things: when the timer may expire, which here is an event of its own; and whether a NAK
   without progress comes too soon after a go-back to be an answer to it. There both answers are explored,
-  each as an event of its own, so round-trip estimate, its variation, its sample, the length and the doubling
+  each as an event of its own, so round-trip estimate, its sample, the length and the doubling
   of the timer are overwritten with constants, and the times of timer and go-back are zero. A timer that is
   set again because it was served late sends nothing: the event is the timeout after it. A go-back to a PSN
   before the first unacknowledged one can never be compared with it again: it is forgotten;
