@@ -27,13 +27,8 @@ _PSN_WORDS: Final = np.arange(_WRAP).astype(">u4").view(np.uint32)
 """A BTH's last word by the PSN's low 16 bits."""
 
 
-def _checksums() -> NDArray[np.uint16]:
-    sums = np.arange(2 * _WRAP - 1)
-    sums = (sums & 0xFFFF) + (sums >> 16)
-    return (~sums & 0xFFFF).astype(">u2")
-
-
-IP_CHECKSUMS: Final = _checksums()
+_SUMS: Final = np.arange(2 * _WRAP - 1)
+IP_CHECKSUMS: Final = (~((_SUMS & 0xFFFF) + (_SUMS >> 16)) & 0xFFFF).astype(">u2")
 """The IP checksum as it lies in a header, by the folded sum of the other words plus the identification:
 (131071,)."""
 

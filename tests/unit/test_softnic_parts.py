@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from inaproto.core.rdma import nic
 from inaproto.core.rdma.arp import arp_question
 from inaproto.core.rdma.counters import NicCounters
 from inaproto.core.rdma.deadlines import Deadlines
@@ -14,6 +17,7 @@ from inaproto.core.rdma.output import Output
 from inaproto.ports import Completion, CompletionKind, MemoryRegion, QpAttributes, Segment, Status
 from inaproto.units import Frames, Instant
 from inaproto.wire.icrc import seal
+from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
 from inaproto_adapters.softnic import SoftNicEngine
 from tests.unit.test_softnic_engine import LEFT, RIGHT, T0, Link, block, packets
 from tests.unit.test_softnic_requests import refused
@@ -279,3 +283,89 @@ def test_output_over_its_bound_is_lost_and_counted_and_room_comes_back() -> None
     output.emit(frames[3])
     output.emit(frames[0])
     assert (counters.packets_sent, counters.output_lost, output.queued) == (10, 6, 5)
+
+
+def test_more_of_a_message_is_taken_without_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second message on; what is decoded then is what differs."""
+    link = Link(ack_every=4)
+    decoded: list[tuple[int, ...]] = []
+
+    def counted(frames: Frames, *, by_connection: bool) -> Iterator[RoceRun | PlainRun]:
+        decoded.append(frames.shape)
+        return decode_runs(frames, by_connection=by_connection)
+
+    monkeypatch.setattr(nic, "decode_runs", counted)
+    for number in range(3):
+        link.right.post_receive(link.there.qpn, number)
+        link.write(8 * 1024, wr_id=number)
+        first, middle, last = link.left.take_output()
+        steps = link.right.responder_steps
+        received = link.right.statistics()["packets_received"]
+        link.to_right([first, middle[:2]])
+        assert link.right.take_output() == []  # nobody asked
+        link.to_right([middle[2:4], middle[4:]])
+        assert len(packets(link.right.take_output())) == 1  # of those that asked, the last
+        link.to_right([last, middle[:2]])
+        assert link.right.responder_steps == steps + 6
+        assert link.right.statistics()["packets_received"] == received + 10
+        assert link.right.statistics()["duplicates"] == 2 * (number + 1)
+        assert link.target[: 8 * 1024] == link.source[: 8 * 1024]
+        link.target[:] = bytes(len(link.target))
+        link.to_left()
+    assert decoded == [(2, 1082)]
+
+
+def test_a_wrong_icrc_in_more_of_a_message_is_dropped_alone() -> None:
+    link = Link()
+    for number in range(2):
+        link.right.post_receive(link.there.qpn, number)
+        link.write(8 * 1024, wr_id=number)
+        first, middle, last = (frames.copy() for frames in link.left.take_output())
+        if number:
+            middle[3, 60] ^= 1
+        link.to_right([first, middle, last])
+        link.to_left()
+    counted = link.right.statistics()
+    assert (counted["icrc_errors"], counted["out_of_sequence"], counted["naks_sent"]) == (1, 3, 1)
+
+
+def test_packets_with_ethernet_padding_are_decoded_each_time() -> None:
+    link = Link()
+    for number in range(3):
+        link.right.post_receive(link.there.qpn, number)
+        link.write(8 * 1024, wr_id=number)
+        first, middle, last = link.left.take_output()
+        link.to_right([first, np.pad(middle, ((0, 0), (0, 4))), last])
+        assert link.target[: 8 * 1024] == link.source[: 8 * 1024]
+        link.target[:] = bytes(len(link.target))
+        link.to_left()
+    assert link.right.statistics()["icrc_errors"] == 0
+
+
+def test_equal_acknowledgements_in_one_block() -> None:
+    link = Link()
+    link.right.post_receive(link.there.qpn, 0)
+    link.write(12)
+    link.to_right()
+    (ack,) = link.right.take_output()
+    link.left.handle_frames([np.concatenate([ack, ack])], T0)
+    assert [completion.status for completion in link.left.take_completions()] == [Status.SUCCESS]
+    assert link.left.deadline is None
+
+
+def test_what_alternates_is_taken_connection_by_connection() -> None:
+    link = Link()
+    here, there = link.left.create_qp(psn=3), link.right.create_qp(psn=4)
+    link.left.connect_qp(here.qpn, there, QpAttributes())
+    link.right.connect_qp(there.qpn, here, QpAttributes())
+    blocks = []
+    for local, remote in ((link.here, link.there), (here, there)):
+        link.right.post_receive(remote.qpn, 1)
+        segment = Segment(link.mr_source.key, link.mr_source.va, 8 * 1024)
+        target = {"remote_va": link.mr_target.va, "rkey": link.mr_target.key}
+        link.left.post_write_imm(local.qpn, 1, [segment], imm=1, now=T0, **target)
+        blocks.append(link.left.take_output())
+    for left, right in zip(*blocks, strict=True):
+        link.to_right([np.stack([left, right], axis=1).reshape(-1, left.shape[1])])
+    assert len(link.right.take_completions()) == 2
+    assert link.right.responder_steps == 2 + 6, "receives, and a run or a packet of each block and connection"

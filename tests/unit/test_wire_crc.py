@@ -40,3 +40,12 @@ def test_crc_of_rows() -> None:
     assert crc.crc_rows(rows).tolist() == [zlib.crc32(row.tobytes()) for row in rows]
     assert crc.crc_rows(rows).dtype == np.uint32
     assert crc.crc_rows(rows[:0]).tolist() == []
+
+
+def test_crc_of_rows_that_are_copied() -> None:
+    rows = np.arange(3 * 5, dtype=np.uint8).reshape(3, 5)
+    target = np.zeros((3, 9), np.uint8)
+    assert crc.copy_rows(rows, target[:, 2:7]).tolist() == [zlib.crc32(row.tobytes()) for row in rows]
+    assert target[:, 2:7].tolist() == rows.tolist()
+    assert not target[:, :2].any()
+    assert not target[:, 7:].any()

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from inaproto.units import Frames
+from inaproto.wire import packet
+from inaproto.wire.crc import copy_rows
 from inaproto.wire.icrc import seal
 from inaproto.wire.packet import PacketBuilder, decode_packet
 from inaproto.wire.roce import Opcode, RocePacket
+from inaproto.wire.run_builder import RunBuilder
 from inaproto.wire.vector import FlowTemplate, PlainRun, RoceRun, decode_runs
 from tests.unit.test_wire_vector import block, ethernet_padded, flights, mixtures
 from tests.unit.wire_strategies import has_imm, has_reth
@@ -100,3 +105,65 @@ def test_what_a_builder_remembers_is_bounded_and_stays_right() -> None:
                 payload=np.zeros((1, nbytes), np.uint8),
             )[0],
         )
+
+
+FLOW = FlowTemplate(
+    src_mac=bytes.fromhex("020000000001"),
+    dst_mac=bytes.fromhex("020000000002"),
+    src_ip=bytes([10, 0, 0, 1]),
+    dst_ip=bytes([10, 0, 0, 2]),
+    udp_source_port=0xC123,
+    dest_qp=0x77,
+)
+
+
+@pytest.mark.parametrize("payload_bytes", [256, 253])
+@pytest.mark.parametrize(("psn", "ip_id"), [(9, 8), (0xFFFE, 8), (9, 0xFFFE), (0xAB_0000, 0)])
+@pytest.mark.parametrize("asking", [[], [0, 4]])
+def test_a_run_is_what_the_flow_builds(payload_bytes: int, psn: int, ip_id: int, asking: list[int]) -> None:
+    """With numbers that wrap and payloads that are padded among them."""
+    builder = PacketBuilder(FLOW)
+    payload = np.random.default_rng(psn).integers(0, 256, (5, payload_bytes), dtype=np.uint8)
+    asks = np.isin(np.arange(5), asking)
+    for opcode in (7, 1, 7):
+        made = builder.build_run(opcode, psn=psn, asking=asking, ip_id=ip_id, payload=payload)
+        psns = psn + np.arange(5)
+        expected = FLOW.build(opcode=opcode, psns=psns, ack_request=asks, ip_id=ip_id, payload=payload)
+        assert made.tobytes() == expected.tobytes()
+
+
+def test_payloads_of_a_run_are_copied_as_the_builder_was_told() -> None:
+    copied: list[tuple[int, ...]] = []
+
+    def copy(source: Frames, target: Frames) -> NDArray[np.uint32]:
+        copied.append(source.shape)
+        return copy_rows(source, target)
+
+    builder = PacketBuilder(FLOW, copy)
+    payload = np.ones((3, 64), np.uint8)
+    twin = PacketBuilder(FLOW).build_run(7, psn=0, asking=[], ip_id=0, payload=payload)
+    assert builder.build_run(7, psn=0, asking=[], ip_id=0, payload=payload).tobytes() == twin.tobytes()
+    assert copied == [(3, 64)]
+
+
+def test_layouts_of_runs_are_kept_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, int]] = []
+
+    class Counting(RunBuilder):
+        def __init__(self, flow: FlowTemplate, opcode: int, payload_bytes: int) -> None:
+            made.append((opcode, payload_bytes))
+            super().__init__(flow, opcode, payload_bytes)
+
+    monkeypatch.setattr(packet, "RunBuilder", Counting)
+    builder = PacketBuilder(FLOW)
+
+    def build(payload_bytes: int) -> None:
+        builder.build_run(7, psn=0, asking=[], ip_id=0, payload=np.zeros((1, payload_bytes), np.uint8))
+
+    lengths = [4 * n for n in range(1, packet._LAYOUTS_MAX + 1)]
+    for length in (*lengths, lengths[0]):
+        build(length)
+    assert made == [(7, length) for length in lengths]
+    build(4000)
+    build(lengths[0])
+    assert made[-2:] == [(7, 4000), (7, lengths[0])]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import numpy as np
 import pytest
 
@@ -174,3 +177,35 @@ def test_checksums_are_words_of_32_bits() -> None:
         assert run.intact()
         assert run.header_crc.dtype == run.icrc.dtype == np.uint32
         assert run.header_crc.shape == (len(frames),)
+
+
+def test_connections_that_alternate_are_runs_one_after_the_other() -> None:
+    """In the order of their first packets, and each in its own; a byte that routers may change parts none."""
+    flows = [
+        FLOW,
+        replace(FLOW, dest_qp=0xABCDEE),
+        replace(FLOW, src_ip=b"\xc1" + FLOW.src_ip[1:]),
+        replace(FLOW, dst_ip=FLOW.dst_ip[:3] + b"\3"),
+    ]
+    rng = Random("alternating")
+    turns = [rng.randrange(4) for _ in range(400)]
+    rows = []
+    for psn, turn in enumerate(turns):
+        payload = np.full((1, 64), turn, np.uint8)
+        asks = np.array([False])
+        (row,) = flows[turn].build(
+            opcode=7, psns=np.array([psn]), ack_request=asks, ip_id=psn, payload=payload
+        )
+        row[46] = rng.randrange(2)
+        rows.append(row.tobytes())
+    found = list(decode_runs(block(rows), by_connection=True))
+    assert all(isinstance(run, RoceRun) for run in found)
+    runs = [run for run in found if isinstance(run, RoceRun)]
+    order = list(dict.fromkeys(turns))
+    assert [(run.dest_qp, run.src_ip, run.dst_ip) for run in runs] == [
+        (flows[turn].dest_qp, flows[turn].src_ip, flows[turn].dst_ip) for turn in order
+    ]
+    for run, turn in zip(runs, order, strict=True):
+        assert run.psn.tolist() == [psn for psn, other in enumerate(turns) if other == turn]
+        assert (run.payload() == turn).all()
+        assert run.verify().all()
