@@ -72,20 +72,20 @@ def test_all_tensors_get_the_reduction_in_rank_order_whoever_adds_first(
 
 @pytest.mark.usefixtures("small_blocks")
 def test_slices_that_are_added_block_by_block_at_the_same_time_do_not_meet() -> None:
-    tensors = HostTensors(Dtype.F16, 3, 100)
+    tensors = HostTensors(Dtype.F16, 3, 250)
     before = [bytes(tensor) for tensor in tensors.of]
     expected = exact(Dtype.F16, Op.SUM, before)
-    total = sliced(Dtype.F16, Op.SUM, 3, 100, slice_bytes=192)
+    total = sliced(Dtype.F16, Op.SUM, 3, 250, slice_bytes=192)
     parts = slices(total, tensors)
     assert [(part.offset, part.nbytes, part.ranks) for part in parts] == [
-        (at, min(32, 200 - at), 3) for at in range(0, 200, 32)
+        (at, min(64, 500 - at), 3) for at in range(0, 500, 64)
     ]
     for part in parts[::2]:
         add(part)
     for tensor, old in zip(tensors.of, before, strict=True):
-        for at in range(0, 200, 64):
-            assert bytes(tensor[at : at + 32]) == expected[at : at + 32]
-            assert bytes(tensor[at + 32 : at + 64]) == old[at + 32 : at + 64]
+        for at in range(0, 500, 128):
+            assert bytes(tensor[at : at + 64]) == expected[at : at + 64]
+            assert bytes(tensor[at + 64 : at + 128]) == old[at + 64 : at + 128]
     odd = parts[1::2]
     while odd:
         odd = [part for part in odd if part.block() or part.of.added(part)]  # type: ignore[func-returns-value]
@@ -111,7 +111,7 @@ class Nowhere:
 
 @pytest.mark.parametrize(
     ("mib", "slices_of_mib"),
-    [(1, [1]), (2, [1, 1]), (4, [1] * 4), (8, [1] * 8), (16, [2] * 8), (100, [8] * 12 + [4])],
+    [(1, [1]), (2, [1, 1]), (4, [2, 2]), (16, [8, 8]), (100, [8] * 12 + [4])],
 )
 def test_an_all_reduce_is_cut_so_that_several_can_add_it_and_no_slice_is_tiny(
     mib: int, slices_of_mib: list[int]
@@ -126,6 +126,18 @@ def test_an_empty_tensor_is_done_before_its_first_slice() -> None:
     total = sliced(Dtype.F32, Op.SUM, 2, 0, slice_bytes=256)
     assert total.is_done
     assert total.take(HostTensors(Dtype.F32, 2, 0)) is None
+
+
+@pytest.mark.parametrize("dtype", list(Dtype))
+@pytest.mark.parametrize("op", list(Op))
+def test_parts_are_reduced_in_order_also_into_the_first_of_them(dtype: Dtype, op: Op) -> None:
+    parts = [memoryview(tensor) for tensor in HostTensors(dtype, 4, 50).of]
+    expected = exact(dtype, op, [bytes(part) for part in parts])
+    out = bytearray(50 * dtype.itemsize)
+    reduce_parts(dtype, op, parts, memoryview(out))
+    assert bytes(out) == expected
+    reduce_parts(dtype, op, parts, parts[0])
+    assert bytes(parts[0]) == expected
 
 
 def test_a_part_alone_is_taken_as_it_is() -> None:

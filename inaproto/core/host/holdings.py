@@ -240,9 +240,8 @@ class Holdings:
         return self.sums[0].take(self.tensors)
 
     def added(self, part: Slice) -> None:
-        """Somebody has added it; of a sum that is no more it counts nothing."""
-        if self.sums and part.of is self.sums[0]:
-            part.of.added(part)
+        """Somebody has added it, if to a sum that is no more."""
+        part.of.added(part)
 
     def take_sum(self) -> Operation | None:
         """The first of the sums, if all ranks have it; it is no longer here."""

@@ -21,12 +21,13 @@ from inaproto.wire.ina_header import Dtype, Op
 
 SLICE_BYTES: Final = 16 << 20
 """Most bytes of all ranks together in one slice: some milliseconds."""
-SLICES: Final = 8
-"""An all-reduce is cut into so many, so that those who add have work until its end; but none has less than
-this part of ``SLICE_BYTES``."""
+SLICES: Final = 2
+"""An all-reduce is cut into at least so many, so that two can add it; more cost more than they bring."""
+_LEAST_PART: Final = 8
+"""But no slice has less than this part of ``SLICE_BYTES``."""
 BLOCK_BYTES: Final = 2 << 20
-"""Bytes of each rank that are added at once: so many that threads seldom need Python's lock. They would wait
-for it longer than shorter blocks, which stay in the processor's cache, save."""
+"""Bytes of each rank that are added at once: so many that threads seldom need Python's lock. To wait for it
+takes longer than shorter blocks, which stay in the processor's cache, save."""
 _ELEMENT_BYTES_MAX: Final = 8
 
 
@@ -87,10 +88,10 @@ class SlicedReduction:
         self.offset = 0
         """Up to here it was handed out."""
         self._added = 0
-        least = slice_bytes // SLICES
+        least = slice_bytes // _LEAST_PART
         total = min(max(operation.nbytes * ranks // SLICES, least), slice_bytes)
         self._slice_bytes = -(-(total // ranks) // _ELEMENT_BYTES_MAX) * _ELEMENT_BYTES_MAX
-        if least // ranks < _ELEMENT_BYTES_MAX:
+        if least < ranks * _ELEMENT_BYTES_MAX:
             raise LocalMisuse(f"slices of {slice_bytes} bytes hold too few elements of each of {ranks} ranks")
 
     @property

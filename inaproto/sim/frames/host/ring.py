@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SLICE_BYTES: Final = 2048
 """Most bytes of the tensors of all ranks in one slice of a sum: so few that there are several."""
 SLICE_NS: Final = 20 * US
-"""How long the first slice of a sum takes; two of three take longer, so that others overtake them."""
+"""How long the third slice of a sum takes; those before take longer, so that others overtake them."""
 ADDERS: Final = 2
 """Slices that are added at a time."""
 
@@ -330,7 +330,7 @@ class HostRing(HostDriver, RingFacts):
     def _add_soon(self) -> None:
         while len(self._adding) < ADDERS and (part := self.take_slice()) is not None:
             self._adding.append(part)
-            self.host.after(SLICE_NS * (1 + part.offset // part.nbytes % 3), partial(self._add, part))
+            self.host.after(SLICE_NS * (3 - part.offset // part.nbytes % 3), partial(self._add, part))
 
     def _add(self, part: Slice) -> None:
         if part in self._adding:  # else its job has failed
