@@ -91,6 +91,7 @@ def test_explorations_of_the_paper_have_two_windows_unacknowledged() -> None:
     assert sends(window.step(ResultArrived(0), NOW)) == [1]
     assert sends(window.step(ResultArrived(1), NOW)) == []  # slot 0 still belongs to message 0
     assert sends(window.step(SendCompleted(0), NOW)) == [2]
+    assert {WindowConfig(2, unacknowledged_messages=n).unacknowledged_messages for n in (2, 4)} == {2, 4}
     for wrong in (1, 5):
         with pytest.raises(LocalMisuse, match=f"^{wrong} messages without an acknowledgement, window 2$"):
             WindowConfig(2, unacknowledged_messages=wrong)

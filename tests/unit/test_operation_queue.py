@@ -267,6 +267,22 @@ def test_an_operation_on_the_memory_of_another_is_sent_when_that_has_ended() -> 
     assert indices(arrived(engine, posts[0])) == [1]
 
 
+def test_operations_on_memory_of_their_own_wait_for_no_other() -> None:
+    engine = RingEngine(ring_config(0, 2, window_messages=4))
+    for index in range(3):
+        mine = (Memory(0, 1, 8 * index, 8 * index + 8),)
+        assert indices(engine.step(Submit(replace(operation(index, 8), memory=mine)), NOW)) == [index]
+
+
+def test_an_operation_of_which_a_part_is_sent_is_on_its_way() -> None:
+    engine = RingEngine(ring_config(0, 2, window_messages=1))
+    posts = engine.step(Submit(operation(0, 3 * FULL)), NOW)
+    assert engine.operations.in_flight == 1
+    arrived(engine, posts[0])
+    assert not engine.operations.lacks_several(3)
+    assert engine.operations.lacks_several(4)
+
+
 @pytest.mark.parametrize(
     ("other", "shares"),
     [

@@ -284,3 +284,10 @@ def test_operations_that_cannot_be_submitted(wrong: Any, message: str) -> None:
         engine.step(Submit(wrong), NOW)
     assert str(caught.value) == message
     assert engine.view().operations_submitted == 2
+
+
+def test_an_exploration_may_have_two_windows_unacknowledged() -> None:
+    engine = RingEngine(ring_config(0, 2, window_messages=1, unacknowledged_messages=2))
+    [first] = posts(engine.step(Submit(operation(0, 3 * FULL)), NOW))
+    [second] = posts(engine.step(result(engine, 0, first), NOW))
+    assert second.msg_id == 1
