@@ -24,7 +24,7 @@ class Rows(NamedTuple):
 
 
 def rows_by(kernels: Compiled | None) -> Rows:
-    """By ``kernels``, or by the twin."""
+    """Both functions, in ``kernels`` or as their twins."""
     if kernels is None:
         return Rows(crc_rows, copy_rows)
     call = kernels.rows

@@ -85,7 +85,7 @@ _ACK_REQUEST: Final = 50
 """Byte of a frame that is 0, or 0x80 where the packet asks for an ACK."""
 _MIDDLE: Final = Opcode.RC_WRITE_MIDDLE
 Payloads = NDArray[np.uint8]
-"""Of a run: uint8 (n, payload_bytes)."""
+"""Payloads of a run: uint8 (n, payload_bytes)."""
 _U32_MAX: Final = (1 << 32) - 1
 _U64_MAX: Final = (1 << 64) - 1
 # A member of an enumeration takes longer to look up than a constant.
