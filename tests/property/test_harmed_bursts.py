@@ -1,0 +1,61 @@
+"""Bursts of a ring in which packets are cut off, damaged, lengthened, twice there, missing or out of order.
+
+Whatever comes, the accelerator goes on, and does the same with compiled kernels and without. Longer:
+``INAPROTO_SEEDS=0:2000 pytest tests/property/test_harmed_bursts.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from inaproto.errors import DecodeError
+from inaproto.wire import icrc
+from tests.seeds import seeds
+from tests.unit.test_bursts import PACKETS, Both
+
+MESSAGES = 6
+
+
+def harmed(rng: Random, frames: list[bytes]) -> Iterator[bytes]:
+    for frame in frames:
+        fate = rng.random()
+        if fate < 0.1:
+            yield frame[: rng.randrange(len(frame) + 1)]
+        elif fate < 0.2:
+            damaged = bytearray(frame)
+            for _ in range(rng.randrange(1, 4)):
+                damaged[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
+            if rng.random() < 0.6:
+                with contextlib.suppress(DecodeError):  # its headers do not say where it would be
+                    icrc.seal(damaged)
+            yield bytes(damaged)
+        elif fate < 0.25:
+            yield frame + bytes(rng.randrange(40))
+        elif fate < 0.3:
+            yield from (frame, frame)
+        elif fate < 0.97:
+            yield frame
+
+
+@pytest.mark.parametrize("seed", seeds(24))
+def test_whatever_comes_both_ways_do_the_same(
+    seed: int, use_kernels: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = Random(seed)
+    both = Both(use_kernels, monkeypatch)
+    for serial in range(1, MESSAGES):
+        for rank in range(2):
+            last_bytes = rng.choice([4, 24, 60, 64])
+            packets = rng.choice([2, 5, PACKETS])
+            whole = both.ring.message(rank, serial, packets=packets, last_bytes=last_bytes)
+            frames = list(harmed(rng, whole))
+            if rng.random() < 0.2:
+                rng.shuffle(frames)
+            if frames:
+                both.arrive(rank, frames)
+            if rng.random() < 0.3:
+                both.arrive(rank, whole)
