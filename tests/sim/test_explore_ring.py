@@ -6,6 +6,7 @@ protocol's text on NetReduce section 3.2; ``tests/paper`` has the same on an abs
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -168,7 +169,11 @@ def test_a_window_one_too_wide_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     assert broken(length=1, losses=0).kind is Kind.BROKEN
 
 
-def test_a_sum_without_the_last_rank_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sum_without_the_last_rank_is_found(
+    monkeypatch: pytest.MonkeyPatch, use_kernels: Callable[[str], None]
+) -> None:
+    use_kernels("numpy")
+
     def all_but_one(dtype: Any, op: Any, inputs: Any, out: Any) -> None:
         reduce_into(dtype, op, inputs[:-1], out)
 

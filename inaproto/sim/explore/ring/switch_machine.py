@@ -10,6 +10,8 @@ it afterwards, in a canonical form that is the state's fingerprint too. What it 
 - slots that nothing was stored in: their bytes are what the memory held before. The input of a
   finished slot, which nothing reads any more. What lies behind the end of a short last packet;
 - which rank opened a region: only the words of a fault tell;
+- the compiled kernels' words of a region: where its arrays are, which stay, and what is set from the region's
+  own state before each use; a payload buffer that was exchanged is told to them;
 - ``finished_last``, which ``finish`` sets before anybody reads it;
 - which table entry was hit last: a hint, as long as the entries' PSN ranges are disjoint. Where they are not,
   it stays in the fingerprint.
@@ -88,6 +90,7 @@ _REGION_REST: Final = {
     "_done_bytes": "memory of done",
     "_header_bytes": "views of header",
     "_share_words": "views of share",
+    "kernels": "where the arrays are, and what is set before each use",
 }
 _FLOW_VALUES: Final = (
     "gap_signalled",
@@ -339,6 +342,8 @@ def _write_region(region: Region, saved: Snapshot) -> None:
         if region.payload is None:
             region.payload = region.pool.take()
         region.payload.array[:] = np.frombuffer(payload, np.uint8).reshape(region.payload.array.shape)
+        if region.kernels is not None:
+            region.kernels.opened(region.payload)
     for name, data in zip(_REGION_ARRAYS, arrays, strict=True):
         array = getattr(region, name)
         array[:] = np.frombuffer(data, array.dtype).reshape(array.shape)
