@@ -282,6 +282,7 @@ class MemoryCluster:
                         network=node,
                         random_bits=secrets,
                         turns_of=self.turns(number),
+                        add_in_threads=False,
                         task_status=task_status,
                     )
             finally:

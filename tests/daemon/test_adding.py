@@ -56,10 +56,10 @@ class Job:
 class Running:
     """Adders that run for ``jobs``."""
 
-    def __init__(self, *jobs: Job) -> None:
+    def __init__(self, *jobs: Job, threads: bool = True) -> None:
         self.jobs = list(jobs)
         self.idle = 0
-        self.adders = Adders(lambda: self.jobs, self._is_idle)
+        self.adders = Adders(lambda: self.jobs, self._is_idle, threads=threads)
 
     def _is_idle(self) -> None:
         self.idle += 1
@@ -99,6 +99,15 @@ async def test_few_bytes_are_added_by_the_loop_itself() -> None:
         async with Running(job):
             await job.has_all.wait()
     assert part.threads == {threading.get_ident()}
+
+
+async def test_without_threads_the_loop_adds_all_however_long() -> None:
+    parts = [Part(nbytes=AT_ONCE_BYTES * 64) for _ in range(3)]
+    job = Job(*parts)
+    with trio.fail_after(20):
+        async with Running(job, threads=False):
+            await job.has_all.wait()
+    assert all(part.left == 0 and part.threads == {threading.get_ident()} for part in parts)
 
 
 async def test_a_fault_is_told_and_others_go_on() -> None:

@@ -90,13 +90,24 @@ class AddingJob(Protocol):
 
 
 class Adders:
-    """Add for the jobs ``jobs``, in turn; ``idle`` is called when there is nothing left."""
+    """Add for the jobs ``jobs``, in turn; ``idle`` is called when there is nothing left.
 
-    def __init__(self, jobs: Callable[[], Sequence[AddingJob]], idle: Callable[[], None]) -> None:
+    Without ``threads`` the event loop adds: virtual time goes on while a thread works, and by how much is
+    then for the machine to say.
+    """
+
+    def __init__(
+        self,
+        jobs: Callable[[], Sequence[AddingJob]],
+        idle: Callable[[], None],
+        *,
+        threads: bool = True,
+    ) -> None:
         self._jobs = jobs
         self._idle = idle
         self._free = trio.lowlevel.ParkingLot()
-        self._count = min(len(os.sched_getaffinity(0)), ADDERS_MAX)
+        self._threads = threads
+        self._count = min(len(os.sched_getaffinity(0)), ADDERS_MAX) if threads else 1
         self._limiter = trio.CapacityLimiter(self._count)
         self._turn = 0
 
@@ -119,7 +130,7 @@ class Adders:
                 await self._free.park()
                 continue
             self._free.unpark()  # there may be more than one slice
-            if adding.part.nbytes * adding.part.ranks <= AT_ONCE_BYTES:
+            if not self._threads or adding.part.nbytes * adding.part.ranks <= AT_ONCE_BYTES:
                 adding.run()
                 job.end_slice(adding)
                 await trio.lowlevel.checkpoint()

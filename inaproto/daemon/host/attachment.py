@@ -84,6 +84,7 @@ class Fabric:
         turns_of: TurnsOf = no_turns,
         totals: HostTotals | None = None,
         heard_of_peer: Callable[[PeerMessage], None] = lambda word: None,
+        add_in_threads: bool = True,
     ) -> None:
         self.settings = settings
         self._totals = totals
@@ -103,7 +104,7 @@ class Fabric:
         self._alarm = Alarm(self._deadline, self._wake)
         patience_ms = min(settings.stall_ms, settings.operation_timeout_ms or settings.stall_ms)
         self._patience_ns = patience_ms * MS
-        self._adders = Adders(self.rings, self._look)
+        self._adders = Adders(self.rings, self._look, threads=add_in_threads)
         attributes = QpAttributes(
             mtu=settings.mtu,
             timeout=settings.transport_timeout,

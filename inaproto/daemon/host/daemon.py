@@ -64,6 +64,7 @@ async def run_host(
     random_bits: RandomBits = secrets.randbits,
     turns_of: TurnsOf = no_turns,
     queue_pairs: QueuePairs | None = None,
+    add_in_threads: bool = True,
     task_status: trio.TaskStatus[HostDaemon] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled. ``open_nic`` makes the NIC whose port is at the path that the switch names.
@@ -71,14 +72,24 @@ async def run_host(
     Started (``task_status``) when training processes can connect. Raises ``ConfigError`` when the socket
     cannot be made, or when switch and host are configured so that they can never work together.
     ``turns_of`` says of a job on the path ``shared`` when it has the switches, where the settings name no
-    controller that does. ``queue_pairs``: by which words and arrays of models go. ``network`` and
-    ``random_bits`` are for worlds other than the field (``tests/clusters/memory.py``).
+    controller that does. ``queue_pairs``: by which words and arrays of models go. ``network``,
+    ``random_bits`` and ``add_in_threads`` are for worlds other than the field (``tests/clusters/memory.py``).
     """
     holder = Holder(Role.HOST, settings.name, settings.tls, settings.dir)
     door = door_of(settings.control, settings.control_path, network, holder)
     controllers = doors_of(settings.controller, network, holder)
     listening = await network.listen(settings.listen_path, "listen: host daemon socket")
-    daemon = HostDaemon(settings, open_nic, listening, door, controllers, random_bits, turns_of, queue_pairs)
+    daemon = HostDaemon(
+        settings,
+        open_nic,
+        listening,
+        door,
+        controllers,
+        random_bits,
+        turns_of,
+        queue_pairs,
+        add_in_threads=add_in_threads,
+    )
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.serve_fabrics)
@@ -113,6 +124,8 @@ class HostDaemon:
         random_bits: RandomBits,
         turns_of: TurnsOf,
         queue_pairs: QueuePairs | None = None,
+        *,
+        add_in_threads: bool = True,
     ) -> None:
         self._settings = settings
         self._open_nic = open_nic
@@ -124,6 +137,7 @@ class HostDaemon:
         self._turn_seats = TurnSeats(
             settings.name, clock=current_instant, random_bits=random_bits, tell_peer=self._tell_peer
         )
+        self._add_in_threads = add_in_threads
         self._turns_of = self._turn_seats if settings.controller else turns_of
         self._sessions: dict[ClientSession, None] = {}
         self._fabric: Fabric | None = None
@@ -252,6 +266,7 @@ class HostDaemon:
                     random_bits=self._random_bits,
                     instance=self._instance,
                     turns_of=self._turns_of,
+                    add_in_threads=self._add_in_threads,
                     totals=self._totals,
                     heard_of_peer=self._turn_seats.heard_of_peer,
                 )

@@ -47,6 +47,7 @@ async def open_fabric(
     turns_of: TurnsOf = no_turns,
     totals: HostTotals | None = None,
     heard_of_peer: Callable[[PeerMessage], None] = lambda word: None,
+    add_in_threads: bool = True,
 ) -> Fabric:
     """Connect to the switch through ``door``; ``instance`` names the daemon that does.
 
@@ -71,6 +72,7 @@ async def open_fabric(
         turns_of=turns_of,
         totals=totals,
         heard_of_peer=heard_of_peer,
+        add_in_threads=add_in_threads,
     )
 
 
