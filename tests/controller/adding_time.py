@@ -21,6 +21,10 @@ from itertools import pairwise
 from math import lcm
 from typing import Final
 
+import pytest
+
+from inaproto.core.host.engines import in_network
+from inaproto.core.host.message_window import WindowConfig
 from inaproto.core.switch.aggregator import DATA_OPCODES
 from inaproto.errors import InvariantBroken, LocalMisuse, Unsupported
 from inaproto.sim.frames.checkers import all_checkers
@@ -139,6 +143,11 @@ def carry_in_time(network: ProgrammableNetwork, task: Task, tree: PlacedTree) ->
     return _timed(unfolded, paces, int(scale / task.rate_cap), scale, ROUNDS[-1])
 
 
+def _window_of_the_paper(window: int, id_bits: int, _: int) -> WindowConfig:
+    """The model bounds messages in flight alone: it has no acknowledgements, so none are waited for."""
+    return WindowConfig(window, id_bits, unacknowledged_messages=2 * window)
+
+
 def _timed(unfolded: Unfolded, paces: Mapping[str, int], pace: int, scale: int, rounds: int) -> SteadyRate:
     """``paces``, ``pace``: nanoseconds for each byte, of adders and of hosts."""
     message_bytes = MESSAGE_PACKETS * MTU - INA_HEADER_BYTES
@@ -158,7 +167,9 @@ def _timed(unfolded: Unfolded, paces: Mapping[str, int], pace: int, scale: int, 
     slow_down(world, paces, pace)
     watch = Watch(world)
     world.downlinks[0].tap = watch.see
-    result = world.run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(in_network, "WindowConfig", _window_of_the_paper)
+        result = world.run()
     if result.violation is not None:
         raise InvariantBroken(f"a planned tree broke a rule of the world: {result.violation}")
     return steady_gaps(watch.began[:-WINDOW], message_bytes, scale)  # nothing follows the last ones
