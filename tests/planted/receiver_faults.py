@@ -73,7 +73,12 @@ RECEIVER_FAULTS: Final = (
         "takes packets in without a look at their checksum",
         (
             Change(SoftNicEngine._packet, "if not packet.intact():", "if False:"),
-            Change(SoftNicEngine._run, "right = run.verify()", "right = run.psn >= 0"),
+            Change(SoftNicEngine._run, "right = run.verify(self._rows.crc)", "right = run.psn >= 0"),
+            Change(
+                SoftNicEngine._more_of_a_message,
+                "(self._rows.crc(tail) ^ share).tobytes() != frames[:, -ICRC_BYTES:].tobytes()",
+                "False",
+            ),
         ),
     ),
     PlantedFault(

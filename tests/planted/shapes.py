@@ -138,6 +138,11 @@ def damaged_addresses(config: WorldConfig) -> WorldConfig:
     )
 
 
+def damaged_addresses_for_long(config: WorldConfig) -> WorldConfig:
+    """The same, for two seconds, which are many retransmission timers."""
+    return replace(damaged_addresses(config), weather_until_ns=2 * S)
+
+
 def alone(config: WorldConfig) -> WorldConfig:
     """Every job has all its ranks on one host."""
     config = calm(config)
