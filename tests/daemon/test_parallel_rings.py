@@ -72,8 +72,10 @@ async def test_a_daemon_that_is_killed_is_named_to_every_rank_in_time(
     for rank, error in found.items():
         assert f"ring {ring} of 2 (host daemon at /memory/h{killed}.sock)" in str(error), rank
         assert "the host daemon is gone" in str(error)
-        assert isinstance(error, DaemonUnreachable if rank > 2 else RankLost)
+        # Of the ranks beside it one says so; another may hear that by its other ring, before it looks.
+        assert isinstance(error, (DaemonUnreachable, RankLost) if rank > 2 else RankLost)
         assert error.operations_done == comms[rank].operations_done
+    assert any(isinstance(found[rank], DaemonUnreachable) for rank in (3, 4, 5))
     for comm in comms:  # and stays so
         with pytest.raises(JobError, match=f"ring {ring} of 2"):
             comm.all_reduce(np.ones(9, np.float32))
