@@ -30,7 +30,7 @@ class LazyGroup(click.Group):
 
 
 def _accelerator() -> click.Command:
-    from inaproto_hil.bench.accelerator import accelerator
+    from inaproto_hil.bench.accelerator_command import accelerator
 
     return accelerator
 

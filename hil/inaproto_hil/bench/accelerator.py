@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -27,13 +26,10 @@ from typing import Any
 import click
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import track
 
 from inaproto.core import kernels
 from inaproto.core.switch.accelerator import Accelerator, EmitFrames, FramesArrived, InstallRing, PortUp
 from inaproto.core.switch.ring_spec import RingSpec
-from inaproto.option_types import write_report
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.crc import CRC_IMPLEMENTATION
 from inaproto.wire.ina_header import INA_HEADER_BYTES
@@ -56,6 +52,11 @@ class Config:
     rounds: int
     warmup: int
     seed: int
+
+    @property
+    def elements(self) -> int:
+        """Of a message."""
+        return (self.packets * self.payload - INA_HEADER_BYTES) // 4
 
 
 class _ReceiveBuffer:
@@ -88,7 +89,7 @@ def _specs(config: Config) -> list[RingSpec]:
     ]
 
 
-def _interleaved(messages: list[list[Frames]]) -> list[Frames]:
+def interleaved(messages: list[list[Frames]]) -> list[Frames]:
     """Messages of several rings, packet by packet: of each a packet, then of each the next."""
     if len(messages) == 1:
         return messages[0]
@@ -101,6 +102,17 @@ def _interleaved(messages: list[list[Frames]]) -> list[Frames]:
     return blocks
 
 
+def senders_of(config: Config) -> list[list[Sender]]:
+    """Those of each host, one for each ring."""
+    specs = _specs(config)
+    return [[Sender(spec, rank, 0x1000 * rank) for spec in specs] for rank in range(config.workers)]
+
+
+def sums_of(data: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    """The rings' sums of ``data``: by host, ring and element."""
+    return [functools.reduce(np.add, data[:, ring]) for ring in range(data.shape[1])]
+
+
 def _hello(rank: int) -> Frames:
     """A broadcast from which a bridge learns where the host of ``rank`` is."""
     hello = np.zeros((1, 60), np.uint8)
@@ -109,7 +121,7 @@ def _hello(rank: int) -> Frames:
     return hello
 
 
-class _Core:
+class Core:
     """The real accelerator, with its ports up and its bridge taught where the hosts are."""
 
     def __init__(self, config: Config) -> None:
@@ -138,6 +150,11 @@ class _Core:
                 out.setdefault(action.port, []).append(action.frames.copy())
         return seconds, out
 
+    def sum(self, messages: list[list[Frames]]) -> None:
+        """One set, whose results nobody looks at."""
+        for rank, blocks in enumerate(messages):
+            self.accelerator.step(FramesArrived(PortId(rank), self._buffer.fill(blocks)), _NOW)
+
 
 class _Naive:
     """The per-packet accelerator, set up alike; it takes and gives frames as ``bytes``."""
@@ -163,7 +180,7 @@ class _Naive:
         return seconds, out
 
 
-def _wrong(out: dict[int, list[Frames]], sums: list[NDArray[np.float32]], config: Config) -> int:
+def wrong_in(out: dict[int, list[Frames]], sums: list[NDArray[np.float32]], config: Config) -> int:
     """Elements that differ from the rings' ``sums`` over all ports; a bad ICRC spoils its whole flow."""
     parts: dict[int, list[NDArray[np.uint8]]] = {}
     for port in range(config.workers):
@@ -185,13 +202,11 @@ def _wrong(out: dict[int, list[Frames]], sums: list[NDArray[np.float32]], config
 
 def measure(config: Config, progress: Callable[[range], Any] = iter) -> dict[str, Any]:
     """The whole measurement as the JSON document of the command."""
-    core = _Core(config)
+    core = Core(config)
     naive = _Naive(config)
-    senders = [
-        [Sender(spec, rank, 0x1000 * rank) for spec in _specs(config)] for rank in range(config.workers)
-    ]
+    senders = senders_of(config)
     rng = np.random.default_rng(config.seed)
-    elements = (config.packets * config.payload - INA_HEADER_BYTES) // 4
+    elements = config.elements
     vector_s: list[float] = []
     naive_s: list[float] = []
     wrong = 0
@@ -199,9 +214,9 @@ def measure(config: Config, progress: Callable[[range], Any] = iter) -> dict[str
         batch = []
         for serial in range(turn * config.sets, (turn + 1) * config.sets):
             data = rng.standard_normal((config.workers, config.rings, elements), np.float32)
-            sums = [functools.reduce(np.add, data[:, ring]) for ring in range(config.rings)]
+            sums = sums_of(data)
             messages = [
-                _interleaved(
+                interleaved(
                     [
                         sender.message(serial, block.view(np.uint8))
                         for sender, block in zip(of_host, blocks, strict=True)
@@ -214,7 +229,7 @@ def measure(config: Config, progress: Callable[[range], Any] = iter) -> dict[str
         loops = [naive.run(messages) for messages, _ in batch]
         for results in (vectors, loops):
             for (_, out), (_, sums) in zip(results, batch, strict=True):
-                wrong += _wrong(out, sums, config)
+                wrong += wrong_in(out, sums, config)
         if turn >= config.warmup:
             vector_s.append(sum(seconds for seconds, _ in vectors))
             naive_s.append(sum(seconds for seconds, _ in loops))
@@ -246,71 +261,3 @@ def measure(config: Config, progress: Callable[[range], Any] = iter) -> dict[str
         "samples_us": [seconds * 1e6 for seconds in vector_s],
         "naive_samples_us": [seconds * 1e6 for seconds in naive_s],
     }
-
-
-@click.command()
-@click.option(
-    "--workers", default=4, show_default=True, type=click.IntRange(2, 64), help="Ranks in the ring."
-)
-@click.option(
-    "--rings",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1, 16),
-    help="Rings whose packets alternate one by one on every port.",
-)
-@click.option(
-    "--payload", default=1024, show_default=True, type=click.IntRange(64, 4096), help="Path MTU in bytes."
-)
-@click.option(
-    "--packets", default=170, show_default=True, type=click.IntRange(2, 4096), help="Packets a message."
-)
-@click.option(
-    "--window", default=2, show_default=True, type=click.IntRange(1, 64), help="Messages in flight."
-)
-@click.option("--sets", default=10, show_default=True, type=click.IntRange(1, 1000), help="Sets a round.")
-@click.option("--rounds", default=15, show_default=True, type=click.IntRange(3, 1000), help="Timed rounds.")
-@click.option("--warmup", default=2, show_default=True, type=click.IntRange(0, 100), help="Rounds not timed.")
-@click.option("--seed", default=1, show_default=True, help="Of the tensor data.")
-@click.option(
-    "--json", "json_at", type=click.Path(dir_okay=False, allow_dash=True), help="Report file; - is stdout."
-)
-def accelerator(
-    workers: int,
-    rings: int,
-    payload: int,
-    packets: int,
-    window: int,
-    sets: int,
-    rounds: int,
-    warmup: int,
-    seed: int,
-    json_at: str | None,
-) -> None:
-    """Time the accelerator core alone against a per-packet loop.
-
-    Example: inaproto bench accelerator --workers 4 --rings 2 --payload 1024 --json -
-
-    Prints the payload rate of one core in each direction (ICRC verified and remade) and its ratio to
-    the naive loop, medians over interleaved rounds with their spread. With several rings the packets of
-    all of them alternate on each port: that should cost about as much a packet as one ring does. Exits 1
-    if any sum was wrong.
-    """
-    console = Console(stderr=True)
-    if payload % 8 or window & (window - 1):
-        raise click.BadParameter("--payload must be a multiple of 8 and --window a power of two")
-    config = Config(workers, rings, payload, packets, window, sets, rounds, warmup, seed)
-    report = measure(
-        config, lambda steps: track(steps, "accelerator", console=console, disable=not console.is_terminal)
-    )
-    low, high = report["gbps_per_core_spread"]
-    console.print(
-        f"kernels {report['config']['kernels']}: {report['gbps_per_core']:.2f} Gb/s each way per core "
-        f"({low:.2f} to {high:.2f}), "
-        f"naive {report['naive_gbps_per_core']:.2f}, ratio {report['ratio_to_naive']:.1f}, "
-        f"wrong {report['wrong']}",
-        highlight=False,
-    )
-    write_report(report, json_at)
-    if report["wrong"]:
-        sys.exit(1)
