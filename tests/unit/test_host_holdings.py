@@ -144,8 +144,9 @@ def test_links_are_made_in_their_shape_and_peers_hear_of_them() -> None:
     shown = [events.LinkAddresses(link.out, link.into) for link in (base, ina)]
     assert held.opened == events.LinksOpened(*shown)
     assert [base.out.psn, base.into.psn, ina.out.psn, ina.into.psn] == [501, 502, 503, 504]
-    assert held.nic.told[-1] == (ina.out.qpn, (address(9, 91), ATTRIBUTES))
-    assert (100, (address(7, 71), ATTRIBUTES)) in held.nic.told
+    one, two = (ATTRIBUTES.for_messages(messages, SLOT_BYTES) for messages in (1, 2))
+    assert held.nic.told[-1] == (ina.out.qpn, (address(9, 91), one))
+    assert (100, (address(7, 71), two)) in held.nic.told
 
 
 def test_a_link_of_a_tree_has_a_queue_pair_for_each_neighbour() -> None:
@@ -155,7 +156,7 @@ def test_a_link_of_a_tree_has_a_queue_pair_for_each_neighbour() -> None:
     assert (link.slots, link.slot_bytes, len(link.below), link.out.psn) == (3, SLOT_BYTES, 2, 501)
     assert held.opened == events.LinksOpened(events.LinkAddresses(link.out, link.into, link.below))
     assert link.connecting == list(link.qpns)
-    assert held.nic.told[-1] == (102, (address(21, 1), ATTRIBUTES))
+    assert held.nic.told[-1] == (102, (address(21, 1), ATTRIBUTES.for_messages(3, SLOT_BYTES)))
 
 
 def test_links_that_are_made_anew_take_the_place_of_those_before() -> None:

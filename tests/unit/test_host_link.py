@@ -166,7 +166,8 @@ def test_a_ring_posts_its_receives_and_then_connects_to_its_predecessor_first() 
     link = ring(nic)
     assert link.connecting == []
     link.connect(SUCCESSOR, PREDECESSOR, ATTRIBUTES)
-    connected = [(101, (address(8, 81), ATTRIBUTES)), (100, (address(7, 71), ATTRIBUTES))]
+    fitting = ATTRIBUTES.for_messages(SLOTS // 2, SLOT_BYTES)
+    connected = [(101, (address(8, 81), fitting)), (100, (address(7, 71), fitting))]
     assert nic.told == [*((101, receive) for receive in range(SLOTS + 2)), *connected]
     assert link.connecting == [101, 100]
     link.post_receive(77)
@@ -180,9 +181,10 @@ def test_a_tree_connects_to_each_neighbour_that_it_has_behind_the_receives(has_p
     assert link.connecting == []
     link.connect(PARENT if has_parent else None, BELOW, ATTRIBUTES)
     peers = {100: address(7, 71), 101: address(20, 0), 102: address(21, 1)}
+    fitting = ATTRIBUTES.for_messages(WINDOW, SLOT_BYTES)
     expected: list[object] = []
     for qpn in link.qpns[not has_parent :]:
-        expected += [*((qpn, receive) for receive in range(WINDOW + 2)), (qpn, (peers[qpn], ATTRIBUTES))]
+        expected += [*((qpn, receive) for receive in range(WINDOW + 2)), (qpn, (peers[qpn], fitting))]
     assert nic.told == expected
     assert link.connecting == list(link.qpns[not has_parent :])
     for edge, qpn in zip((UP, 0, 1), link.qpns, strict=True):

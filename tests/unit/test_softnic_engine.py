@@ -130,6 +130,23 @@ def test_one_ack_answers_a_batch() -> None:
     assert link.target == link.source
 
 
+def test_each_message_of_a_window_goes_out_whole_and_asks_once() -> None:
+    fitting = QpAttributes().for_messages(3, 100 * 1024)
+    assert (fitting.mtu, fitting.ack_every, fitting.outstanding_packets) == (1024, 100, 300)
+    link = Link(ack_every=fitting.ack_every, outstanding_packets=fitting.outstanding_packets)
+    for _ in range(3):
+        link.write(100 * 1000)
+    sent = packets(link.left.take_output())
+    assert len(sent) == 3 * 98
+    assert [i for i, packet in enumerate(sent) if packet.bth.ack_request] == [97, 195, 293]
+
+
+def test_a_long_message_asks_before_its_end() -> None:
+    fitting = QpAttributes(mtu=256).for_messages(1, 700 * 256)
+    assert (fitting.ack_every, fitting.outstanding_packets) == (256, 700)
+    assert QpAttributes().for_messages(8, 0).outstanding_packets == 8
+
+
 def test_ip_ids_grow_over_retransmissions() -> None:
     link = Link()
     link.write(3000)

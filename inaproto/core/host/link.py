@@ -108,6 +108,13 @@ class _HostLink:
             slot_bytes=self.slot_bytes,
         )
 
+    def _connect(
+        self, qp: int, peer: OutAddress | IntoAddress, attributes: QpAttributes, window: int
+    ) -> None:
+        """With room for ``window`` messages that are not acknowledged yet."""
+        fitting = attributes.for_messages(window, self.slot_bytes)
+        self.nic.connect_qp(self.qpns[qp], QpAddress(peer.mac, peer.ip, peer.qpn, peer.psn), fitting)
+
     def _takes_alike(self, peer: IntoAddress) -> bool:
         return (peer.slots, peer.slot_bytes) == (self.slots, self.slot_bytes)
 
@@ -199,8 +206,8 @@ class RingLink(_HostLink):
         self._successor = successor
         for receive in range(self.slots + RECEIVES_SPARE):
             self.post_receive(receive)
-        for qpn, peer in ((self.qpns[_INTO], predecessor), (self.qpns[_OUT], successor)):
-            self.nic.connect_qp(qpn, QpAddress(peer.mac, peer.ip, peer.qpn, peer.psn), attributes)
+        for qp, peer in ((_INTO, predecessor), (_OUT, successor)):
+            self._connect(qp, peer, attributes, self.slots // 2)  # of each two slots one is on the way
 
     @property
     def connecting(self) -> list[int]:
@@ -296,12 +303,12 @@ class TreeLink(_HostLink):
         if not all(self._takes_alike(peer) for peer in peers if peer is not None):
             raise LocalMisuse("the receive slots of a host beside this one differ in number or size")
         self._peers = peers
-        for edge, (qpn, peer) in enumerate(zip(self.qpns, peers, strict=True), UP):
+        for edge, peer in enumerate(peers, UP):
             if peer is None:
                 continue
             for receive in range(self.slots + RECEIVES_SPARE):
                 self.post_receive(receive, edge)
-            self.nic.connect_qp(qpn, QpAddress(peer.mac, peer.ip, peer.qpn, peer.psn), attributes)
+            self._connect(edge - UP, peer, attributes, self.slots)
 
     @property
     def connecting(self) -> list[int]:

@@ -106,8 +106,8 @@ class SoftNicConfig:
     """Writes of one queue pair that are not completed."""
     receive_queue_max: int = 1024
     completions_max: int = 65_536
-    outstanding_packets_max: int = 512
-    """Widest window of a queue pair in PSNs; losses narrow it."""
+    outstanding_packets_max: int = 16_384
+    """Widest window of a queue pair in PSNs, whatever its attributes; losses narrow it."""
     output_frames_max: int = 16_384
     first_qpn: int = 17
     first_key: int = 1

@@ -88,7 +88,7 @@ class QueuePair:
             requester = RequesterConfig(
                 initial_psn=self.address.psn,
                 mtu=attributes.mtu,
-                outstanding_packets_max=limits.outstanding_packets_max,
+                outstanding_packets_max=min(attributes.outstanding_packets, limits.outstanding_packets_max),
                 messages_max=limits.send_queue_max,
                 ack_every=attributes.ack_every,
                 timeout=attributes.timeout,

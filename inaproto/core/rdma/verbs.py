@@ -6,9 +6,12 @@ with its waits, is :class:`inaproto.ports.Nic`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+ACK_GROUP_PACKETS_MAX: Final = 256
+"""Packets of a long message after which an ACK is asked for before its end: by then a few may be lost."""
 
 
 class Status(Enum):
@@ -76,11 +79,23 @@ class QpAttributes:
     rnr_retry: int = 7
     ack_every: int = 64
     """An ACK is requested at least this often, and on the last packet of each message."""
+    outstanding_packets: int = 512
+    """Packets that are not acknowledged yet, at most, where the NIC can limit them."""
     traffic_class: int = 0
     """TOS byte of all packets, DSCP * 4: by it the network sorts them into its lossless class."""
     spread_timers: bool = True
     """From the third timeout in a row, timers of several queue pairs differ, where the NIC can do that: those
     in lock step would overrun a queue that they share each time anew."""
+
+    def for_messages(self, messages: int, nbytes: int) -> QpAttributes:
+        """The same, for up to so many messages of up to ``nbytes`` on the way at once.
+
+        Their packets fit the window, so none leaves in pieces, and each is acknowledged once, at its end.
+        """
+        packets = max(1, -(-nbytes // self.mtu))
+        return replace(
+            self, ack_every=min(packets, ACK_GROUP_PACKETS_MAX), outstanding_packets=messages * packets
+        )
 
 
 class Verbs(Protocol):
