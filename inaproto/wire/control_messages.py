@@ -159,6 +159,9 @@ class Hello(Message, type="hello"):
     """It knows the path ``overlay``."""
     probes: Flag = False
     """It knows :mod:`inaproto.wire.messages.probe`: it measures links where it is told to."""
+    chooses_port: Flag = False
+    """Its NIC sends from the UDP source port that a ring has (``Ring.udp_source_port``), and reaches the
+    switch by an interface of that."""
 
 
 SWITCH_AWAY: Final = "switch_away"
@@ -253,6 +256,9 @@ class Ring(Message, type="ring"):
     successor, and the predecessor, is the parent's link to this host; that of the root is its own."""
     below: IntoFields = ()
     """On the path ``overlay``: the links of the hosts from which this one gathers, in that order."""
+    udp_source_port: U16 = 0
+    """From which the queue pairs of this ring send, acknowledgements included: by it the ring's packets come
+    to the shard of the switch that has the ring. 0: whichever the NIC likes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

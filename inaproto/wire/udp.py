@@ -10,8 +10,19 @@ from inaproto.errors import DecodeError, LocalMisuse
 
 UDP_HEADER_BYTES: Final = 8
 ROCE_PORT: Final = 4791
+SHARDS_MAX: Final = 63
+_SHARD_PORTS: Final = 0xFFC0
 
 _LAYOUT: Final = struct.Struct(">HHHH")
+
+
+def shard_port(number: int) -> int:
+    """The UDP source port of shard ``number`` of a switch, counted from 1 to ``SHARDS_MAX``.
+
+    It lies among those that RoCE NICs use (0xC000 and above), so any NIC that can be told a port, or a flow
+    label, can have it.
+    """
+    return _SHARD_PORTS + number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,8 @@ PLANE_FAULTS: Final = (
         PLANE,
         "lays every ring as if all its hosts were at the root of the fabric",
         ControlPlane._hear,
-        "HostSeen(event.hello.ip, event.hello.switch or self._root)",
-        "HostSeen(event.hello.ip, self._root)",
+        "hello.switch or self._root",
+        "self._root",
         shape=across_racks,
     ),
     PlantedFault(

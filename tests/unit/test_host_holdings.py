@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,6 +148,14 @@ def test_links_are_made_in_their_shape_and_peers_hear_of_them() -> None:
     one, two = (ATTRIBUTES.for_messages(messages, SLOT_BYTES) for messages in (1, 2))
     assert held.nic.told[-1] == (ina.out.qpn, (address(9, 91), one))
     assert (100, (address(7, 71), two)) in held.nic.told
+
+
+def test_both_queue_pairs_of_a_ring_send_from_its_port() -> None:
+    held = Held(None)
+    held.of.open(OpenLinks(RING), held.nic)
+    held.of.on_links(replace(CONNECT, udp_source_port=0xFFC2))
+    told = [one for _, one in held.nic.told if isinstance(one, tuple)]
+    assert [attributes for _, attributes in told] == [replace(ATTRIBUTES, udp_source_port=0xFFC2)] * 2
 
 
 def test_a_link_of_a_tree_has_a_queue_pair_for_each_neighbour() -> None:

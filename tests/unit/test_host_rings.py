@@ -71,6 +71,7 @@ def beside(**fields: Any) -> Ring:
     [
         (ring(((0, 1),)), True, []),
         (ring(TWO_HOSTS), False, [ConnectLink(BASE, INTO, OUT)]),
+        (replace(ring(TWO_HOSTS), udp_source_port=7), False, [ConnectLink(BASE, INTO, OUT, 7)]),
         (
             replace(ring(TWO_HOSTS), ina_successor=NEAR, ina_predecessor=OUT),
             False,

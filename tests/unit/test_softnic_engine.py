@@ -109,6 +109,19 @@ def test_all_packets_have_the_traffic_class_asked_for() -> None:
         Link(traffic_class=256)
 
 
+def test_all_packets_leave_from_the_udp_source_port_asked_for() -> None:
+    """Acknowledgements, too: by it they come to the shard of the switch that has the ring."""
+    link = Link(udp_source_port=0xFFC1)
+    link.write(3000)
+    sent = packets(blocks := link.left.take_output())
+    link.to_right(blocks)
+    sent += packets(link.right.take_output())
+    assert [packet.udp.src_port for packet in sent] == [0xFFC1] * 4
+    for impossible in (-1, 1 << 16):
+        with pytest.raises(LocalMisuse, match="UDP source port"):
+            Link(udp_source_port=impossible)
+
+
 def test_the_udp_source_port_is_that_of_linux() -> None:
     """As a kernel's RoCE stack makes them (docs/protocol.md 3.2): queue pairs 17 and 17, 20 and 20."""
     assert udp_source_port(17, 17) == 0xC121

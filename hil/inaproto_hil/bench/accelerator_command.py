@@ -108,5 +108,6 @@ def _text_of_shards(report: dict[str, Any]) -> str:
     return (
         f"{report['config']['shards']} shards {report['gbps_of_all']:.2f} Gb/s each way in all, "
         f"one alone {report['gbps_of_one']:.2f}, "
-        f"ratio {report['ratio_to_one']:.2f} ({low:.2f} to {high:.2f}), by CPU time {report['ratio_by_cpu_time']:.2f}"
+        f"ratio {report['ratio_to_one']:.2f} ({low:.2f} to {high:.2f}), "
+        f"by CPU time {report['ratio_by_cpu_time']:.2f}"
     )

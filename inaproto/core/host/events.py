@@ -340,6 +340,8 @@ class ConnectLink:
     path: BoundPath
     successor: IntoAddress
     predecessor: OutAddress
+    udp_source_port: int = 0
+    """From which its queue pairs send; 0: whichever the NIC likes."""
 
 
 @dataclass(frozen=True, slots=True)

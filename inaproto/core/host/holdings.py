@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Final, assert_never
 
 from inaproto.core.host.engines.host_tree import Fold, OverlayEngine, PostDown
@@ -149,11 +150,11 @@ class Holdings:
     def on_links(self, order: LinkOrder) -> None:
         """Raises ``LocalMisuse`` for addresses that cannot be used, ``FabricError``."""
         match order:
-            case ConnectLink(path, successor, predecessor):
+            case ConnectLink(path, successor, predecessor, port):
                 link = self.links[path]
                 if not isinstance(link, RingLink):
                     raise LocalMisuse("a ring for queue pairs of a tree")
-                link.connect(successor, predecessor, self._attributes)
+                link.connect(successor, predecessor, replace(self._attributes, udp_source_port=port))
             case ConnectTree(parent, children):
                 link = self.links[BASE]
                 if not isinstance(link, TreeLink):

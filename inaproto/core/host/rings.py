@@ -62,7 +62,7 @@ def connections_of(ring: Ring, *, has_ina: bool) -> list[ConnectLink | ConnectTr
         is_root = overlay_of(ring).root == ring.position
         return [ConnectTree(None if is_root else ring.successor, ring.below)]
     if len(ring.peers) > 1:
-        orders.append(ConnectLink(BASE, ring.successor, ring.predecessor))
+        orders.append(ConnectLink(BASE, ring.successor, ring.predecessor, ring.udp_source_port))
     if has_ina and ring.ina_successor and ring.ina_predecessor:
         orders.append(ConnectLink(INA, ring.ina_successor, ring.ina_predecessor))
     return orders

@@ -84,6 +84,8 @@ class QueuePair:
             raise LocalMisuse(f"{remote} is no address of a queue pair")
         if not 0 <= attributes.traffic_class < 256:
             raise LocalMisuse(f"traffic class {attributes.traffic_class} is no byte")
+        if not 0 <= attributes.udp_source_port < 1 << 16:
+            raise LocalMisuse(f"UDP source port {attributes.udp_source_port} does not fit 16 bits")
         try:
             requester = RequesterConfig(
                 initial_psn=self.address.psn,
@@ -110,7 +112,8 @@ class QueuePair:
                     dst_mac=remote.mac,
                     src_ip=self.address.ip,
                     dst_ip=remote.ip,
-                    udp_source_port=udp_source_port(self.address.qpn, remote.qpn),
+                    udp_source_port=attributes.udp_source_port
+                    or udp_source_port(self.address.qpn, remote.qpn),
                     dest_qp=remote.qpn,
                     tos=attributes.traffic_class,
                 ),

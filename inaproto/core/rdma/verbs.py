@@ -81,6 +81,8 @@ class QpAttributes:
     """An ACK is requested at least this often, and on the last packet of each message."""
     outstanding_packets: int = 512
     """Packets that are not acknowledged yet, at most, where the NIC can limit them."""
+    udp_source_port: int = 0
+    """From which its packets are sent, where the NIC can do that; 0: the NIC derives one from both ends."""
     traffic_class: int = 0
     """TOS byte of all packets, DSCP * 4: by it the network sorts them into its lossless class."""
     spread_timers: bool = True

@@ -59,7 +59,7 @@ from inaproto.core.rendezvous.tree_moves import stands
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing
 from inaproto.errors import Blame
 from inaproto.units import Instant
-from inaproto.wire.control_messages import Start
+from inaproto.wire.control_messages import Ring, Start
 from inaproto.wire.messages.ina import InaStands
 from inaproto.wire.messages.trees import TreeState
 
@@ -94,7 +94,7 @@ class ControlPlane:
 
     def __init__(self, config: RendezvousConfig, fabric: TreeControlConfig | None = None) -> None:
         self._root = ""
-        self._switches: TreeControl | OneSwitch = OneSwitch()
+        self._switches: TreeControl | OneSwitch = OneSwitch(config.shards)
         if fabric is not None:
             self._root = fabric.switches[0].name
             config = replace(config, switches=fabric.switches, root=self._root)
@@ -150,7 +150,8 @@ class ControlPlane:
             event = self._heard.popleft()
             for action in self._rendezvous.step(event, now):
                 if isinstance(event, HostArrived) and isinstance(action, WelcomeHost):
-                    seen = HostSeen(event.hello.ip, event.hello.switch or self._root)
+                    hello = event.hello
+                    seen = HostSeen(hello.ip, hello.switch or self._root, hello.chooses_port)
                     actions += self._to_switches(seen, now)
                 actions += self._ordered(action, now)
         return actions
@@ -158,6 +159,9 @@ class ControlPlane:
     def _ordered(self, action: RendezvousAction, now: Instant) -> list[ControlAction]:
         """What the rendezvous orders, done by the switches where it is about them."""
         match action:
+            case Send(session, Ring() as ring) if isinstance(self._switches, OneSwitch):
+                port = self._switches.source_port(ring.ring_id)
+                return [Send(session, replace(ring, udp_source_port=port)) if port else action]
             case Send(_, Start() | InaStands()):
                 return self._to_switches(StartAsked(action), now)
             case InstallRing(spec):

@@ -78,6 +78,9 @@ class RendezvousConfig:
     pool: PoolSpec | None = None
     """Pool whose slots the rings of jobs on the path ``shared`` have by turns; None: each has slots of its
     own."""
+    shards: int = 0
+    """Of a switch that is alone: accelerators in processes of their own, beside the one of its control
+    plane."""
 
     def __post_init__(self) -> None:
         if self.ring_packets_max > 1 << (PSN_BITS - 1):

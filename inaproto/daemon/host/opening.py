@@ -91,6 +91,7 @@ async def _introduce(settings: HostSettings, stream: ControlStream, path: str, i
                 parks=True,
                 overlays=True,
                 probes=True,
+                chooses_port=bool(settings.port),  # a softnic's; a device chooses by itself
             )
             await stream.send(hello)
             answer = await stream.receive()

@@ -100,6 +100,8 @@ class HostSeen:
     host: bytes
     """IP address, 4 bytes."""
     switch: str
+    chooses_port: bool = False
+    """Whether it sends from a UDP source port that it is told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """Rings of a switch that is alone: what its accelerator is told, and what its answers mean.
 
 The counterpart of :class:`~inaproto.core.rendezvous.fabric.control.TreeControl` where there is no fabric,
-with the same events and actions: one accelerator has every ring, whatever tree is wished for it.
+with the same events and actions: one accelerator has every ring, whatever tree is wished for it. Where the
+switch has shards (:mod:`inaproto.core.rendezvous.fabric.shards`), each ring is in the accelerator of one of
+them, or in that of the control plane's own process, whose name is ``ALONE``.
 
 Invariants: hosts hear that a ring stands only when the accelerator has taken it; of a ring that it has
 refused they hear nothing until the rendezvous gives the ring up.
@@ -10,10 +12,12 @@ refused they hear nothing until the rendezvous gives the ring up.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, assert_never
+from typing import assert_never
 
 from inaproto.core.rendezvous.events import Send
+from inaproto.core.rendezvous.fabric.control import SWITCH_LOST
 from inaproto.core.rendezvous.fabric.events import (
+    Admit,
     Faulted,
     HostSeen,
     Installed,
@@ -32,11 +36,10 @@ from inaproto.core.rendezvous.fabric.events import (
     TreeEvent,
     TrunkSaid,
 )
-from inaproto.core.switch.accelerator import InstallRing, RemoveRing
+from inaproto.core.rendezvous.fabric.shards import ALONE as ALONE  # noqa: PLC0414  who has a switch finds it here
+from inaproto.core.rendezvous.fabric.shards import Shards
+from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault
 from inaproto.units import Instant
-
-ALONE: Final = ""
-"""Name of the switch."""
 
 
 @dataclass(slots=True)
@@ -51,8 +54,9 @@ class _Ring:
 class OneSwitch:
     """Pure core; see the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, shards: int = 0) -> None:
         self._rings: dict[int, _Ring] = {}
+        self._shards = Shards(shards)
 
     @property
     def deadline(self) -> Instant | None:
@@ -65,19 +69,29 @@ class OneSwitch:
                 ring = self._rings.setdefault(spec.ring_id, _Ring())
                 ring.unanswered, ring.is_refused = ring.unanswered + 1, False
                 ring.starts.clear()
-                return [Order(ALONE, InstallRing(spec))]
+                return [Order(self._shards.take(spec), InstallRing(spec))]
             case RingGone(ring_id):
                 self._rings.pop(ring_id, None)
-                return [Order(ALONE, RemoveRing(ring_id))]
+                owner = self._shards.give_up(ring_id, now)
+                return [] if owner is None else [Order(owner, RemoveRing(ring_id))]
             case StartAsked(start):
                 return self._start_asked(event.ring_id, start)
+            case Installed() | Refused() | Faulted() if event.switch != self._shards.owner(event.ring_id):
+                return []  # a shard says it of a ring that it has no more
             case Installed(_, ring_id):
                 return self._answered(ring_id, is_refused=False)
             case Refused(_, refusal):
                 return [*self._answered(refusal.ring_id, is_refused=True), Tell(refusal)]
             case Faulted(_, fault):
                 return [Tell(fault)]
-            case HostSeen() | SwitchArrived() | SwitchLost() | TrunkSaid() | TimePassed():
+            case HostSeen(host, _, chooses_port):
+                self._shards.host_seen(host, chooses_port=chooses_port)
+                return []
+            case SwitchArrived(shard):
+                return self._arrived(shard, now)
+            case SwitchLost(shard, reason):
+                return self._lost(shard, reason)
+            case TrunkSaid() | TimePassed():
                 return []
             case _:
                 assert_never(event)
@@ -85,6 +99,28 @@ class OneSwitch:
     def view(self) -> TreeControlView | None:
         """None: what there is to see, the rendezvous and the accelerator show."""
         return None
+
+    def source_port(self, ring_id: int) -> int:
+        """UDP port from which the hosts of a ring are to send; 0: whichever they like."""
+        return self._shards.source_port(ring_id)
+
+    def _arrived(self, shard: str, now: Instant) -> list[TreeAction]:
+        """Its ports open when it knows which packets it must not let pass."""
+        actions: list[TreeAction] = []
+        specs = self._shards.arrived(shard, now)
+        for spec in specs or ():
+            actions += [Order(shard, InstallRing(spec)), Order(shard, RemoveRing(spec.ring_id))]
+        return actions if specs is None else [*actions, Admit(shard)]
+
+    def _lost(self, shard: str, reason: str) -> list[TreeAction]:
+        actions: list[TreeAction] = []
+        for ring_id in self._shards.lost(shard):
+            ring = self._rings[ring_id]
+            ring.unanswered, ring.is_refused = 0, True
+            ring.starts.clear()
+            evidence = f"{shard} of the switch is gone: {reason}"
+            actions.append(Tell(RingFault(ring_id, 0, SWITCH_LOST, evidence)))
+        return actions
 
     def _start_asked(self, ring_id: int, start: Send) -> list[TreeAction]:
         ring = self._rings.get(ring_id)
