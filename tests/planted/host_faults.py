@@ -37,9 +37,9 @@ HOST_FAULTS: Final = (
         LOCAL,
         "adds two parts after two parts, each time rounded",
         reduce_parts,
-        "reduce_into(dtype, op, inputs, np.frombuffer(out, np.uint8))",
-        "[reduce_into(dtype, op, [np.frombuffer(out, np.uint8).copy() if at else inputs[0], part], "
-        "np.frombuffer(out, np.uint8)) for at, part in enumerate(inputs[1:])]",
+        "reduce_to_all(dtype, op, inputs, [np.frombuffer(out, np.uint8)])",
+        "[reduce_to_all(dtype, op, [np.frombuffer(out, np.uint8).copy() if at else inputs[0], part], "
+        "[np.frombuffer(out, np.uint8)]) for at, part in enumerate(inputs[1:])]",
         shape=crowded_bfloat16,
     ),
     fault(
@@ -76,7 +76,7 @@ HOST_FAULTS: Final = (
         "sum_of_one_host_not_copied",
         LOCAL,
         "adds for ranks of one host, and leaves the sum with the first of them",
-        (Change(Slice.block, "for other in others:", "for other in others[:0]:"),),
+        (Change(Slice.block, "operation.op, parts, parts)", "operation.op, parts, parts[:1])"),),
         shape=alone,
     ),
 )

@@ -112,7 +112,7 @@ def test_blocks_of_any_size_give_the_same_bytes() -> None:
         for dtype, op in itertools.product(Dtype, Op):
             inputs = random_tensors(draw, dtype, plan.size, 50)
             out = np.empty_like(inputs[0])
-            reduce_blocks(plan, inputs, dtype, op, out, block_bytes=8 * draw.randint(1, 20))
+            reduce_blocks(plan, inputs, dtype, op, [out], block_bytes=8 * draw.randint(1, 20))
             assert out.tobytes() == plan.reduce(inputs, dtype, op).tobytes(), (seed, plan, dtype, op)
 
 

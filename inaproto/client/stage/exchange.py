@@ -28,13 +28,18 @@ from typing import Final
 import numpy as np
 
 from inaproto.client.stage.layout import SLOTS, Bytes, Cut, Layout
+from inaproto.core.kernels.copies import copy_past_caches
 from inaproto.core.plan.reduce import reduce_into
+from inaproto.core.plan.reduce_to_all import fused, reduce_to_all
 from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.errors import TensorMismatch
 from inaproto.wire.ina_header import Dtype, Op
 
 BLOCK_BYTES: Final = 128 << 10
 """Reduced at once: the sum stays in the processor's cache until its last operand."""
+
+PAST_CACHES_BYTES: Final = 4 << 20
+"""Results of so many bytes do not stay in a cache until they are read again."""
 
 
 class Kind(IntEnum):
@@ -88,8 +93,7 @@ class Exchange:
         def add(chunk: int) -> None:
             first, end = cut.piece(chunk, self.rank)
             result = self.layout.result(self._memory, self._slot(chunk), self.rank, end - first)
-            self._add(call, chunk, source[first:end], result)
-            out[first:end] = result
+            self._add(call, chunk, source[first:end], [result, out[first:end]])
 
         def take(chunk: int) -> None:
             self._take_results(cut, chunk, out)
@@ -106,7 +110,7 @@ class Exchange:
 
         def add(chunk: int) -> None:
             first, end = cut.piece(chunk, self.rank)
-            self._add(call, chunk, source[first:end], out[first - start : end - start])
+            self._add(call, chunk, source[first:end], [out[first - start : end - start]])
 
         yield from self._run(call, cut.chunks, (put, add))
 
@@ -151,19 +155,23 @@ class Exchange:
                 place = self.layout.input(self._memory, self._slot(chunk), self.rank, piece, end - first)
                 place[...] = source[first:end]
 
-    def _add(self, call: Call, chunk: int, own: Bytes, out: Bytes) -> None:
+    def _add(self, call: Call, chunk: int, own: Bytes, outs: Sequence[Bytes]) -> None:
         slot = self._slot(chunk)
         inputs = [
-            own if rank == self.rank else self.layout.input(self._memory, slot, rank, self.rank, out.size)
+            own if rank == self.rank else self.layout.input(self._memory, slot, rank, self.rank, own.size)
             for rank in range(self.layout.ranks)
         ]
-        reduce_blocks(self.plan, inputs, call.dtype, call.op, out)
+        reduce_blocks(self.plan, inputs, call.dtype, call.op, outs)
 
     def _take_results(self, cut: Cut, chunk: int, out: Bytes) -> None:
         for piece in range(self.layout.ranks):
             first, end = cut.piece(chunk, piece)
             if piece != self.rank and first < end:
-                out[first:end] = self.layout.result(self._memory, self._slot(chunk), piece, end - first)
+                result = self.layout.result(self._memory, self._slot(chunk), piece, end - first)
+                if out.size < PAST_CACHES_BYTES:
+                    out[first:end] = result
+                else:
+                    copy_past_caches(result, out[first:end])
 
     def _record(self, call: Call) -> None:
         record = (self._calls, call.kind, call.dtype, call.op, call.elements, call.signature, 0, 0)
@@ -193,13 +201,22 @@ def reduce_blocks(
     inputs: Sequence[Bytes],
     dtype: Dtype,
     op: Op,
-    out: Bytes,
+    outs: Sequence[Bytes],
     block_bytes: int = BLOCK_BYTES,
 ) -> None:
-    """``plan.reduce(inputs, dtype, op)`` into ``out``, a block at a time; ``out`` is none of the inputs."""
-    for first in range(0, out.size, block_bytes):
+    """``plan.reduce(inputs, dtype, op)`` into each of ``outs``, a block at a time.
+
+    The first of ``outs`` is none of the inputs; others may be.
+    """
+    order = [child for child in plan.children if isinstance(child, int)]
+    if 1 < len(order) == len(plan.children) and fused(dtype, op) is not None:
+        reduce_to_all(dtype, op, [inputs[rank] for rank in order], outs)
+        return
+    for first in range(0, outs[0].size, block_bytes):
         block = slice(first, first + block_bytes)
-        _reduce_into(plan.children, [values[block] for values in inputs], dtype, op, out[block])
+        _reduce_into(plan.children, [values[block] for values in inputs], dtype, op, outs[0][block])
+        for other in outs[1:]:
+            other[block] = outs[0][block]
 
 
 def _reduce_into(children: PlanList, inputs: Sequence[Bytes], dtype: Dtype, op: Op, out: Bytes) -> None:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from inaproto.core.host.operations import Operation
-from inaproto.core.plan.reduce import reduce_into
+from inaproto.core.plan.reduce_to_all import reduce_to_all
 from inaproto.errors import LocalMisuse
 from inaproto.wire.ina_header import Dtype, Op
 
@@ -47,7 +47,7 @@ def reduce_parts(dtype: Dtype, op: Op, parts: Sequence[memoryview], out: memoryv
         out[:] = parts[0]
         return
     inputs = [np.frombuffer(part, np.uint8) for part in parts]
-    reduce_into(dtype, op, inputs, np.frombuffer(out, np.uint8))
+    reduce_to_all(dtype, op, inputs, [np.frombuffer(out, np.uint8)])
 
 
 class Slice:
@@ -65,12 +65,9 @@ class Slice:
     def block(self) -> bool:
         """Add the next block, into the tensors of all ranks; whether there is another one."""
         operation, begin, end = self.of.operation, self._done, min(self._done + BLOCK_BYTES, self.nbytes)
-        inputs = [part[begin:end] for part in self._parts]
-        first, *others = inputs
-        if others:
-            reduce_into(operation.dtype, operation.op, inputs, first)
-        for other in others:
-            np.copyto(other, first)  # a copy of a view of memory would keep Python's lock
+        if self.ranks > 1:
+            parts = [part[begin:end] for part in self._parts]
+            reduce_to_all(operation.dtype, operation.op, parts, parts)
         self._done = end
         return end < self.nbytes
 

@@ -28,6 +28,7 @@ CLASSES_MAX: Final = 64
 HEAD_BYTES: Final = 128
 _FAST_CRC: Final = 1
 _FAST_SUM: Final = 2
+_HALVES: Final = 4
 _PLACE: Final = struct.Struct("8q")
 _FOUND: Final = struct.Struct("2q")
 _BLOCK: Final = struct.Struct("4q")
@@ -69,6 +70,12 @@ class Compiled:
         self.place.argtypes, self.place.restype = (address, number, number, address, address), number
         self.sum = library.kernels_sum
         self.sum.argtypes, self.sum.restype = (address, *[number] * 4), None
+        self.sums_halves = bool(found & _HALVES)
+        """Whether ``reduce`` can do float16."""
+        self.reduce = library.kernels_reduce
+        self.reduce.argtypes, self.reduce.restype = (address, number) * 2 + (number, number), None
+        self.copy = library.kernels_copy
+        self.copy.argtypes, self.copy.restype = (address, address, number), None
         self.seal = library.kernels_seal
         self.seal.argtypes, self.seal.restype = (address, address, *[number] * 6, address), None
 
