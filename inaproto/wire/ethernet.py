@@ -1,8 +1,8 @@
 """Ethernet II header, without preamble and FCS (frames cross our ports as QEMU and AF_PACKET carry them).
 
 A frame may be shorter than the 60 bytes that a wire demands, and longer than its content: who sends
-onto a real wire pads, so lengths come from the layers above. VLAN tags are not taken apart: a
-tagged frame has ``ethertype`` 0x8100 and is switched like any other.
+onto a real wire pads, so lengths come from the layers above. VLAN tags are not taken apart
+here but in :mod:`inaproto.wire.vlan`: a tagged frame has ``ethertype`` 0x8100.
 """
 
 from __future__ import annotations

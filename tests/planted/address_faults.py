@@ -18,7 +18,11 @@ ADDRESS_FAULTS: Final = (
         "believes the latest packet where a rank is, though the control plane knows its address",
         (
             Change(Flow.settle, "if not self.spec.src_mac:", "if True:"),
-            Change(Flow.is_at, "src_mac == (self.spec.src_mac or src_mac)", "src_mac == self.src_mac"),
+            Change(
+                Flow.is_at,
+                "src_mac in (self.spec.src_mac or src_mac, self.src_mac, *self.sources)",
+                "src_mac == self.src_mac",
+            ),
         ),
         shape=damaged_addresses,
     ),

@@ -23,7 +23,7 @@ from inaproto.wire import icrc
 from inaproto.wire.ina_header import FLAG_LAST, FLAG_RESULT, INA_HEADER_BYTES, InaHeader
 from inaproto.wire.roce import RocePacket
 from tests.unit.switched_ring import NOW, SwitchedRing, block, by_port, dropped, emitted, mac, others, ring_of
-from tests.unit.test_accelerator_identity import vlan
+from tests.unit.test_accelerator_identity import double_vlan
 from tests.unit.test_accelerator_switch import moved, tcp
 
 # -- frames that no NIC of a ring emits
@@ -31,7 +31,7 @@ from tests.unit.test_accelerator_switch import moved, tcp
 
 def test_malformed_packets_of_a_ring_are_counted_by_frames() -> None:
     ring = SwitchedRing(2)
-    malformed = [vlan(ring.packet(0, 0, offset)) for offset in (1, 2)]
+    malformed = [double_vlan(ring.packet(0, 0, offset)) for offset in (1, 2)]
     assert ring.arrive_blocks(0, block(*malformed)) == []
     assert dropped(ring) == {"malformed packet of a ring": 2}
     assert ring.arrive_blocks(0, block(malformed[0])) == []
@@ -42,8 +42,8 @@ def test_malformed_packets_of_a_ring_are_counted_by_frames() -> None:
 def test_one_malformed_packet_of_a_ring_takes_its_block_along() -> None:
     """Frames of one key but for what a lenient reader sees: none of them passes."""
     ring = SwitchedRing(2)
-    other = vlan(ring.packet(0, 0, 1, dest_qp=0x999))
-    own = vlan(ring.packet(0, 0, 1))
+    other = double_vlan(ring.packet(0, 0, 1, dest_qp=0x999))
+    own = double_vlan(ring.packet(0, 0, 1))
     assert emitted(ring.arrive_blocks(0, block(other))) == [(1, other)]
     for frames in ((own, own), (other, own)):
         before = sum(dropped(ring).values())
@@ -53,10 +53,10 @@ def test_one_malformed_packet_of_a_ring_takes_its_block_along() -> None:
 
 
 def test_a_frame_of_no_connection_hides_none_behind_it() -> None:
-    """Both are of one kind to the decoder; only one of them is IPv4 behind its VLAN tag."""
+    """Both are of one kind to the decoder; only one of them is IPv4 behind its VLAN tags."""
     ring = SwitchedRing(2)
-    own = vlan(ring.packet(0, 0, 1))
-    nothing = own[:18] + b"\x65" + own[19:]
+    own = double_vlan(ring.packet(0, 0, 1))
+    nothing = own[:22] + b"\x65" + own[23:]
     assert emitted(ring.arrive_blocks(0, block(nothing))) == [(1, nothing)]
     assert emitted(ring.arrive_blocks(0, block(nothing, own))) == []
     assert dropped(ring) == {"malformed packet of a ring": 2}
@@ -64,7 +64,7 @@ def test_a_frame_of_no_connection_hides_none_behind_it() -> None:
 
 def test_malformed_packets_of_a_removed_ring_are_dropped_for_a_while() -> None:
     ring = SwitchedRing(2, config=AcceleratorConfig(retired_ns=1000))
-    frame = vlan(ring.packet(0, 0, 1))
+    frame = double_vlan(ring.packet(0, 0, 1))
     ring.accelerator.step(RemoveRing(7), NOW)
     for now, passes in ((0, False), (999, False), (1000, True)):
         actions = ring.accelerator.step(FramesArrived(PortId(0), [block(frame)]), Instant(now))
@@ -113,7 +113,7 @@ def test_a_ring_installed_anew_may_send_at_once() -> None:
     assert ring.accelerator.step(InstallRing(ring.spec), NOW) == []
     assert by_port(ring.finish(0)) == ring.results(0)
     assert ring.accelerator.step(RemoveRing(7), NOW) == []
-    assert ring.arrive_blocks(0, block(vlan(ring.packet(0, 0, 1)))) == []
+    assert ring.arrive_blocks(0, block(double_vlan(ring.packet(0, 0, 1)))) == []
 
 
 def test_middle_packets_of_a_removed_ring_are_not_known_by_their_headers() -> None:

@@ -58,7 +58,7 @@ def test_steered_packets_go_nowhere_while_the_port_is_down() -> None:
 def test_odd_forms_of_steered_packets_are_dropped() -> None:
     tree = SwitchedTree(STEERED)
     frame = tree.hosts.packet(0, 0, 1)
-    tagged = frame[:12] + b"\x81\x00\x00\x05" + frame[12:]
+    tagged = frame[:12] + b"\x88\xa8\x00\x05" + frame[12:]
     tree.from_host(0, tagged)
     assert tree.count("X")["malformed packet of a ring"] == 1
     assert tree.carried == []

@@ -149,6 +149,50 @@ def test_packets_teach_no_address_that_is_known() -> None:
     assert not made.is_at(3, b"other!")
 
 
+def test_first_packets_say_from_where_and_in_which_vlan_others_may_come() -> None:
+    made = LookupTable().add(KNOWN, ring_id=1, messages=4, psn_mask=MASK)
+    assert made.is_at(3, b"source", b"\x81\0\0\7"), "in any VLAN while its own is not known"
+    made.show(b"router", b"beyond", 1, b"\x81\0\x20\7")
+    made.settle(3, b"router", b"beyond", b"\x81\0\x20\7")
+    assert made.tag == b"\x81\0\x20\7"
+    for source in (b"source", b"router"):
+        assert made.is_at(3, source, b"\x81\0\0\7"), "the priority may be another"
+        assert not made.is_at(3, source, b"\x81\0\0\6")
+        assert not made.is_at(3, source)
+    assert not made.is_at(3, b"other!", b"\x81\0\0\7")
+    made.show(b"router", b"beyond", 2)
+    assert made.is_at(3, b"router"), "in none"
+    assert made.is_at(3, b"router", b"\x81\0\x60\0"), "that of a priority tag is none"
+
+
+def test_results_follow_the_first_packets_of_two_messages() -> None:
+    made = LookupTable().add(KNOWN, ring_id=1, messages=4, psn_mask=MASK)
+    ways = [
+        (b"router", b"beyond", 1),
+        (b"router", b"beyond", 1),
+        (b"other!", b"beyond", 2),
+        (b"router", b"beyond", 3),
+    ]
+    for way in ways:
+        made.show(*way)
+        assert (made.src_mac, made.dst_mac, made.is_routed) == (b"source", b"target", False)
+    made.show(b"router", b"beyond", 4)
+    assert (made.src_mac, made.dst_mac, made.is_routed) == (b"router", b"beyond", True)
+    made.show(b"source", b"target", 5)
+    made.show(b"source", b"target", 6)
+    assert (made.src_mac, made.dst_mac, made.is_routed) == (b"source", b"target", False)
+
+
+def test_four_addresses_and_vlans_of_first_packets_are_remembered() -> None:
+    made = LookupTable().add(KNOWN, ring_id=1, messages=4, psn_mask=MASK)
+    for number in range(5):
+        made.show(b"other%d" % number, b"target", number, bytes([0x81, 0, 0, number + 1]))
+    assert made.sources == (b"other1", b"other2", b"other3", b"other4")
+    assert made.vlans == (2, 3, 4, 5)
+    made.show(b"other1", b"target", 9, bytes([0x81, 0, 0, 2]))
+    assert (made.sources[0], made.vlans[0]) == (b"other1", 2), "known already"
+
+
 def test_where_no_address_is_known_the_port_alone_counts() -> None:
     made = flow()
     made.settle(3, b"first!", b"to one")

@@ -303,6 +303,7 @@ i64 kernels_place(const Scan *s, i64 from, i64 to, const Region *r, Place *p) {
         memcpy(&icrc, frame + length - 4, 4);
         if ((~crc_copy(frame + l->width, r->payload + slot * r->mtu, (size_t)l->tail, ~0u) ^ share) != icrc) continue;
         memcpy(r->header + slot * HEADER_MAX, frame, (size_t)l->width);
+        memset(r->header + slot * HEADER_MAX + 40, 0, 2); /* no UDP checksum: the payload will be another */
         r->share[slot] = share;
         r->seen[slot] = 1;
         right++;

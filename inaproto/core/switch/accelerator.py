@@ -21,9 +21,12 @@ Rules beyond the paper's text, each with its reason:
 - *Refusal*: ranks that disagree about an operation fault the whole ring; nothing of it is forwarded
   any more, so nobody takes a partial or raw payload for a result.
 - *Identity*: the first packet of a message carries the ring's key; it says at which port its rank is. Packets
-  without the key must come from there, and from the Ethernet address that the control plane knows. No packet
-  teaches that one, for the ICRC covers no address: a damaged one would shut the rank out. Without a control
-  plane that knows it, the port alone counts.
+  without the key must come from there, from the Ethernet address that the control plane knows or one of the
+  latest first packets (a router's), and in a VLAN of these. No packet takes away what others taught: the ICRC
+  covers neither, and damage would shut the rank out. Without a control plane that knows the address, port and
+  VLAN alone count.
+- *VLAN tags* are taken off what comes in, and put back on what passes; results have that of the latest packet
+  of their flow.
 - *Trunks for rings*: what comes there and is of no ring is dropped, and nothing else leaves there.
 - Packets with the INA magic on a connection that no ring registered are dropped, never bridged: the
   receiver would take a raw gradient for the sum.
@@ -77,6 +80,7 @@ from inaproto.wire.messages.switch import VirtualConnection
 from inaproto.wire.packet import decode_packet
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
+from inaproto.wire.vlan import TAG_BEGIN, TAG_TYPE, by_tag, is_tagged, with_tag
 
 __all__ = [
     "Accelerator",
@@ -119,6 +123,8 @@ class Accelerator:
             output_bytes_max=self._config.output_bytes_max,
             fill_packets_max=self._config.replay_fill_packets_max,
         )
+        self._tag = b""
+        """VLAN tag that was taken off what is taken in now."""
         self._pools = SlotPools(self._counters)
         self._ingest = Ingest(self._table, self._rings, self._emission, self._counters, self._pools)
         kernels = active()
@@ -282,48 +288,49 @@ class Accelerator:
 
     def _frames(self, port: PortId, blocks: Sequence[Frames], now: Instant, actions: list[Action]) -> None:
         touched: dict[int, RingState] = {}
-        ingest = self._ingest
+        groups: list[tuple[bytes, Sequence[Frames]]] = [(b"", blocks)]
+        try:
+            for block in blocks:
+                if block[0, TAG_BEGIN] == TAG_TYPE:
+                    groups = by_tag(blocks)
+                    break
+        except IndexError:  # an empty block, or frames that are too short: rare, and asking first is not free
+            groups = by_tag(blocks)
 
         def taken(flow: Flow) -> None:
             touched[flow.ring_id] = self._rings[flow.ring_id]
-            if port not in flow.untold:
+            if port not in flow.untold and not flow.is_routed:
                 self._bridge.learn(flow.src_mac, port, flow.spec.src_ip)
 
-        vectors: Iterable[Frames] = blocks
-        if len(blocks) > 1 or (blocks and len(blocks[0]) > 1):
-            if self._bursts is None:
-                vectors = flow_by_flow(blocks, self._is_of_ring)
-            else:
-                vectors = self._bursts.take(port, blocks, taken)
-        for frames in vectors:
-            if len(frames) == 0:
-                continue
-            if len(frames) == 1:
-                packet = decode_packet(frames.tobytes())
-                if packet is not None and packet.opcode == Opcode.RC_ACK:  # half of all single frames
-                    self._bridge.learn(packet.src_mac, port, packet.src_ip)
-                    self._pass(port, packet.dst_mac, frames, actions)
+        for tag, group in groups:  # to which more may come
+            if tag != self._tag:
+                self._tag = self._ingest.tag = tag
+            vectors: Iterable[Frames] = group
+            if len(group) > 1 or (group and len(group[0]) > 1):
+                if self._bursts is None:
+                    vectors = flow_by_flow(group, self._is_of_ring)
+                else:
+                    vectors = self._bursts.take(port, group, taken)
+            for frames in vectors:
+                if len(frames) == 1:
+                    packet = decode_packet(frames.tobytes())
+                    if packet is not None and packet.opcode == Opcode.RC_ACK:  # half of all single frames
+                        self._bridge.learn(packet.src_mac, port, packet.src_ip)
+                        self._pass(port, packet.dst_mac, frames, actions)
+                        continue
+                    flow = None if packet is None else self._ingest.single(port, packet)
+                else:
+                    flow = self._ingest.middles(port, frames) if len(frames) else None
+                if flow is not None:
+                    taken(flow)
                     continue
-                flow = None if packet is None else ingest.single(port, packet)
-            else:
-                flow = ingest.middles(port, frames)
-            if flow is not None:
-                taken(flow)
-                continue
-            for run in decode_runs(frames):
-                if isinstance(run, RoceRun) and self._steered(port, run, actions):
-                    continue
-                if isinstance(run, RoceRun) and run.opcode != Opcode.RC_ACK:
-                    ring = self._request(port, run, now, actions)
-                    if ring is not None:
-                        touched[ring.spec.ring_id] = ring
-                    continue
-                if isinstance(run, RoceRun):
-                    self._bridge.learn(run.src_mac, port, run.src_ip)
-                elif not contradicts_itself(run.frames[0].tobytes()):
-                    self._bridge.learn(run.src_mac, port)
-                if isinstance(run, RoceRun) or not self._belongs_to_ring(run, now):
-                    self._forward(port, run, actions)
+                for run in decode_runs(frames):
+                    if isinstance(run, PlainRun) and not tag and is_tagged(run.frames):
+                        groups += by_tag([run.frames])  # it was behind others in its block
+                    else:
+                        self._run(port, run, now, touched, actions)
+        if self._tag:
+            self._tag = self._ingest.tag = b""
         for ring in touched.values():
             if ring.failed:
                 continue
@@ -331,6 +338,30 @@ class Accelerator:
                 self._emission.advance_tree(ring, actions)
             else:
                 self._emission.advance(ring, actions)
+
+    def _run(
+        self,
+        port: PortId,
+        run: RoceRun | PlainRun,
+        now: Instant,
+        touched: dict[int, RingState],
+        actions: list[Action],
+    ) -> None:
+        """What no quick way takes."""
+        if isinstance(run, PlainRun):
+            if not contradicts_itself(run.frames[0].tobytes()):
+                self._bridge.learn(run.src_mac, port)
+            if not self._belongs_to_ring(run, now):
+                self._forward(port, run, actions)
+        elif self._steered(port, run, actions):
+            pass
+        elif run.opcode == Opcode.RC_ACK:
+            self._bridge.learn(run.src_mac, port, run.src_ip)
+            self._forward(port, run, actions)
+        else:
+            ring = self._request(port, run, now, actions)
+            if ring is not None:
+                touched[ring.spec.ring_id] = ring
 
     def _request(self, port: PortId, run: RoceRun, now: Instant, actions: list[Action]) -> RingState | None:
         """Requests on any connection; returns the ring that may have moved.
@@ -346,7 +377,7 @@ class Accelerator:
                 self._trees.input(ring, flow, port, run, actions)
             else:
                 self._ingest.general(ring, flow, port, run, actions)
-            if flow.ingress == port and port not in flow.untold:
+            if flow.ingress == port and port not in flow.untold and not flow.is_routed:
                 self._bridge.learn(flow.src_mac, port, run.src_ip)
             return ring
         if self._trees.takes(run):
@@ -371,7 +402,7 @@ class Accelerator:
             out = ring.receiver_port(connection)
             if out is not None and out != port:
                 self._counters.bridged += len(run.frames)
-                actions.append(EmitFrames(out, run.frames))
+                actions.append(EmitFrames(out, with_tag(run.frames, self._tag)))
             elif port in self._config.ring_ports:
                 self._pass_down(run, actions)
             else:
@@ -384,7 +415,7 @@ class Accelerator:
             elif rank is None:
                 ring.passes_sums = True
             self._counters.steered += len(run.frames)
-            actions.append(EmitFrames(ring.steer_to, run.frames))
+            actions.append(EmitFrames(ring.steer_to, with_tag(run.frames, self._tag)))
         else:
             self._counters.drop("port to the switch above is down", len(run.frames))
         return True
@@ -427,13 +458,16 @@ class Accelerator:
         self._counters.bridged += len(run.frames)
         ports = self._bridge.egress(run.dst_mac, NOWHERE)
         down = (PortId(out) for out in ports if out not in self._config.ports_up)
-        actions.extend(EmitFrames(out, run.frames) for out in down)
+        frames = with_tag(run.frames, self._tag)
+        actions.extend(EmitFrames(out, frames) for out in down)
 
     def _pass(self, port: PortId, dst_mac: bytes, frames: Frames, actions: list[Action]) -> None:
         if port in self._config.ring_ports and not is_of_a_link(dst_mac):
             self._counters.drop(NO_RING_THERE, len(frames))
             return
         self._counters.bridged += len(frames)
+        if self._tag:
+            frames = with_tag(frames, self._tag)
         for out in self._bridge.egress(dst_mac, port):
             actions.append(EmitFrames(PortId(out), frames))  # noqa: PERF401  half of all single frames
 

@@ -43,6 +43,9 @@ ONLY_OPCODES: Final = frozenset({ONLY, ONLY_IMM})
 HEADER_BYTES: Final = {FIRST: 70, MIDDLE: 54, LAST: 54, LAST_IMM: 58, ONLY: 70, ONLY_IMM: 74}
 """Ethernet header to the last extension header, by opcode."""
 
+UDP_CHECKSUM: Final = slice(40, 42)
+"""It is 0 in results: there is none (RFC 768). A sender's would be that of its own payload."""
+
 _HEADER_BYTES_MAX: Final = 76
 _CUT_BYTES: Final = 200
 """What one memoryview of a row takes."""
@@ -217,9 +220,10 @@ class Region:
     ) -> int | None:
         """Keep and check whole-MTU middle packets in slots that this rank has not filled yet.
 
-        They are checked where they were copied to, which is quicker than in the receive buffer; those
-        with a wrong ICRC are as if they had never come. Returns how many are right, or None, with
-        nothing changed, if a slot was filled before (a wrong packet must not overwrite a right one).
+        Their UDP checksum is 0. They are checked where they were copied to, which is quicker than in the
+        receive buffer; those with a wrong ICRC are as if they had never come. Returns how many are right, or
+        None, with nothing changed, if a slot was filled before (a wrong packet must not overwrite a right
+        one).
         """
         if self.payload is None or (offsets.start < self.top[rank] and self.seen[rank, offsets].any()):
             return None
@@ -241,6 +245,7 @@ class Region:
             return False
         at = slot * _HEADER_BYTES_MAX
         self._header_bytes[at : at + len(header)] = header
+        self._header_bytes[at + UDP_CHECKSUM.start : at + UDP_CHECKSUM.stop] = b"\0\0"
         self.payload.cuts[rank][offset][: len(tail)] = tail
         self._share_words[slot] = share
         self._seen_bytes[slot] = 1
@@ -268,6 +273,7 @@ class Region:
         """
         width = run.header_bytes
         self.header[rank, offsets, :width] = run.frames[rows, :width]
+        self.header[rank, offsets, UDP_CHECKSUM] = 0
         self.share[rank, offsets] = run.header_crc[rows]
         tail = run.tail
         length = tail.shape[1]

@@ -107,6 +107,8 @@ class Bursts:
         ring = self._rings[flow.ring_id]
         if ring.failed or flow.replay_next is not None or flow.ingress != port or isinstance(ring, TreeRing):
             return 0
+        if flow.tag != self._ingest.tag:
+            return 0
         head = self._scan.head(number)
         if head[6:12] != flow.src_mac or head[:6] != flow.dst_mac:
             return 0
@@ -153,9 +155,10 @@ class Bursts:
         kernels = ring.array.regions[0].kernels
         if kernels is None or int.from_bytes(head[16:18], "big") != HEADER_BYTES[FIRST] + ring.spec.mtu - 10:
             return False
-        return self._scan.intact(at, HEADER_BYTES[FIRST], kernels.layouts, 0) and self._ingest.opens(
-            ring, flow, psn, head[_INA_END - INA_HEADER_BYTES : _INA_END]
-        )
+        if not self._scan.intact(at, HEADER_BYTES[FIRST], kernels.layouts, 0):
+            return False
+        flow.shown = flow.src_mac, flow.dst_mac, psn
+        return self._ingest.opens(ring, flow, psn, head[_INA_END - INA_HEADER_BYTES : _INA_END])
 
     def _last(self, region: Region, rank: int, at: int, psn: int, psn_mask: int) -> bool:
         """Whether a last packet, the first of its message, is taken: then it says how the others' look."""

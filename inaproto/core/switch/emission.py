@@ -12,6 +12,7 @@ from inaproto.core.switch.events import Action, Counters, EmitFrames, RingState
 from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.packet_memory import OutputArena
 from inaproto.units import Frames, PortId
+from inaproto.wire.vlan import with_tag
 
 
 class Emission:
@@ -70,11 +71,12 @@ class Emission:
         if not passed:
             return
         everyone = slice(0, ring.spec.size)
-        egress = [self._bridge.egress(flow.dst_mac, flow.ingress) for flow in ring.flows]
+        egress = [(self._bridge.egress(flow.dst_mac, flow.ingress), flow.tag) for flow in ring.flows]
         for region, begin, end in passed:
             self._counters.results_out += (end - begin) * ring.spec.size
             for block in region.packets_out(everyone, begin, end, self._arena):
-                for ports, frames in zip(egress, block, strict=True):
+                for (ports, tag), row in zip(egress, block, strict=True):
+                    frames = with_tag(row, tag) if tag else row
                     for port in ports:
                         actions.append(EmitFrames(PortId(port), frames))  # noqa: PERF401  the hot loop
 
@@ -117,4 +119,5 @@ class Emission:
 
     def _emit(self, flow: Flow, frames: Frames, actions: list[Action]) -> None:
         egress = self._bridge.egress(flow.dst_mac, flow.barred_port)
+        frames = with_tag(frames, flow.tag)
         actions.extend(EmitFrames(PortId(port), frames) for port in egress)

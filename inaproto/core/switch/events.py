@@ -126,7 +126,8 @@ class Counters:
     steered: int = 0
     """Sent unchanged towards the switch that sums."""
     strange_addresses: int = 0
-    """Taken for their key, though their Ethernet address was not that of their rank."""
+    """Taken for their key, though their Ethernet address was not that of their rank, nor of a router that two
+    first packets in a row came by."""
     links_down: int = 0
     """Packets for a switch whose port is down: not sent."""
     pool_takeovers: int = 0

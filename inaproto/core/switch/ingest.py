@@ -22,6 +22,7 @@ from inaproto.core.switch.aggregator import (
     MIDDLE,
     ONLY_OPCODES,
     OPENING_OPCODES,
+    UDP_CHECKSUM,
     LastPacket,
     Region,
     packet_fault,
@@ -39,6 +40,7 @@ from inaproto.wire.ina_header import INA_HEADER_BYTES, InaHeader
 from inaproto.wire.packet import Packet
 from inaproto.wire.run_template import RunTemplate
 from inaproto.wire.vector import BTH_END, RoceRun
+from inaproto.wire.vlan import vlan_of
 
 _CONNECTION: Final = slice(26, 50)
 """Columns from the IP addresses to the destination QP: all that tells flows and lengths apart."""
@@ -60,6 +62,8 @@ class Ingest:
         self._pools = pools
         self._templates: dict[bytes, tuple[Flow, RunTemplate]] = {}
         """Templates of the middle packets of each flow, by what identifies a connection in its headers."""
+        self.tag = b""
+        """VLAN tag that was taken off what is taken in now."""
 
     def forget(self, flow: Flow) -> None:
         """The flow's ring is removed."""
@@ -75,7 +79,7 @@ class Ingest:
         matched = template.match(frames)
         if matched is None or ring.failed or flow.replay_next is not None:
             return None
-        if flow.ingress != port:
+        if flow.ingress != port or flow.tag != self.tag:
             return None
         psn, share, headers = matched
         found = flow.find(psn)
@@ -119,7 +123,7 @@ class Ingest:
             return None
         psn, src_mac = packet.psn & flow.psn_mask, packet.src_mac
         if opcode not in OPENING_OPCODES:
-            if not flow.is_at(port, src_mac):
+            if not flow.is_at(port, src_mac, self.tag):
                 return None
         elif not self.opens(ring, flow, psn, bytes(packet.payload()[:INA_HEADER_BYTES])):
             return None
@@ -137,9 +141,14 @@ class Ingest:
             return None
         if offset == 0:
             region.keep_header(rank, np.frombuffer(data, np.uint8, INA_HEADER_BYTES, header_bytes))
+            dst_mac = packet.dst_mac
+            if flow.vlans and (src_mac, dst_mac, self.tag) == (flow.src_mac, flow.dst_mac, flow.tag):
+                flow.shown = src_mac, dst_mac, psn  # as ever
+            else:
+                flow.show(src_mac, dst_mac, psn, self.tag)
         self._counters.aggregated_in += 1
-        flow.settle(port, src_mac, packet.dst_mac)
-        if flow.src_mac != src_mac:
+        flow.settle(port, src_mac, packet.dst_mac, self.tag)
+        if offset == 0 and flow.src_mac != src_mac:
             self._counters.strange_addresses += 1
         flow.reached = serial * ring.spec.message_packets + offset
         ring.dirty[serial] = region
@@ -219,13 +228,16 @@ class Ingest:
                 return
             if not all(opened):
                 run = run.select(np.array(opened))
-            flow.settle(port, run.src_mac, run.dst_mac)
+            flow.show(run.src_mac, run.dst_mac, int(run.psn[-1]), self.tag)
+            flow.settle(port, run.src_mac, run.dst_mac, self.tag)
             if flow.src_mac != run.src_mac:
                 self._counters.strange_addresses += len(run.frames)
-        elif flow.is_at(port, run.src_mac):
-            flow.settle(port, run.src_mac, run.dst_mac)
+        elif flow.is_at(port, run.src_mac, self.tag):
+            flow.settle(port, run.src_mac, run.dst_mac, self.tag)
         else:
             evidence = f"port {port}, address {run.src_mac.hex(':')}"
+            if self.tag:
+                evidence += f", VLAN {vlan_of(self.tag)}"
             self._refuse(run, "not from where its rank is", evidence, actions, len(run.frames))
             return
         placed = 0
@@ -248,6 +260,7 @@ class Ingest:
         """Make the headers of right middle packets the flow's template; one for each flow."""
         key = run.frames[0, _CONNECTION].tobytes()
         whole = run.frames.shape[1] == run.header_bytes + run.payload_bytes + ICRC_BYTES
+        whole = whole and not run.frames[0, UDP_CHECKSUM].any()
         known = self._templates.get(key)
         if whole and (known is None or known[1].src_mac != run.src_mac or known[1].dst_mac != run.dst_mac):
             self.forget(flow)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from inaproto.core.switch.ring_spec import FlowSpec
 from inaproto.units import PortId
+from inaproto.wire.vlan import vlan_of
 
 Rows = slice | NDArray[np.intp]
 """Rows of a run, or offsets in a message: a slice where they are consecutive, else int indices."""
@@ -37,6 +38,8 @@ class MessageEntry(NamedTuple):
 
 NOWHERE: Final = -1
 """No port."""
+_WAYS_MAX: Final = 4
+"""Addresses, and VLANs, of first packets that a flow remembers: paths that it may be spread over."""
 
 
 @dataclass(slots=True)
@@ -58,9 +61,20 @@ class Flow:
     """Position that continues the replay in progress, if one is."""
     src_mac: bytes = b""
     dst_mac: bytes = b""
-    """Those of ``spec``; where it has none, of the last packet."""
+    """Those of ``spec``, or that two first packets in a row had: of the routers between; where ``spec`` has
+    none, of the last packet."""
     ingress: int = NOWHERE
     """Port of the last first packet, whose key was right: where the rank is."""
+    tag: bytes = b""
+    """VLAN tag of its last packet, with which its results leave; empty: none."""
+    sources: tuple[bytes, ...] = ()
+    """Ethernet addresses from which its last first packets came."""
+    vlans: tuple[int, ...] = ()
+    """VLANs in which they came; 0: in none."""
+    is_routed: bool = False
+    """Its packets come by a router, whose address says nothing of where its host is."""
+    shown: tuple[bytes, bytes, int] = (b"", b"", -1)
+    """Source, destination and PSN of the last one."""
     untold: frozenset[PortId] = field(default=frozenset(), repr=False)
     """Ports by which its packets may come without saying where ordinary traffic finds its host."""
     latest: int = field(default=0, repr=False)
@@ -84,19 +98,41 @@ class Flow:
         """The position up to which its results were sent; ``frontier`` is that of the ring."""
         return frontier
 
-    def is_at(self, port: int, src_mac: bytes) -> bool:
+    def is_at(self, port: int, src_mac: bytes, tag: bytes = b"") -> bool:
         """Whether packets without a key may come from there; at any port while the rank's is not known.
 
-        An address counts that the control plane knows, none that packets brought: no ICRC covers it, and a
-        damaged one would shut the rank out.
+        An address counts that the control plane knows, or that first packets had, and a VLAN in which these
+        came. What one packet brought takes nothing away: no ICRC covers it, and what was damaged would shut
+        the rank out.
         """
-        return self.ingress in (NOWHERE, port) and src_mac == (self.spec.src_mac or src_mac)
+        if self.ingress not in (NOWHERE, port):
+            return False
+        if tag != self.tag and self.vlans and vlan_of(tag) not in self.vlans:
+            return False
+        return src_mac in (self.spec.src_mac or src_mac, self.src_mac, *self.sources)
 
-    def settle(self, port: int, src_mac: bytes, dst_mac: bytes) -> None:
+    def settle(self, port: int, src_mac: bytes, dst_mac: bytes, tag: bytes = b"") -> None:
         """The rank is there, as a packet says that is its own."""
         self.ingress = port
+        self.tag = tag
         if not self.spec.src_mac:
             self.src_mac, self.dst_mac = src_mac, dst_mac
+
+    def show(self, src_mac: bytes, dst_mac: bytes, psn: int, tag: bytes = b"") -> None:
+        """A first packet, with the ring's key, came with these: so do the packets behind it.
+
+        Results are steered to another address when those of two messages in a row had it: a damaged packet
+        may come twice.
+        """
+        vlan = vlan_of(tag)
+        if vlan not in self.vlans:
+            self.vlans = (*self.vlans, vlan)[-_WAYS_MAX:]
+        if src_mac not in self.sources:
+            self.sources = (*self.sources, src_mac)[-_WAYS_MAX:]
+        if self.shown[:2] == (src_mac, dst_mac) and self.shown[2] != psn:
+            self.src_mac, self.dst_mac = src_mac, dst_mac
+            self.is_routed = src_mac != (self.spec.src_mac or src_mac)
+        self.shown = src_mac, dst_mac, psn
 
     def open_message(self, entry: MessageEntry) -> bool:
         """Remember a message by its first packet. False when its serial is known with another PSN."""

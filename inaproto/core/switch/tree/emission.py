@@ -31,6 +31,7 @@ from inaproto.wire.crc import crc32
 from inaproto.wire.icrc import ICRC_BYTES
 from inaproto.wire.roce import Opcode
 from inaproto.wire.tree_note import NoteKind, TreeNote
+from inaproto.wire.vlan import with_tag
 
 
 class TreeEmission(Emission):
@@ -177,10 +178,11 @@ class TreeEmission(Emission):
             return
         for rows, flows in ring.groups:
             egress = [self._ports_to(flow) for flow in flows]
+            tags = [flow.worn_tag for flow in flows]
             for region, begin, end in passed:
                 self._counters.results_out += (end - begin) * len(flows)
                 for block in region.packets_out(rows, begin, end, self._arena):
-                    for ports, frames in zip(egress, block, strict=True):
+                    for ports, frames in zip(egress, map(with_tag, block, tags), strict=True):
                         for port in ports:
                             actions.append(EmitFrames(PortId(port), frames))  # noqa: PERF401  the hot loop
         for flow in ring.learnt.values():
@@ -196,6 +198,7 @@ class TreeEmission(Emission):
 
     def _emit(self, flow: Flow, frames: Frames, actions: list[Action]) -> None:
         if isinstance(flow, TreeFlow):
+            frames = with_tag(frames, flow.worn_tag)
             actions.extend(EmitFrames(PortId(port), frames) for port in self._ports_to(flow))
         else:
             super()._emit(flow, frames, actions)

@@ -66,6 +66,11 @@ class TreeFlow(Flow):
     def emitted(self, frontier: int) -> int:
         return min(frontier, self.sent) if self.learnt else frontier
 
+    @property
+    def worn_tag(self) -> bytes:
+        """VLAN tag with which its results leave: of learnt ones that of their receiver's own packets."""
+        return self.tag if not self.learnt or self.successor is None else self.successor.tag
+
     def opening_of(self, serial: int) -> bytes | None:
         """Headers of the first packet of a message, if a note brought them."""
         known = self.openings[serial % len(self.openings)]

@@ -107,6 +107,11 @@ _FLOW_REST: Final = {
     "psn_mask": "constant",
     "untold": "constant: a switch is given it with the ring",
     "entries": "copied",
+    "tag": "constant: no packet has one",
+    "vlans": "only packets of other VLANs than the hosts' would be told apart by it",
+    "sources": "only packets from other addresses than the hosts' would be",
+    "is_routed": "constant: nobody routes",
+    "shown": "addresses are the hosts' own, which are settled",
 }
 _ARRAY_VALUES: Final = ("next_serial", "next_offset", "done_high")
 _ARRAY_REST: Final = {
