@@ -92,7 +92,6 @@ _RANGES: Final = (
     ("key", 64),
 )
 """Fields after the operation, in their order on the wire, and their bits."""
-_NAMES: Final = tuple(name for name, _ in _RANGES)
 
 
 def signature(dtype: int, op: int, shape: Sequence[int]) -> int:
@@ -156,7 +155,8 @@ class InaHeader:
         """Read the header at the start of ``data``, the payload of a first packet; the rest is ignored."""
         if len(data) < INA_HEADER_BYTES:
             raise DecodeError("INA header", f"{len(data)} bytes, needs {INA_HEADER_BYTES}", len(data))
-        magic, version, dtype, op, *numbers = _LAYOUT.unpack_from(data)
+        magic, version, dtype, op, flags, ring_id, epoch, *rest = _LAYOUT.unpack_from(data)
+        op_index, msg_id, rank, ring_size, msg_len, digest, key = rest
         if magic != MAGIC:
             raise DecodeError("INA header", f"magic is 0x{magic:08x}, not 0x{MAGIC:08x}", 0)
         if version != VERSION:
@@ -165,11 +165,23 @@ class InaHeader:
             raise DecodeError("INA header", f"unknown dtype {dtype}", 5)
         if op not in _OPS:
             raise DecodeError("INA header", f"unknown op {op}", 6)
-        fields = dict(zip(_NAMES, numbers, strict=True))
-        wrong = _contradiction(fields["flags"], fields["rank"], fields["ring_size"], fields["msg_len"])
+        wrong = _contradiction(flags, rank, ring_size, msg_len)
         if wrong is not None:
             raise DecodeError("INA header", *wrong)
-        return cls(dtype=_DTYPES[dtype], op=_OPS[op], **fields)
+        return cls(
+            dtype=_DTYPES[dtype],
+            op=_OPS[op],
+            flags=flags,
+            ring_id=ring_id,
+            epoch=epoch,
+            op_index=op_index,
+            msg_id=msg_id,
+            rank=rank,
+            ring_size=ring_size,
+            msg_len=msg_len,
+            signature=digest,
+            key=key,
+        )
 
     def __str__(self) -> str:
         """One line for a log; the key is a secret and stays out."""

@@ -29,8 +29,10 @@ HEAD_BYTES: Final = 128
 _FAST_CRC: Final = 1
 _FAST_SUM: Final = 2
 _HALVES: Final = 4
-_PLACE: Final = struct.Struct("8q")
-_FOUND: Final = struct.Struct("2q")
+_WIDE: Final = 8
+PLACE: Final = struct.Struct("6q")
+FOUND: Final = struct.Struct("2q")
+FOUND_AT: Final = PLACE.size
 _BLOCK: Final = struct.Struct("4q")
 
 
@@ -52,9 +54,12 @@ class Compiled:
     """The functions of the library; what they do is said in ``kernels.c``."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        found = library.kernels_start()
+        self.start = library.kernels_start
+        """``start(without)``: with all instructions but those; bits are those of what it returns."""
+        found = self.start(0)
         vector = {"x86_64": "pclmul", "aarch64": "crc32"}.get(platform.machine(), "fast crc")
         names = [vector if found & _FAST_CRC else "crc by tables", *(["avx2"] if found & _FAST_SUM else [])]
+        names += ["avx512"] if found & _WIDE else []
         self.instructions = ", ".join(names)
         number, address = ctypes.c_int64, ctypes.c_void_p
         self.crc = library.kernels_crc
@@ -69,7 +74,7 @@ class Compiled:
         self.place = library.kernels_place
         self.place.argtypes, self.place.restype = (address, number, number, address, address), number
         self.sum = library.kernels_sum
-        self.sum.argtypes, self.sum.restype = (address, *[number] * 4), None
+        self.sum.argtypes, self.sum.restype = (address, *[number] * 6), None
         self.sums_halves = bool(found & _HALVES)
         """Whether ``reduce`` can do float16."""
         self.reduce = library.kernels_reduce
@@ -152,12 +157,13 @@ class Scan:
         self._heads = np.zeros((CLASSES_MAX, HEAD_BYTES), np.uint8)
         self._key_bytes = self._keys.reshape(-1).data
         self._head_bytes = self._heads.reshape(-1).data
-        self._place = bytearray(_PLACE.size)
-        self._place_at = ctypes.addressof(ctypes.c_char.from_buffer(self._place))
+        self.place = bytearray(PLACE.size + FOUND.size)
+        """Memory for what is told to ``kernels_place``, and what that answers; and where it is."""
+        self.place_at = ctypes.addressof(ctypes.c_char.from_buffer(self.place))
         self._blocks = bytearray(16 * _BLOCK.size)
         self._blocks_at = 0
         self._words = np.zeros(7, np.int64)
-        self._at = self._words.ctypes.data
+        self.address = self._words.ctypes.data
         self._room(256)
 
     def _room(self, frames: int) -> None:
@@ -187,7 +193,7 @@ class Scan:
         struct.pack_into(f"{len(told)}q", self._blocks, 0, *told)
         if total > self._frames_max:
             self._room(2 * total)
-        found: int = self.kernels.scan(self._blocks_at, len(blocks), self._at)
+        found: int = self.kernels.scan(self._blocks_at, len(blocks), self.address)
         return found
 
     def key(self, which: int) -> bytes:
@@ -222,22 +228,3 @@ class Scan:
         return length == layouts.frame_bytes(which) and bool(
             self.kernels.intact(address, length, width, layouts.table_address(which))
         )
-
-    def place(
-        self,
-        begin: int,
-        end: int,
-        region_at: int,
-        layouts: Layouts,
-        rank: int,
-        offset: int,
-        packets: int,
-        psn: int,
-        psn_mask: int,
-    ) -> tuple[int, int, int]:
-        """(frames taken, packets placed, offset behind the last of these): ``kernels_place``."""
-        place = self._place
-        _PLACE.pack_into(place, 0, rank, offset, packets, psn, psn_mask, layouts.address, 0, 0)
-        taken: int = self.kernels.place(self._at, begin, end, region_at, self._place_at)
-        right, past = _FOUND.unpack_from(place, 48)
-        return taken, right, past

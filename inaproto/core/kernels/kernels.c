@@ -3,8 +3,9 @@
    What they must compute is in the numpy code beside each call of them, byte for byte; the property tests
    compare the two. Plain C without Python's headers: a shared object that ctypes loads, for any Python.
 
-   Which instructions are used is decided when the library is loaded: carry-less multiplication (x86-64) or the
-   CRC instructions (aarch64) for CRC-32, AVX2 and F16C for sums; tables and plain loops elsewhere. */
+   Which instructions are used is decided when the library is loaded: carry-less multiplication (x86-64; of 64
+   bytes at once where there is AVX-512) or the CRC instructions (aarch64) for CRC-32, AVX2 (or AVX-512) and F16C
+   for sums; tables and plain loops elsewhere. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +14,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define X86 1
+#if defined(__clang__) || __GNUC__ >= 9
+#define WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,vpclmulqdq,pclmul,sse4.1")))
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <arm_acle.h>
 #include <sys/auxv.h>
@@ -41,10 +45,17 @@ static u32 be32(const u8 *p) { u32 v; memcpy(&v, p, 4); return __builtin_bswap32
 /* ---- CRC-32 (reflected polynomial 0xEDB88320, as zlib's) -------------------------------------------------- */
 
 static u32 table[8][256];
-static int fast_crc, fast_sum, halves;
+static int fast_crc, fast_sum, halves, wide;
 
-/* Bit 0: fast CRC; bit 1: fast sums; bit 2: sums of float16. */
-int kernels_start(void) {
+enum { FAST_CRC = 1, FAST_SUM = 2, HAS_HALVES = 4, IS_WIDE = 8 };
+
+#ifdef WIDE
+static void start_wide(void);
+static void start_headers(void);
+#endif
+
+/* Which instructions there are; those of ``without`` are not used. */
+int kernels_start(int without) {
     for (u32 byte = 0; byte < 256; byte++) {
         u32 crc = byte;
         for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
@@ -60,10 +71,19 @@ int kernels_start(void) {
     fast_crc = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
     fast_sum = !!__builtin_cpu_supports("avx2");
     halves = fast_sum && __builtin_cpu_supports("f16c");
+#ifdef WIDE
+    wide = fast_crc && fast_sum && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("vpclmulqdq") && !(without & IS_WIDE);
+    start_wide();
+    start_headers();
+#endif
 #elif ARM
     fast_crc = (getauxval(AT_HWCAP) & (1 << 7)) != 0; /* HWCAP_CRC32 */
 #endif
-    return fast_crc | fast_sum << 1 | halves << 2;
+    fast_crc = fast_crc && !(without & FAST_CRC);
+    fast_sum = fast_sum && !(without & FAST_SUM);
+    return (fast_crc ? FAST_CRC : 0) | (fast_sum ? FAST_SUM : 0) | (halves ? HAS_HALVES : 0) | (wide ? IS_WIDE : 0);
 }
 
 /* ``crc`` is the register, not inverted, here and below. */
@@ -94,6 +114,18 @@ static inline FOLDING __m128i moved(const u8 *from, u8 *to) {
     return value;
 }
 
+/* 128 bits to the register. */
+static inline FOLDING u32 reduced(__m128i a) {
+    const __m128i by1 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    const __m128i low32 = _mm_set_epi32(0, 0, 0, -1), reduce = _mm_set_epi64x(0, 0x0163cd6124);
+    const __m128i barrett = _mm_set_epi64x(0x01f7011641, 0x01db710641);
+    a = _mm_xor_si128(_mm_clmulepi64_si128(a, by1, 0x10), _mm_srli_si128(a, 8));
+    a = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(a, low32), reduce, 0x00), _mm_srli_si128(a, 4));
+    __m128i t = _mm_clmulepi64_si128(_mm_and_si128(a, low32), barrett, 0x10);
+    t = _mm_clmulepi64_si128(_mm_and_si128(t, low32), barrett, 0x00);
+    return (u32)_mm_extract_epi32(_mm_xor_si128(a, t), 1);
+}
+
 /* Folds 16-byte blocks onto each other by multiplication with powers of x modulo the polynomial, then reduces
    128 bits to 32 (Gopal et al., Intel 2009). ``n`` is at least 16; a rest below 16 is left. */
 static inline FOLDING u32 crc_fold(const u8 *from, u8 *to, size_t n, u32 crc) {
@@ -114,17 +146,75 @@ static inline FOLDING u32 crc_fold(const u8 *from, u8 *to, size_t n, u32 crc) {
         a = folded(folded(folded(a, by1, b), by1, c), by1, d);
     }
     for (; at + 16 <= n; at += 16) a = folded(a, by1, moved(from + at, to ? to + at : to));
-    const __m128i low32 = _mm_set_epi32(0, 0, 0, -1), reduce = _mm_set_epi64x(0, 0x0163cd6124);
-    const __m128i barrett = _mm_set_epi64x(0x01f7011641, 0x01db710641);
-    a = _mm_xor_si128(_mm_clmulepi64_si128(a, by1, 0x10), _mm_srli_si128(a, 8));
-    a = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(a, low32), reduce, 0x00), _mm_srli_si128(a, 4));
-    __m128i t = _mm_clmulepi64_si128(_mm_and_si128(a, low32), barrett, 0x10);
-    t = _mm_clmulepi64_si128(_mm_and_si128(t, low32), barrett, 0x00);
-    return (u32)_mm_extract_epi32(_mm_xor_si128(a, t), 1);
+    return reduced(a);
 }
 
 static FOLDING u32 crc_folded(const u8 *from, size_t n, u32 crc) { return crc_fold(from, 0, n, crc); }
 static FOLDING u32 copy_folded(const u8 *from, u8 *to, size_t n, u32 crc) { return crc_fold(from, to, n, crc); }
+#endif
+
+#ifdef WIDE
+enum { WIDE_MIN = 256 };
+static __m512i by_2048, by_512, by_lanes; /* factors; of ``by_lanes`` each lane's own, to the last one */
+
+/* x to the power of ``n`` modulo the polynomial, as a factor. */
+static u64 power(int n) {
+    u32 value = 0x80000000u;
+    for (; n; n--) value = value >> 1 ^ (value & 1 ? 0xEDB88320u : 0);
+    return (u64)value << 1;
+}
+
+/* A pair of factors moves 128 bits over ``bits`` bits. */
+static void start_wide(void) {
+    u64 near[8] = {0}, far[8] = {0}, lanes[8] = {0};
+    for (int lane = 0; lane < 4; lane++) {
+        near[2 * lane] = power(512 + 32), near[2 * lane + 1] = power(512 - 32);
+        far[2 * lane] = power(2048 + 32), far[2 * lane + 1] = power(2048 - 32);
+        int bits = 128 * (3 - lane);
+        if (bits) lanes[2 * lane] = power(bits + 32), lanes[2 * lane + 1] = power(bits - 32);
+    }
+    memcpy(&by_512, near, 64), memcpy(&by_2048, far, 64), memcpy(&by_lanes, lanes, 64);
+}
+
+static inline WIDE __m512i folded4(__m512i value, __m512i by, __m512i next) {
+    return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(value, by, 0x00),
+                                     _mm512_clmulepi64_epi128(value, by, 0x11), next, 0x96);
+}
+
+static inline WIDE __m512i moved4(const u8 *from, u8 *to) {
+    __m512i value = _mm512_loadu_si512(from);
+    if (to) _mm512_storeu_si512(to, value);
+    return value;
+}
+
+/* 512 bits to the register. */
+static inline WIDE u32 reduced4(__m512i a) {
+    __m128i last = _mm512_extracti32x4_epi32(a, 3);
+    a = folded4(a, by_lanes, _mm512_setzero_si512());
+    __m256i half = _mm256_xor_si256(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+    return reduced(_mm_xor_si128(_mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)), last));
+}
+
+/* As ``crc_fold``, 64 bytes at a time; ``n`` is at least WIDE_MIN, a rest below 64 is left. */
+static inline WIDE u32 crc_fold4(const u8 *from, u8 *to, size_t n, u32 crc) {
+    __m512i a = _mm512_xor_si512(moved4(from, to), _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+    __m512i b = moved4(from + 64, to ? to + 64 : to), c = moved4(from + 128, to ? to + 128 : to);
+    __m512i d = moved4(from + 192, to ? to + 192 : to);
+    size_t at = 256;
+    for (; at + 256 <= n; at += 256) {
+        u8 *out = to ? to + at : to;
+        a = folded4(a, by_2048, moved4(from + at, out));
+        b = folded4(b, by_2048, moved4(from + at + 64, to ? out + 64 : out));
+        c = folded4(c, by_2048, moved4(from + at + 128, to ? out + 128 : out));
+        d = folded4(d, by_2048, moved4(from + at + 192, to ? out + 192 : out));
+    }
+    a = folded4(folded4(folded4(a, by_512, b), by_512, c), by_512, d);
+    for (; at + 64 <= n; at += 64) a = folded4(a, by_512, moved4(from + at, to ? to + at : to));
+    return reduced4(a);
+}
+
+static WIDE u32 crc_wide(const u8 *from, size_t n, u32 crc) { return crc_fold4(from, 0, n, crc); }
+static WIDE u32 copy_wide(const u8 *from, u8 *to, size_t n, u32 crc) { return crc_fold4(from, to, n, crc); }
 #endif
 
 #if ARM
@@ -140,6 +230,12 @@ __attribute__((target("+crc"))) static u32 crc_arm(const u8 *from, size_t n, u32
 #endif
 
 static u32 crc_more(const u8 *from, size_t n, u32 crc) {
+#ifdef WIDE
+    if (wide && n >= WIDE_MIN) {
+        crc = crc_wide(from, n, crc);
+        from += n & ~(size_t)63, n &= 63;
+    }
+#endif
 #if X86
     if (fast_crc && n >= 16) {
         crc = crc_folded(from, n, crc);
@@ -153,6 +249,13 @@ static u32 crc_more(const u8 *from, size_t n, u32 crc) {
 
 /* CRC of what is copied, one pass over it. */
 static u32 crc_copy(const u8 *from, u8 *to, size_t n, u32 crc) {
+#ifdef WIDE
+    if (wide && n >= WIDE_MIN) {
+        crc = copy_wide(from, to, n, crc);
+        size_t whole = n & ~(size_t)63;
+        from += whole, to += whole, n -= whole;
+    }
+#endif
 #if X86
     if (fast_crc && n >= 16) {
         crc = copy_folded(from, to, n, crc);
@@ -179,16 +282,47 @@ void kernels_rows(const u8 *from, i64 apart, u8 *to, i64 to_apart, i64 rows, i64
 
 enum { IP = 14, BTH_END = 54, HEADER_MAX = 76 };
 
+/* Bytes of a frame that routers may change. */
+static const u8 changing[] = {15, 22, 24, 25, 40, 41, 46};
+
+#ifdef WIDE
+static struct {
+    u8 ones[64], start[64]; /* what is set, and what eight bytes of ones before the headers come to */
+} headers[HEADER_MAX + 1];
+
+static void start_headers(void) {
+    u8 before[8];
+    memset(before, 0xFF, 8);
+    u32 crc = crc_tables(before, 8, ~0u);
+    for (int width = BTH_END; width <= HEADER_MAX; width++) {
+        for (size_t k = 0; k < sizeof changing; k++) headers[width].ones[64 - width + changing[k]] = 0xFF;
+        memcpy(headers[width].start + 64 - (width - IP), &crc, 4);
+    }
+}
+
+/* CRC register behind the headers, which are the end of 64 bytes: zeros before them change nothing. */
+static WIDE u32 header_wide(const u8 *frame, size_t width) {
+    const void *begin = (const void *)((uintptr_t)frame + width - 64);
+    __m512i value = _mm512_maskz_loadu_epi8(~(u64)0 << (64 - (width - IP)), begin); /* nothing before the frame */
+    value = _mm512_or_si512(value, _mm512_loadu_si512(headers[width].ones));
+    return reduced4(_mm512_xor_si512(value, _mm512_loadu_si512(headers[width].start)));
+}
+#endif
+
+static u32 moved_past(u32 crc, const u32 *shift) {
+    return shift[crc & 255] ^ shift[256 + (crc >> 8 & 255)] ^ shift[512 + (crc >> 16 & 255)] ^ shift[768 + (crc >> 24)];
+}
+
 /* CRC of eight bytes of ones and the headers with what routers may change as ones, moved past ``shift``'s bytes. */
 static u32 header_share(const u8 *frame, size_t width, const u32 *shift) {
+#ifdef WIDE
+    if (wide) return moved_past(~header_wide(frame, width), shift);
+#endif
     u8 masked[8 + HEADER_MAX];
     memset(masked, 0xFF, 8);
     memcpy(masked + 8, frame + IP, width - IP);
-    masked[8 + 15 - IP] = masked[8 + 22 - IP] = masked[8 + 24 - IP] = masked[8 + 25 - IP] = 0xFF;
-    masked[8 + 40 - IP] = masked[8 + 41 - IP] = masked[8 + 46 - IP] = 0xFF;
-    u32 crc = ~crc_more(masked, 8 + width - IP, ~0u);
-    return shift[crc & 255] ^ shift[256 + (crc >> 8 & 255)] ^ shift[512 + (crc >> 16 & 255)] ^
-           shift[768 + (crc >> 24)];
+    for (size_t k = 0; k < sizeof changing; k++) masked[8 + changing[k] - IP] = 0xFF;
+    return moved_past(~crc_more(masked, 8 + width - IP, ~0u), shift);
 }
 
 /* Whether the packet in ``length`` bytes, of which ``width`` are headers, carries the right ICRC. */
@@ -286,13 +420,21 @@ typedef struct {
     i64 right, past;       /* out: packets placed, and the offset behind the last of them */
 } Place;
 
+enum { AHEAD = 1 };
+
+static void prefetched(const u8 *frame, i64 n) {
+    for (i64 at = 0; at < n; at += 64) __builtin_prefetch(frame + at);
+}
+
 /* Takes the frames ``order[from:to]`` as long as they are the next packets of the message, in slots that this
-   rank has not filled; those with a wrong ICRC are taken and forgotten. Returns how many it took. */
+   rank has not filled; those with a wrong ICRC are taken and forgotten, but for the first one of a message.
+   Returns how many it took. */
 i64 kernels_place(const Scan *s, i64 from, i64 to, const Region *r, Place *p) {
     i64 k = 0, right = 0, past = p->offset;
     for (; from + k < to && p->offset + k < p->packets; k++) {
         i64 o = p->offset + k, i = s->order[from + k];
         const u8 *frame = s->frame[i];
+        if (from + k + AHEAD < to) prefetched(s->frame[s->order[from + k + AHEAD]], r->mtu + BTH_END);
         const Layout *l = p->layouts + (o == p->packets - 1 ? 2 : o > 0);
         i64 length = l->width + l->tail + 4, slot = p->rank * r->slots + o;
         if (l->opcode < 0 || s->length[i] != length || frame[42] != l->opcode || (frame[43] >> 4 & 3) != l->pad) break;
@@ -301,7 +443,10 @@ i64 kernels_place(const Scan *s, i64 from, i64 to, const Region *r, Place *p) {
         if (r->seen[slot]) break;
         u32 icrc, share = header_share(frame, (size_t)l->width, l->shift);
         memcpy(&icrc, frame + length - 4, 4);
-        if ((~crc_copy(frame + l->width, r->payload + slot * r->mtu, (size_t)l->tail, ~0u) ^ share) != icrc) continue;
+        if ((~crc_copy(frame + l->width, r->payload + slot * r->mtu, (size_t)l->tail, ~0u) ^ share) != icrc) {
+            if (o == 0) break; /* what it said of the message cannot be believed */
+            continue;
+        }
         memcpy(r->header + slot * HEADER_MAX, frame, (size_t)l->width);
         memset(r->header + slot * HEADER_MAX + 40, 0, 2); /* no UDP checksum: the payload will be another */
         r->share[slot] = share;
@@ -391,16 +536,66 @@ __attribute__((target("avx2"))) static void sum_i32_avx2(const u8 *first, size_t
 #define sum_i32_avx2 sum_i32
 #endif
 
-/* Sums of the slots ``begin`` to ``end - 1`` over all ranks, in their order; the CRC of slots before ``whole``
-   is that of all their bytes, those of others are the caller's. */
-void kernels_sum(const Region *r, i64 kind, i64 begin, i64 end, i64 whole) {
+#ifdef WIDE
+static WIDE void sum_f32_wide(const u8 *first, size_t apart, i64 ranks, u8 *out, i64 bytes) {
+    const __m512i quiet = _mm512_set1_epi32(0x7FC00000);
+    i64 at = 0;
+    for (; at + 2 * STRIP <= bytes; at += 2 * STRIP) {
+        const u8 *from = first + at;
+        __m512 a = _mm512_loadu_ps(from), b = _mm512_loadu_ps(from + 64);
+        for (i64 rank = 1; rank < ranks; rank++) {
+            from += apart;
+            a = _mm512_add_ps(a, _mm512_loadu_ps(from));
+            b = _mm512_add_ps(b, _mm512_loadu_ps(from + 64));
+        }
+        __m512i x = _mm512_castps_si512(a), y = _mm512_castps_si512(b);
+        x = _mm512_mask_mov_epi32(x, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet);
+        y = _mm512_mask_mov_epi32(y, _mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q), quiet);
+        _mm512_storeu_si512(out + at, x);
+        _mm512_storeu_si512(out + at + 64, y);
+    }
+    sum_f32_avx2(first + at, apart, ranks, out + at, bytes - at);
+}
+
+static WIDE void sum_i32_wide(const u8 *first, size_t apart, i64 ranks, u8 *out, i64 bytes) {
+    i64 at = 0;
+    for (; at + 2 * STRIP <= bytes; at += 2 * STRIP) {
+        const u8 *from = first + at;
+        __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 64);
+        for (i64 rank = 1; rank < ranks; rank++) {
+            from += apart;
+            a = _mm512_add_epi32(a, _mm512_loadu_si512(from));
+            b = _mm512_add_epi32(b, _mm512_loadu_si512(from + 64));
+        }
+        _mm512_storeu_si512(out + at, a);
+        _mm512_storeu_si512(out + at + 64, b);
+    }
+    sum_i32_avx2(first + at, apart, ranks, out + at, bytes - at);
+}
+#endif
+
+typedef void Sum(const u8 *first, size_t apart, i64 ranks, u8 *out, i64 bytes);
+
+static Sum *sum_of(i64 kind) {
+#ifdef WIDE
+    if (wide && fast_sum) return kind == F32 ? sum_f32_wide : sum_i32_wide;
+#endif
+    if (fast_sum) return kind == F32 ? sum_f32_avx2 : sum_i32_avx2;
+    return kind == F32 ? sum_f32 : sum_i32;
+}
+
+/* Sums of the slots ``begin`` to ``end - 1`` over all ranks, in their order, and their CRCs. That of slot ``last``
+   is of ``payload`` bytes and ``pad`` zeros behind them. */
+void kernels_sum(const Region *r, i64 kind, i64 begin, i64 end, i64 last, i64 payload, i64 pad) {
     size_t apart = (size_t)(r->slots * r->mtu);
+    Sum *sum = sum_of(kind);
     for (i64 o = begin; o < end; o++) {
         const u8 *first = r->payload + o * r->mtu;
         u8 *out = r->result + o * r->mtu;
-        if (kind == F32) (fast_sum ? sum_f32_avx2 : sum_f32)(first, apart, r->ranks, out, r->mtu);
-        else (fast_sum ? sum_i32_avx2 : sum_i32)(first, apart, r->ranks, out, r->mtu);
-        if (o < whole) r->result_crc[o] = ~crc_more(out, (size_t)r->mtu, ~0u);
+        sum(first, apart, r->ranks, out, r->mtu);
+        size_t tail = (size_t)r->mtu;
+        if (o == last) memset(out + payload, 0, (size_t)pad), tail = (size_t)(payload + pad);
+        r->result_crc[o] = ~crc_more(out, tail, ~0u);
     }
 }
 
@@ -590,6 +785,25 @@ void kernels_copy(const u8 *from, u8 *to, i64 bytes) {
 
 /* ---- seal: results under the headers of their ranks ------------------------------------------------------------ */
 
+#ifdef WIDE
+static WIDE void copied_wide(u8 *to, const u8 *from, size_t n) {
+    size_t at = 0;
+    for (; at + 64 <= n; at += 64) _mm512_storeu_si512(to + at, _mm512_loadu_si512(from + at));
+    __mmask64 rest = ((u64)1 << (n - at)) - 1;
+    _mm512_mask_storeu_epi8(to + at, rest, _mm512_maskz_loadu_epi8(rest, from + at));
+}
+#endif
+
+static void copied(u8 *to, const u8 *from, size_t n) {
+#ifdef WIDE
+    if (wide) {
+        copied_wide(to, from, n);
+        return;
+    }
+#endif
+    memcpy(to, from, n);
+}
+
 /* Packets of one layout into ``out``, (ranks, packets, frame bytes); returns the end of that.
    ``own`` bytes of the payload are the rank's own header of the message. */
 static u8 *seal(const Region *r, i64 rank, i64 ranks, i64 begin, i64 end, const Layout *l, i64 own, u8 *out) {
@@ -601,8 +815,8 @@ static u8 *seal(const Region *r, i64 rank, i64 ranks, i64 begin, i64 end, const 
             i64 slot = (rank + k) * r->slots + o;
             u8 *to = out + (k * (end - begin) + o - begin) * frame;
             u32 crc = r->result_crc[o];
-            memcpy(to, r->header + slot * HEADER_MAX, (size_t)width);
-            memcpy(to + width, body, (size_t)tail);
+            copied(to, r->header + slot * HEADER_MAX, (size_t)width);
+            copied(to + width, body, (size_t)tail);
             if (own) {
                 memcpy(to + width, r->ina + (rank + k) * own, (size_t)own);
                 crc = ~crc_more(to + width, (size_t)tail, ~0u);

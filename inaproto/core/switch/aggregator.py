@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from inaproto.core.kernels import Compiled, active
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.switch.lookup_table import Rows
-from inaproto.core.switch.packet_memory import OutputArena, PayloadBuffer, PayloadPool
+from inaproto.core.switch.packet_memory import Cut, OutputArena, PayloadBuffer, PayloadPool, aligned
 from inaproto.core.switch.region_kernels import RegionKernels
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.crc import crc32
@@ -60,6 +60,9 @@ class LastPacket(NamedTuple):
     header_bytes: int
     payload_bytes: int
     pad: int
+
+
+_NO_LAST: Final = LastPacket(0, 0, 0, 0)
 
 
 def without_rank(header: bytes) -> bytes:
@@ -159,7 +162,7 @@ class Region:
         """For each rank, the offset behind the last one stored: from there on nothing has come."""
         self.finished_last = -1
         self.ina_bytes: NDArray[np.uint8] = np.empty((ranks, INA_HEADER_BYTES), np.uint8)
-        self.result: NDArray[np.uint8] = np.empty((packets_max, mtu), np.uint8)
+        self.result = aligned(packets_max, mtu)
         self.result_cuts = [memoryview(row) for row in self.result]
         self.result_crc: NDArray[np.uint32] = np.empty(packets_max, np.uint32)
         self.kernels: RegionKernels | None = None
@@ -261,9 +264,13 @@ class Region:
         """Account for ``packets`` of ``rank`` in slots that were empty, from ``low`` to before ``past``."""
         self.missing -= packets
         self.silent.discard(rank)
-        self.top[rank] = max(self.top[rank], past)
-        self._stored_to = max(self._stored_to, past)
-        self._stored_from = min(self._stored_from, low)
+        # Quicker than max and min, and done for each part of a message.
+        if past > self.top[rank]:  # noqa: PLR1730
+            self.top[rank] = past
+        if past > self._stored_to:  # noqa: PLR1730
+            self._stored_to = past
+        if low < self._stored_from:  # noqa: PLR1730
+            self._stored_from = low
 
     def store(self, rank: int, run: RoceRun, rows: Rows, offsets: Rows) -> NDArray[np.bool_] | None:
         """Keep packets of ``rank``; returns which of them were already done, bool (n,), or None if none.
@@ -335,17 +342,15 @@ class Region:
         for a, b in spans:
             # Whole rows, though the last packet may be short: what lies behind its end is not sent.
             if kernels is not None:
-                whole = min(b, packets - 1)
-                kernels.sum(self.ina.dtype, a, b, whole)
-                if b > whole:
-                    self._checksum(whole, b)
+                _, _, payload, pad = self.last or _NO_LAST
+                kernels.sum(self.ina.dtype, a, b, packets - 1, payload, pad)
             else:
                 inputs = list(array[:, a]) if b - a == 1 else [rank[a:b] for rank in array]
                 reduce_into(
                     self.ina.dtype, self.ina.op, inputs, self.result[a] if b - a == 1 else self.result[a:b]
                 )
                 self._checksum(a, b)
-            self.done[a:b] = True
+            self._done_bytes[a:b] = bytes([1]) * (b - a)
             self.finished_last = b - 1
         self.pending -= ready
         if self.pending == 0:
@@ -372,15 +377,18 @@ class Region:
         end = self._done_bytes.find(0, begin, self.packets)
         return self.packets if end < 0 else end
 
+    def cut_out(self, kernels: RegionKernels, ranks: slice, begin: int, end: int, arena: OutputArena) -> Cut:
+        """The same as ``packets_out``, by kernels."""
+        kernels.last(self.last)
+        return kernels.seal(ranks, begin, end, self.packets, arena)
+
     def packets_out(self, ranks: slice, begin: int, end: int, arena: OutputArena) -> list[NDArray[np.uint8]]:
         """Result packets ``begin`` to ``end - 1`` under the headers of ``ranks``, sealed.
 
         Returns uint8 blocks (ranks, n, frame_bytes) in packet order, one for each frame length.
         """
-        kernels = self.kernels
-        if kernels is not None:
-            kernels.last(self.last)
-            return kernels.seal(ranks, begin, end, self.packets, arena)
+        if self.kernels is not None:
+            return self.cut_out(self.kernels, ranks, begin, end, arena).blocks
         blocks = []
         if begin == 0:
             blocks.append(self._packet(ranks, 0))

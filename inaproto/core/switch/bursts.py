@@ -22,14 +22,15 @@ from inaproto.core.switch.aggregator import FIRST, HEADER_BYTES, LAST_OPCODES, L
 from inaproto.core.switch.events import Counters, RingState
 from inaproto.core.switch.flow_order import Connection, flow_by_flow, flow_of, joined
 from inaproto.core.switch.ingest import Ingest
-from inaproto.core.switch.lookup_table import Flow, LookupTable
+from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry
 from inaproto.core.switch.tree.ring import TreeRing
 from inaproto.units import Frames, PortId
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 
 _KNOWN_MAX: Final = 1024
 """Flows whose masked headers are remembered."""
-_INA_END: Final = HEADER_BYTES[FIRST] + INA_HEADER_BYTES
+_INA_BEGIN: Final = HEADER_BYTES[FIRST]
+_INA_END: Final = _INA_BEGIN + INA_HEADER_BYTES
 
 
 class Bursts:
@@ -48,7 +49,7 @@ class Bursts:
         self._ingest = ingest
         self._counters = counters
         self._is_of_ring = is_of_ring
-        self._known: dict[bytes, Connection | bytes] = {}
+        self._known: dict[bytes, tuple[Connection | bytes, Flow | None]] = {}
 
     def forget(self) -> None:
         """Rings were installed or removed: what a header belongs to may be another flow."""
@@ -65,47 +66,58 @@ class Bursts:
             return flow_by_flow(blocks, self._is_of_ring)
         if classes > 1:
             return self._several(port, blocks, taken, classes)
-        key = self._flow_of(scan.key(0))
-        flow = self._table.get(*key) if isinstance(key, tuple) else None
-        if flow is None:
-            return self._left(blocks, key, [0], 0)
-        went = self._message(port, flow, 0, 0, scan.starts[-1])
-        if went:
-            taken(flow)
-        return self._left(blocks, key, [0], went) if went < scan.starts[-1] else ()
+        key = scan.key(0)
+        of, flow = self._known.get(key) or self._flow_of(key)
+        went, end = 0, scan.starts[-1]
+        if flow is not None:
+            went = self._message(port, flow, 0, 0, end)
+            if went:
+                taken(flow)
+        return self._left(blocks, of, [0], went) if went < end else ()
 
     def _several(
         self, port: PortId, blocks: Sequence[Frames], taken: Callable[[Flow], None], classes: int
     ) -> Iterator[Frames]:
-        scan = self._scan
+        scan, known = self._scan, self._known
         flows: dict[Connection | bytes, list[int]] = {}
+        found: dict[Connection | bytes, Flow | None] = {}
         for number in range(classes):
-            flows.setdefault(self._flow_of(scan.key(number)), []).append(number)
-        for key, numbers in flows.items():
+            key = scan.key(number)
+            of, flow = known.get(key) or self._flow_of(key)
+            if of in flows:
+                flows[of].append(number)
+                found[of] = None
+            else:
+                flows[of] = [number]
+                found[of] = flow
+        for of, numbers in flows.items():
             begin, end = scan.bounds(numbers[0])
-            flow = self._table.get(*key) if isinstance(key, tuple) and len(numbers) == 1 else None
+            flow = found[of]
             if flow is not None:
                 went = self._message(port, flow, numbers[0], begin, end)
                 if went:
                     taken(flow)
                     begin += went
             if begin < end or len(numbers) > 1:
-                yield from self._left(blocks, key, numbers, begin)
+                yield from self._left(blocks, of, numbers, begin)
 
-    def _flow_of(self, key: bytes) -> Connection | bytes:
-        flow = self._known.get(key)
-        if flow is None:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            flow = self._known[key] = flow_of(key, self._is_of_ring)
-        return flow
+    def _flow_of(self, key: bytes) -> tuple[Connection | bytes, Flow | None]:
+        """What frames with these masked headers keep their order with; their flow if they may be taken."""
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        of = flow_of(key, self._is_of_ring)
+        flow = self._table.get(*of) if isinstance(of, tuple) else None
+        if flow is not None and isinstance(self._rings[flow.ring_id], TreeRing):
+            flow = None
+        found = self._known[key] = of, flow
+        return found
 
     # -- what is taken -------------------------------------------------------------------------
 
     def _message(self, port: PortId, flow: Flow, number: int, begin: int, end: int) -> int:
         """How many of the flow's packets, in those places of the scan, are taken."""
         ring = self._rings[flow.ring_id]
-        if ring.failed or flow.replay_next is not None or flow.ingress != port or isinstance(ring, TreeRing):
+        if ring.failed or flow.replay_next is not None or flow.ingress != port:
             return 0
         if flow.tag != self._ingest.tag:
             return 0
@@ -113,52 +125,68 @@ class Bursts:
         if head[6:12] != flow.src_mac or head[:6] != flow.dst_mac:
             return 0
         at = begin
-        while at < end:
-            if at > begin:
-                head, _ = self._scan.frame(at)
+        while True:
             went = self._part(ring, flow, head, at, end)
             at += went
-            if not went:
-                break
-        return at - begin
+            if not went or at >= end:
+                return at - begin
+            head, _ = self._scan.frame(at)
 
     def _part(self, ring: RingState, flow: Flow, head: bytes, at: int, end: int) -> int:
         """How many packets from the one with ``head`` on, all of one message, are taken."""
-        psn = int.from_bytes(head[51:54], "big")
-        if head[42] == FIRST and not self._opens(ring, flow, psn & flow.psn_mask, head, at):
+        psn = int.from_bytes(head[51:54], "big") & flow.psn_mask
+        is_first = head[42] == FIRST
+        if is_first:
+            entry, offset = self._opened(ring, flow, psn, head, at), 0
+            if entry is None:
+                return 0
+        else:
+            found = flow.find(psn)
+            if found is None:
+                return 0
+            entry, offset = found
+            if offset == 0:  # a message of one packet, whose headers are longer
+                return 0
+        array = ring.array
+        region = array.regions[entry.serial % len(array.regions)]
+        kernels, ina = region.kernels, region.ina
+        if region.serial != entry.serial or region.payload is None or kernels is None or ina is None:
             return 0
-        found = flow.find(psn & flow.psn_mask)
-        if found is None:
-            return 0
-        entry, offset = found
-        if offset == 0 and head[42] != FIRST:  # a message of one packet, whose headers are longer
-            return 0
-        region = ring.array.region_of(entry.serial)
-        kernels = region.kernels
-        if region.serial != entry.serial or region.payload is None or kernels is None:
-            return 0
-        kernels.last(region.last)
-        rank, packets = flow.row, region.packets
+        rank, packets, last = flow.row, region.packets, region.last
+        guess = kernels.guess if last is None else None
+        if guess is not None and guess[2] % ina.dtype.itemsize:
+            guess = None
+        kernels.last(guess or last)
         went, right, past = kernels.place(self._scan, at, end, rank, offset, packets, psn, flow.psn_mask)
-        if at + went < end and offset + went == packets - 1 and region.last is None:
+        if guess is not None and right and past == packets:
+            region.last = LastPacket(*guess)
+        elif last is None and at + went < end and offset + went == packets - 1:
             more = self._last(region, rank, at + went, psn + went, flow.psn_mask)
             if more:
                 went, right, past = went + 1, right + 1, packets
         if went:
             self._book(ring, flow, region, offset, went, right, past)
-        if right and offset == 0:
-            kernels.keep_ina(rank, head[_INA_END - INA_HEADER_BYTES : _INA_END])
+            if is_first:
+                flow.shown = flow.src_mac, flow.dst_mac, psn
+                flow.open_message(entry)
+                kernels.keep_ina(rank, head[_INA_BEGIN:_INA_END])
         return went
 
-    def _opens(self, ring: RingState, flow: Flow, psn: int, head: bytes, at: int) -> bool:
-        """Whether a first packet is right, and its message open."""
+    def _opened(self, ring: RingState, flow: Flow, psn: int, head: bytes, at: int) -> MessageEntry | None:
+        """The message that a first packet opens or belongs to, if it is what it says.
+
+        Whether its ICRC is right is still to be seen, unless it is the first of all ranks'.
+        """
+        header = head[_INA_BEGIN:_INA_END]
+        serial = self._ingest.agreed(ring, flow, header)
+        if serial is not None:
+            entry = MessageEntry(serial, psn, ring.array.region_of(serial).packets)
+            return entry if flow.may_remember(entry) else None
         kernels = ring.array.regions[0].kernels
-        if kernels is None or int.from_bytes(head[16:18], "big") != HEADER_BYTES[FIRST] + ring.spec.mtu - 10:
-            return False
-        if not self._scan.intact(at, HEADER_BYTES[FIRST], kernels.layouts, 0):
-            return False
+        if kernels is None or not self._scan.intact(at, HEADER_BYTES[FIRST], kernels.layouts, 0):
+            return None
         flow.shown = flow.src_mac, flow.dst_mac, psn
-        return self._ingest.opens(ring, flow, psn, head[_INA_END - INA_HEADER_BYTES : _INA_END])
+        return flow.entries[flow.latest] if self._ingest.opens(ring, flow, psn, header) else None
 
     def _last(self, region: Region, rank: int, at: int, psn: int, psn_mask: int) -> bool:
         """Whether a last packet, the first of its message, is taken: then it says how the others' look."""

@@ -6,6 +6,9 @@ step uses again.
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inaproto.core.switch.aggregator import Region
 from inaproto.core.switch.bridge import Bridge
 from inaproto.core.switch.events import Action, Counters, EmitFrames, RingState
@@ -13,6 +16,9 @@ from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.packet_memory import OutputArena
 from inaproto.units import Frames, PortId
 from inaproto.wire.vlan import with_tag
+
+Egress = list[tuple[tuple[int, ...], bytes]]
+"""Ports by which the results of each rank leave, and the VLAN tag that they get."""
 
 
 class Emission:
@@ -22,11 +28,9 @@ class Emission:
         self._bridge = bridge
         self._counters = counters
         self._arena = OutputArena(output_bytes_max)
-        self._fill_packets_max = fill_packets_max
-
-    def begin_step(self) -> None:
+        self.begin_step = self._arena.reset
         """Frames of the step before are void from here on."""
-        self._arena.reset()
+        self._fill_packets_max = fill_packets_max
 
     def replay(self, ring: RingState, flow: Flow, low: int, high: int, actions: list[Action]) -> None:
         """Answer a resend of positions ``low`` to ``high`` from kept results, up to the frontier.
@@ -74,11 +78,14 @@ class Emission:
         egress = [(self._bridge.egress(flow.dst_mac, flow.ingress), flow.tag) for flow in ring.flows]
         for region, begin, end in passed:
             self._counters.results_out += (end - begin) * ring.spec.size
-            for block in region.packets_out(everyone, begin, end, self._arena):
-                for (ports, tag), row in zip(egress, block, strict=True):
-                    frames = with_tag(row, tag) if tag else row
-                    for port in ports:
-                        actions.append(EmitFrames(PortId(port), frames))  # noqa: PERF401  the hot loop
+            if region.kernels is None:
+                actions += _each(region.packets_out(everyone, begin, end, self._arena), egress)
+                continue
+            cut = region.cut_out(region.kernels, everyone, begin, end, self._arena)
+            if cut.egress != egress:
+                is_tagged = any(tag for _, tag in egress)  # with copies, which must be made anew
+                cut.egress, cut.sent = None if is_tagged else egress, _each(cut.blocks, egress)
+            actions += cut.sent
 
     def _signal_gaps(self, ring: RingState, actions: list[Action]) -> None:
         """Results are finished beyond the frontier: let each flow with a hole of its own know, once.
@@ -121,3 +128,14 @@ class Emission:
         egress = self._bridge.egress(flow.dst_mac, flow.barred_port)
         frames = with_tag(frames, flow.tag)
         actions.extend(EmitFrames(PortId(port), frames) for port in egress)
+
+
+def _each(blocks: list[NDArray[np.uint8]], egress: Egress) -> list[EmitFrames]:
+    """The packets of each rank, uint8 (ranks, n, frame_bytes), as they leave."""
+    sent = []
+    for block in blocks:
+        for (ports, tag), row in zip(egress, block, strict=True):
+            frames = with_tag(row, tag) if tag else row
+            for port in ports:
+                sent.append(EmitFrames(PortId(port), frames))  # noqa: PERF401  the hot loop
+    return sent

@@ -6,8 +6,46 @@ yet. Both exist for speed alone; neither knows a protocol.
 
 from __future__ import annotations
 
+import math
+from typing import Any, Final
+
 import numpy as np
 from numpy.typing import NDArray
+
+Parts = tuple[tuple[int, int], ...]
+"""Packets of a rank and the bytes of each."""
+_CUTS_MAX: Final = 256
+"""Pieces of an arena that are remembered."""
+_LINE: Final = 64
+"""Bytes of a cache line: what a kernel writes at once does not lie in two of them."""
+
+
+def aligned(*shape: int) -> NDArray[np.uint8]:
+    """uint8 of that shape, contents undefined, that begins where a cache line does."""
+    size = math.prod(shape)
+    memory: NDArray[np.uint8] = np.empty(size + _LINE, np.uint8)
+    begin = -memory.ctypes.data % _LINE
+    return memory[begin : begin + size].reshape(shape)
+
+
+class Cut:
+    """A piece of an arena as the packets of several ranks: cut once, and found again when asked for."""
+
+    __slots__ = ("address", "blocks", "egress", "nbytes", "sent")
+
+    def __init__(self, flat: NDArray[np.uint8], address: int, ranks: int, parts: Parts) -> None:
+        self.address = address
+        self.nbytes = len(flat)
+        self.blocks: list[NDArray[np.uint8]] = []
+        """uint8 (ranks, packets, frame_bytes), one behind the other."""
+        self.egress: object = None
+        self.sent: list[Any] = []
+        """The actions by which all these leave, if by the same ``egress`` as the last time."""
+        at = 0
+        for packets, frame_bytes in parts:
+            size = ranks * packets * frame_bytes
+            self.blocks.append(flat[at : at + size].reshape(ranks, packets, frame_bytes))
+            at += size
 
 
 class OutputArena:
@@ -19,33 +57,49 @@ class OutputArena:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._buffer: NDArray[np.uint8] = np.empty(1 << 16, np.uint8)
+        self._buffer = aligned(1 << 16)
         self._address = self._buffer.ctypes.data
         self._used = 0
         self._wanted = 0
+        self._cuts: dict[tuple[int, int, Parts], Cut] = {}
 
     def reset(self) -> None:
         """Begin a step: everything handed out before is void."""
         if len(self._buffer) < self._wanted <= self._bytes_max:
-            self._buffer = np.empty(min(2 * self._wanted, self._bytes_max), np.uint8)
+            self._buffer = aligned(min(2 * self._wanted, self._bytes_max))
             self._address = self._buffer.ctypes.data
+            self._cuts.clear()
         self._used = self._wanted = 0
 
     def take(self, ranks: int, packets: int, frame_bytes: int) -> NDArray[np.uint8]:
         """uint8, shape (ranks, packets, frame_bytes), contents undefined."""
-        return self.take_at(ranks, packets, frame_bytes)[0]
-
-    def take_at(self, ranks: int, packets: int, frame_bytes: int) -> tuple[NDArray[np.uint8], int]:
-        """The same, and its address."""
         size = ranks * packets * frame_bytes
         self._wanted += size
         begin = self._used
         if begin + size > len(self._buffer):
-            fresh: NDArray[np.uint8] = np.empty((ranks, packets, frame_bytes), np.uint8)
-            return fresh, fresh.ctypes.data
+            return np.empty((ranks, packets, frame_bytes), np.uint8)
         self._used += size
-        taken = self._buffer[begin : begin + size].reshape(ranks, packets, frame_bytes)
-        return taken, self._address + begin
+        return self._buffer[begin : begin + size].reshape(ranks, packets, frame_bytes)
+
+    def take_cut(self, ranks: int, parts: Parts) -> Cut:
+        """The same for several kinds of packets at once, in one piece."""
+        cut = self._cuts.get((self._used, ranks, parts))
+        if cut is not None:
+            self._used += cut.nbytes
+            self._wanted += cut.nbytes
+            return cut
+        size = ranks * sum([packets * frame_bytes for packets, frame_bytes in parts])
+        self._wanted += size
+        begin = self._used
+        if begin + size > len(self._buffer):
+            fresh = aligned(size)
+            return Cut(fresh, fresh.ctypes.data, ranks, parts)
+        if len(self._cuts) >= _CUTS_MAX:
+            self._cuts.clear()
+        self._used += size
+        cut = Cut(self._buffer[begin : self._used], self._address + begin, ranks, parts)
+        self._cuts[begin, ranks, parts] = cut
+        return cut
 
 
 class PayloadBuffer:
@@ -57,7 +111,7 @@ class PayloadBuffer:
     __slots__ = ("address", "array", "cuts")
 
     def __init__(self, ranks: int, packets: int, mtu: int) -> None:
-        self.array: NDArray[np.uint8] = np.empty((ranks, packets, mtu), np.uint8)
+        self.array = aligned(ranks, packets, mtu)
         self.address = self.array.ctypes.data
         self.cuts = [[memoryview(row) for row in rank] for rank in self.array]
 

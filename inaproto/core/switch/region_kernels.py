@@ -12,12 +12,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.kernels.compiled import Compiled, Layouts, Scan
-from inaproto.core.switch.packet_memory import OutputArena, PayloadBuffer
+from inaproto.core.kernels.compiled import FOUND, FOUND_AT, PLACE, Compiled, Layouts, Scan
+from inaproto.core.switch.packet_memory import Cut, OutputArena, Parts, PayloadBuffer
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype, Op
 
 _SUMS: Final = {Dtype.F32: 1, Dtype.I32: 2}
 """Element types that the kernels add up, by their number there."""
+LastLayout = tuple[int, int, int, int]
+"""Opcode, bytes of headers, of payload, of pad."""
+_LAST_OPCODES: Final = (0x08, 0x09)
 _FIRST: Final = 0
 _MIDDLE: Final = 1
 _LAST: Final = 2
@@ -26,7 +29,19 @@ _LAST: Final = 2
 class RegionKernels:
     """Kernels on the memory of one region, ``arrays``, which must stay where it is."""
 
-    __slots__ = ("_at", "_ina", "_kept", "_last", "_words", "compiled", "layouts")
+    __slots__ = (
+        "_at",
+        "_ina",
+        "_kept",
+        "_last",
+        "_place",
+        "_seal",
+        "_sealed",
+        "_words",
+        "compiled",
+        "guess",
+        "layouts",
+    )
 
     def __init__(
         self,
@@ -50,15 +65,21 @@ class RegionKernels:
         self.layouts = Layouts()
         self.layouts.put(_FIRST, *first, mtu, 0)
         self.layouts.put(_MIDDLE, *middle, mtu, 0)
-        self._last: tuple[int, int, int, int] | None = None
+        self._last: LastLayout | None = None
+        self.guess: LastLayout | None = None
+        """Layout of the last packet of a message before, of several: most messages are as long as that."""
+        self._place, self._seal = compiled.place, compiled.seal
+        self._sealed: tuple[int, int, int, Parts] = (0, 0, 0, ())
 
     def opened(self, payload: PayloadBuffer) -> None:
         """Another message is in the region, whose payloads are there."""
         self._words[0] = payload.address
+        if self._last is not None and self._last[0] in _LAST_OPCODES:
+            self.guess = self._last
         self._last = None
         self.layouts.clear(_LAST)
 
-    def last(self, layout: tuple[int, int, int, int] | None) -> None:
+    def last(self, layout: LastLayout | None) -> None:
         """Layout of the last packet: opcode, bytes of headers, of payload, of pad; None: not known yet."""
         if layout == self._last:
             return
@@ -77,7 +98,11 @@ class RegionKernels:
         Returns how many it took before one that is not exactly the next packet, or that was there before; how
         many of these are right and are stored now; and the offset behind the last one stored.
         """
-        return scan.place(begin, end, self._at, self.layouts, rank, offset, packets, psn, psn_mask)
+        told = scan.place
+        PLACE.pack_into(told, 0, rank, offset, packets, psn, psn_mask, self.layouts.address)
+        taken: int = self._place(scan.address, begin, end, self._at, scan.place_at)
+        right, past = FOUND.unpack_from(told, FOUND_AT)
+        return taken, right, past
 
     def keep_ina(self, rank: int, header: bytes) -> None:
         """The rank's own INA header, as its result will carry it: marked as a result."""
@@ -90,30 +115,26 @@ class RegionKernels:
         """Whether ``sum`` can do it."""
         return op is Op.SUM and dtype in _SUMS
 
-    def sum(self, dtype: Dtype, begin: int, end: int, whole: int) -> None:
-        """Add up slots; those before ``whole`` get the CRC of their result too."""
-        self.compiled.sum(self._at, _SUMS[dtype], begin, end, whole)
+    def sum(self, dtype: Dtype, begin: int, end: int, last: int, payload: int, pad: int) -> None:
+        """Add up slots, and make the CRCs of results: in slot ``last`` of ``payload`` bytes and ``pad``."""
+        self.compiled.sum(self._at, _SUMS[dtype], begin, end, last, payload, pad)
 
-    def seal(
-        self, ranks: slice, begin: int, end: int, packets: int, arena: OutputArena
-    ) -> list[NDArray[np.uint8]]:
+    def seal(self, ranks: slice, begin: int, end: int, packets: int, arena: OutputArena) -> Cut:
         """Results ``begin`` to ``end - 1`` of ``packets`` under the headers of ``ranks``: as ``packets_out``.
 
         The layout of the last packet must be known if it is among them.
         """
-        count, layouts, last = ranks.stop - ranks.start, self.layouts, packets - 1
-        parts = [(1, layouts.frame_bytes(_FIRST))] if begin == 0 < last else []
-        middle = (min(last, end)) - (max(1, begin))
-        if middle > 0:
-            parts.append((middle, layouts.frame_bytes(_MIDDLE)))
+        count, layouts = ranks.stop - ranks.start, self.layouts
+        if self._sealed[:3] != (begin, end, packets):
+            last = packets - 1
+            first = ((1, layouts.frame_bytes(_FIRST)),) if begin == 0 < last else ()
+            middle = min(last, end) - max(1, begin)
+            parts = (*first, (middle, layouts.frame_bytes(_MIDDLE))) if middle > 0 else first
+            self._sealed = begin, end, packets, parts
+        parts = self._sealed[3]
         if end == packets:
-            parts.append((1, layouts.frame_bytes(_LAST)))
-        out, address = arena.take_at(1, 1, count * sum([n * length for n, length in parts]))
+            parts = (*parts, (1, layouts.frame_bytes(_LAST)))
+        cut = arena.take_cut(count, parts)
         own = INA_HEADER_BYTES
-        self.compiled.seal(self._at, layouts.address, ranks.start, count, begin, end, packets, own, address)
-        flat, at, blocks = out.reshape(-1), 0, []
-        for n, length in parts:
-            size = count * n * length
-            blocks.append(flat[at : at + size].reshape(count, n, length))
-            at += size
-        return blocks
+        self._seal(self._at, layouts.address, ranks.start, count, begin, end, packets, own, cut.address)
+        return cut
