@@ -172,6 +172,19 @@ class Nic(Verbs, Protocol):
     async def aclose(self) -> None: ...
 
 
+@runtime_checkable
+class BatchesRequests(Protocol):
+    """A NIC to which several work requests at once are cheaper than each for itself."""
+
+    def begin_batch(self) -> None:
+        """What is posted from now on may wait for the end of the batch; batches may lie in each other."""
+        ...
+
+    def end_batch(self) -> None:
+        """Post it. What the device refuses now ends as a request that it has taken and could not do."""
+        ...
+
+
 class ByteStream(Protocol):
     """A control connection: bytes in both directions, in order, with file descriptors beside them.
 

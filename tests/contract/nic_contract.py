@@ -10,7 +10,7 @@ import ipaddress
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -444,8 +444,8 @@ class NicContract(ABC):
             source, target = Buffer.on(left, noise(500, 1)), Buffer.on(right, bytearray(500))
             lone = left.create_qp(psn=0)
             to_target = {"remote_va": target.region.va, "rkey": target.region.key, "imm": 1}
-            outside = replace(source.whole(), nbytes=501)
-            unknown = replace(source.whole(), key=source.region.key ^ 1)
+            outside = source.whole()._replace(nbytes=501)
+            unknown = source.whole()._replace(key=source.region.key ^ 1)
             with pytest.raises(LocalMisuse, match="connected"):
                 left.connect_qp(here.qpn, there, QpAttributes())
             for bad in (QpAttributes(mtu=1000), QpAttributes(mtu=1 << 20), QpAttributes(timeout=99)):

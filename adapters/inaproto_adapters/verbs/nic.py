@@ -19,13 +19,11 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 import trio
-from numpy.typing import NDArray
 
-from inaproto.errors import FabricError, InvariantBroken, LocalMisuse
+from inaproto.errors import FabricError, LocalMisuse
 from inaproto.ports import (
     Completion,
     MemoryRegion,
@@ -37,19 +35,19 @@ from inaproto.ports import (
     Status,
 )
 from inaproto_adapters.verbs import events, statuses
+from inaproto_adapters.verbs.channel import event_descriptors, open_channel
 from inaproto_adapters.verbs.devices import Device, find_device
 from inaproto_adapters.verbs.library import verbs
+from inaproto_adapters.verbs.memory import Registered, Registrations
 from inaproto_adapters.verbs.neighbours import is_resolved, resolve
 from inaproto_adapters.verbs.queue_pair import VerbsQueuePair
+from inaproto_adapters.verbs.requests import Requests
 from inaproto_adapters.verbs.statistics import DeviceCounters
 
 log = logging.getLogger("inaproto.verbs")
 
 PSN_BITS: Final = 24
-_LOCAL_WRITE, _REMOTE_WRITE = 1, 2
-_WRITE_IMM: Final = 1
-_SIGNALED: Final = 2
-_EVENT_LINK: Final = "anon_inode:[infinibandevent]"
+_SUCCESS: Final = Status.SUCCESS  # a member of an enumeration takes longer to look up than a constant
 _POLLED: Final = 64
 
 
@@ -62,15 +60,6 @@ class VerbsConfig:
     completions_max: int = 1 << 15
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Registered:
-    region: MemoryRegion
-    mr: Any
-    lkey: int
-    data: NDArray[np.uint8]
-    """The caller's bytes, kept alive."""
-
-
 class VerbsNic:
     """A device under one of its addresses; see ``inaproto.ports.Nic``."""
 
@@ -78,9 +67,9 @@ class VerbsNic:
         self.device: Final = device
         self._config = config
         self._refusal: type[Exception] = verbs("pyverbs_error").PyverbsError
-        before = _event_descriptors()
+        before = event_descriptors()
         self._context = verbs("device").Context(name=device.name)
-        self._event_fds = _event_descriptors() - before
+        self._event_fds = event_descriptors() - before
         for fd in self._event_fds:
             os.set_blocking(fd, False)
         limits = self._context.query_device()
@@ -88,17 +77,19 @@ class VerbsNic:
         self._requests_max = min(config.requests_max, limits.max_qp_wr)
         self._segments_max = min(config.segments_max, limits.max_sge)
         self._pd = verbs("pd").PD(self._context)
-        self._channel, self._fd = _open_channel(self._context)
+        self._channel, self._fd = open_channel(self._context)
         depth = min(config.completions_max, limits.max_cqe)
         self._cq = verbs("cq").CQ(self._context, depth, None, self._channel, 0)
         self._cq.req_notify()
         self._queue_pairs: dict[int, VerbsQueuePair] = {}
-        self._regions: dict[int, _Registered] = {}
-        # pyverbs wants a segment with each request; of a write with immediate none has anything in it here.
-        self._nothing = self.register_memory(memoryview(bytearray(1)))
-        segment = Segment(self._nothing.key, self._nothing.va, 0)
-        self._no_bytes = verbs("wr").SGE(segment.va, 0, self._lkey(segment))
-        self._receive = verbs("wr").RecvWR(num_sge=1, sg=[self._no_bytes])
+        self._memory = Registrations(device.name, self._pd)
+        nothing = self.register_memory(memoryview(bytearray(1)))
+        lkey = self._memory.by_key[nothing.key].lkeys[0]
+        self._requests = Requests((nothing.va, lkey), self._segments_max)
+        self._batches = 0
+        """That are open."""
+        self._batched: dict[int, VerbsQueuePair] = {}
+        """Queue pairs with requests in the batch."""
         self._counters = DeviceCounters(device.name, device.port)
         self._done: list[Completion] = []
         """Completions of queue pairs that were destroyed."""
@@ -127,28 +118,25 @@ class VerbsNic:
     # --- verbs
 
     def register_memory(self, buffer: memoryview) -> MemoryRegion:
-        if not buffer.c_contiguous or buffer.nbytes == 0:
-            raise LocalMisuse("only a contiguous buffer of at least one byte can be registered")
-        data = np.frombuffer(buffer.cast("B"), np.uint8)
-        va = int(data.ctypes.data)
-        access = 0 if buffer.readonly else _LOCAL_WRITE | _REMOTE_WRITE
-        with self._translated("register memory", f"{buffer.nbytes} bytes"):
-            mr = verbs("mr").MR(self._pd, buffer.nbytes, access, address=va)
-        # What peers may not write has no remote key: the local one tells such regions apart.
-        key = mr.lkey if buffer.readonly else mr.rkey
-        if key in self._regions:
-            mr.close()
-            raise InvariantBroken(f"{self.device.name} gave the key {key} to two memory regions")
-        region = MemoryRegion(key=key, va=va, nbytes=buffer.nbytes)
-        self._regions[region.key] = _Registered(region, mr, mr.lkey, data)
-        return region
+        registered = self._memory.begin(buffer)
+        with self._registering(registered):
+            while not self._memory.go_on(registered):
+                pass
+        return registered.region
+
+    @contextlib.contextmanager
+    def _registering(self, registered: Registered) -> Iterator[None]:
+        """Parts of what cannot be registered whole are given back."""
+        try:
+            with self._translated("register memory", f"{registered.data.nbytes} bytes"):
+                yield
+        except BaseException:
+            with contextlib.suppress(self._refusal):
+                registered.close()
+            raise
 
     def deregister_memory(self, region: MemoryRegion) -> None:
-        known = self._regions.get(region.key)
-        if known is None or known.region != region:
-            raise LocalMisuse(f"memory region {region} is not registered")
-        del self._regions[region.key]
-        known.mr.close()
+        self._memory.end(region)
 
     def create_qp(self, *, psn: int) -> QpAddress:
         if not 0 <= psn < 1 << PSN_BITS:
@@ -218,11 +206,12 @@ class VerbsNic:
             self._require_open()
 
     def post_receive(self, qpn: int, wr_id: int) -> None:
-        serial = self._next_serial()
-        self._receive.wr_id = serial
-        queue_pair = self._of(qpn)
-        queue_pair.post_receive(serial, wr_id, self._receive)
-        self._fail_if_failed(queue_pair)
+        queue_pair = self._queue_pairs.get(qpn) or self._of(qpn)
+        self._serial = serial = self._serial + 1
+        if queue_pair.post_receive(serial, wr_id, self._requests, batched=self._batches > 0):
+            self._batched[qpn] = queue_pair
+        elif queue_pair.has_failed:
+            self._fail_posted(queue_pair)
 
     def post_write_imm(
         self,
@@ -234,30 +223,56 @@ class VerbsNic:
         rkey: int,
         imm: int,
     ) -> None:
-        queue_pair = self._of(qpn)
+        queue_pair = self._queue_pairs.get(qpn) or self._of(qpn)
         if not queue_pair.is_connected:
             raise LocalMisuse(f"queue pair {qpn} is not connected")
-        module = verbs("wr")
-        gather = [module.SGE(one.va, one.nbytes, self._lkey(one)) for one in segments if one.nbytes]
-        if len(gather) > self._segments_max:
-            raise LocalMisuse(f"{len(gather)} segments in one write, the device takes {self._segments_max}")
-        serial = self._next_serial()
-        request = module.SendWR(
-            wr_id=serial,
-            opcode=_WRITE_IMM,
-            num_sge=len(gather) or 1,
-            imm_data=socket.htonl(imm),
-            sg=gather or [self._no_bytes],
-            send_flags=_SIGNALED,
-        )
+        used = total = 0
+        into, known = self._requests.segments, self._memory.by_key
+        for key, va, nbytes in segments:
+            if nbytes:
+                of = known.get(key)
+                if of is None or nbytes < 0 or not of.va <= va <= of.va + of.nbytes - nbytes:
+                    raise LocalMisuse(f"{Segment(key, va, nbytes)} is not inside a registered memory region")
+                total += nbytes
+                for gathered in of.gather(va, nbytes):
+                    if used == len(into):
+                        raise LocalMisuse(f"a write has more segments than the {used} that the device takes")
+                    one = into[used]
+                    one.addr, one.length, one.lkey = gathered
+                    used += 1
+        self._serial = serial = self._serial + 1
+        request = self._requests.write(serial, used, total, queue_pair.inline_max, imm)
         request.set_wr_rdma(rkey, remote_va)
-        queue_pair.post_send(serial, wr_id, request)
-        self._fail_if_failed(queue_pair)
+        if queue_pair.post_send(serial, wr_id, request, batched=self._batches > 0):
+            self._batched[qpn] = queue_pair
+        elif queue_pair.has_failed:
+            self._fail_posted(queue_pair)
 
-    def _fail_if_failed(self, queue_pair: VerbsQueuePair) -> None:
-        if queue_pair.has_failed:
-            self._done += queue_pair.flushed()
-            self._changed.unpark_all()
+    def _fail_posted(self, queue_pair: VerbsQueuePair) -> None:
+        self._done += queue_pair.flushed()
+        self._changed.unpark_all()
+
+    def begin_batch(self) -> None:
+        """What is posted from now on may wait for the end of the batch; batches may lie in each other."""
+        self._batches += 1
+
+    def end_batch(self) -> None:
+        """Hand it to the device. What that refuses fails, as if it had been taken and could not be done."""
+        self._batches -= 1
+        if self._batches or not self._batched:
+            return
+        batched, self._batched = self._batched, {}
+        for queue_pair in batched.values():
+            try:
+                queue_pair.post_batch(self._requests)
+            except FabricError as error:
+                log.warning("%s: %s", self.device.name, error)
+                self._done += queue_pair.refused()
+                self._changed.unpark_all()
+
+    def queue_pair(self, qpn: int) -> VerbsQueuePair:
+        """One of this NIC's. Raises ``LocalMisuse``."""
+        return self._of(qpn)
 
     def destroy_qp(self, qpn: int) -> None:
         queue_pair = self._of(qpn)
@@ -269,6 +284,7 @@ class VerbsNic:
             log.warning("%s: %s", self.device.name, error)
         found += self.poll()
         del self._queue_pairs[qpn]
+        self._batched.pop(qpn, None)
         self._unresolved.pop(qpn, None)
         self._done = found + queue_pair.flushed()
         self._changed.unpark_all()
@@ -282,15 +298,15 @@ class VerbsNic:
                 self._lose(f"its completion queue: {error}")
                 return found
             for one in completed:
-                status = statuses.decode(one.status)
-                if status is not Status.SUCCESS and status is not Status.FLUSHED:
-                    log.warning(
-                        "%s: queue pair %d: %s", self.device.name, one.qp_num, statuses.name(one.status)
-                    )
-                queue_pair = self._queue_pairs.get(one.qp_num)
+                qpn = one.qp_num
+                status = statuses.decode(one.status) if one.status else _SUCCESS
+                if status is not _SUCCESS and status is not Status.FLUSHED:
+                    log.warning("%s: queue pair %d: %s", self.device.name, qpn, statuses.name(one.status))
+                queue_pair = self._queue_pairs.get(qpn)
                 if queue_pair is not None and not queue_pair.has_failed:
-                    imm = socket.ntohl(one.imm_data)
-                    found.append(queue_pair.completed(one.wr_id, status, imm, one.byte_len))
+                    imm = one.imm_data
+                    imm = socket.ntohl(imm) if imm else 0
+                    found += queue_pair.completed(one.wr_id, status, imm, one.byte_len)
             if count < _POLLED:
                 return found
 
@@ -373,12 +389,10 @@ class VerbsNic:
         if self._run_scope is not None:
             self._run_scope.cancel()
         self._changed.unpark_all()
-        registered = [known.mr for known in self._regions.values()]
-        parts = (*self._queue_pairs.values(), *registered, self._cq, self._channel, self._pd, self._context)
+        queue_pairs = list(self._queue_pairs.values())
         self._queue_pairs.clear()
-        self._regions.clear()
         self._unresolved.clear()
-        for part in parts:
+        for part in (*queue_pairs, self._memory, self._cq, self._channel, self._pd, self._context):
             try:
                 part.close()
             except (FabricError, self._refusal) as error:  # a device that is gone has closed it
@@ -392,24 +406,12 @@ class VerbsNic:
             raise LocalMisuse(f"there is no queue pair {qpn}")
         return found
 
-    def _lkey(self, segment: Segment) -> int:
-        known = self._regions.get(segment.key)
-        if known is not None:
-            begin = segment.va - known.region.va
-            if begin >= 0 and segment.nbytes >= 0 and begin + segment.nbytes <= known.region.nbytes:
-                return known.lkey
-        raise LocalMisuse(f"{segment} is not inside a registered memory region")
-
     @contextlib.contextmanager
     def _translated(self, op: str, what: str) -> Iterator[None]:
         try:
             yield
         except self._refusal as error:
             raise FabricError(op, self.device.name, what, str(error), retryable=True) from None
-
-    def _next_serial(self) -> int:
-        self._serial += 1
-        return self._serial
 
 
 def open_nic(*, ip: bytes, **limits: int) -> VerbsNic:
@@ -418,25 +420,3 @@ def open_nic(*, ip: bytes, **limits: int) -> VerbsNic:
     Raises ``Unsupported``: no pyverbs, no such device, or one that cannot be used, and why.
     """
     return VerbsNic(find_device(ip), VerbsConfig(**limits))
-
-
-def _open_channel(context: Any) -> tuple[Any, int]:
-    """A completion channel and its descriptor, which older versions of pyverbs do not tell."""
-    before = _event_descriptors()
-    channel = verbs("cq").CompChannel(context)
-    fd = getattr(channel, "fd", None)
-    if fd is None:
-        (fd,) = _event_descriptors() - before
-    os.set_blocking(fd, False)
-    return channel, fd
-
-
-def _event_descriptors() -> set[int]:
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink(f"/proc/self/fd/{name}") == _EVENT_LINK:
-                found.add(int(name))
-        except OSError:
-            continue  # that of the listing itself
-    return found

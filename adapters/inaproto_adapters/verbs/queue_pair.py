@@ -3,6 +3,10 @@
 Invariants: every request that was posted is completed once, by the device or, when the queue pair is
 destroyed, as flushed; the device sees serial numbers of ours, so that a completion that failed, whose kind
 verbs leave undefined, and one of a queue pair that is gone are told apart.
+
+Of the writes of a batch the device tells the completion of each ``signal_every``-th and of the last one: that
+says the same of those before it. A write for itself is told of at once. So whoever waits for a write needs no
+later one, and at most ``signal_every - 1`` wait longer than they would.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from inaproto.core.rdma.reliable_connection import MTUS, TIMEOUT_EXPONENT_MAX
 from inaproto.errors import FabricError, InvariantBroken, LocalMisuse
 from inaproto.ports import Completion, CompletionKind, QpAddress, QpAttributes, Status
 from inaproto_adapters.verbs.library import verbs
+from inaproto_adapters.verbs.requests import RECEIVES_CHAINED, Requests, link, sign
 
 _RC: Final = 2
 _LOCAL_WRITE, _REMOTE_WRITE = 1, 2
@@ -23,6 +28,11 @@ _RETRIES_MAX: Final = 7
 _HOP_LIMIT: Final = 64
 _MIN_RNR_TIMER: Final = 1
 """Code of 10 us: the shortest."""
+_INLINE_BYTES: Final = 128
+"""Of a write that goes with its request."""
+_SUCCESS: Final = Status.SUCCESS
+_SEND: Final = CompletionKind.SEND
+_RECEIVE: Final = CompletionKind.RECEIVE_IMM
 
 
 class VerbsQueuePair:
@@ -32,15 +42,23 @@ class VerbsQueuePair:
         self, pd: Any, cq: Any, *, requests_max: int, segments_max: int, psn: int, port: int
     ) -> None:
         module = verbs("qp")
-        capacity = module.QPCap(
-            max_send_wr=requests_max,
-            max_recv_wr=requests_max,
-            max_send_sge=segments_max,
-            max_recv_sge=1,
-            max_inline_data=0,
-        )
-        made = module.QPInitAttr(qp_type=_RC, scq=cq, rcq=cq, cap=capacity, sq_sig_all=1)
-        self.qp = module.QP(pd, made)
+
+        def make(inline_max: int) -> Any:
+            capacity = module.QPCap(
+                max_send_wr=requests_max,
+                max_recv_wr=requests_max,
+                max_send_sge=segments_max,
+                max_recv_sge=1,
+                max_inline_data=inline_max,
+            )
+            return module.QP(pd, module.QPInitAttr(qp_type=_RC, scq=cq, rcq=cq, cap=capacity, sq_sig_all=0))
+
+        self.inline_max = _INLINE_BYTES
+        try:
+            self.qp = make(_INLINE_BYTES)
+        except verbs("pyverbs_error").PyverbsError:
+            self.inline_max = 0
+            self.qp = make(0)
         initial = module.QPAttr(port_num=port)
         initial.qp_access_flags = _LOCAL_WRITE | _REMOTE_WRITE
         self.qp.to_init(initial)
@@ -55,13 +73,24 @@ class VerbsQueuePair:
         self._waiting: list[Any] = []
         """Writes that were posted before the peer was resolved."""
         self.has_failed = False
-        """Without ever having been connected: nothing comes of what is posted; what the device has was told
-        of as flushed."""
+        """Without ever having been connected, or the device took no more: nothing comes of what is posted;
+        what the device has was told of as flushed."""
         self._port = port
         self._requests_max = requests_max
+        self._signal_every = 1
+        self._unsigned = 0
+        """Writes since the last that the device tells of."""
         self._sends: deque[tuple[int, int]] = deque()
         """Serial number and ``wr_id`` of each, in the order of posting, which is that of completion."""
         self._receives: deque[tuple[int, int]] = deque()
+        self._writes_batched: list[Any] = []
+        self._receives_batched: list[int] = []
+        self._has_erred = False
+
+    @property
+    def posted(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Serials and ``wr_id`` of writes and of receives that are not complete."""
+        return list(self._sends), list(self._receives)
 
     def may_connect(self, attributes: QpAttributes, mtu_max: int) -> None:
         """From now on it counts as connected. Raises ``LocalMisuse``."""
@@ -96,18 +125,22 @@ class VerbsQueuePair:
                 "connect", f"{peer} QP {remote.qpn}", "moving to RTR", str(error), retryable=True
             ) from None
         self.is_ready = True
+        self._signal_every = attributes.signal_every
         waiting, self._waiting = self._waiting, []
         for request in waiting:
-            self._post(self.qp.post_send, request)
+            self._write(request)
 
     def fail(self, why: FabricError) -> list[Completion]:
         """It will never be connected: all that is posted fails, the first write as if nobody had answered."""
         self.refusal = why
-        self.has_failed = self.is_connected = True
-        self._waiting.clear()
+        self.is_connected = True
+        return self._give_up(Status.RETRY_EXCEEDED)
+
+    def _give_up(self, status: Status) -> list[Completion]:
+        self.has_failed = True
         found = self.flushed()
         if found and found[0].kind is CompletionKind.SEND:
-            found[0] = found[0]._replace(status=Status.RETRY_EXCEEDED)
+            found[0] = found[0]._replace(status=status)
         return found
 
     def _post(self, verb: Callable[[Any], None], request: Any) -> None:
@@ -118,39 +151,92 @@ class VerbsQueuePair:
                 "post", f"queue pair {self.qpn}", "handing it to the device", str(error), retryable=True
             ) from None
 
-    def post_send(self, serial: int, wr_id: int, request: Any) -> None:
-        self._require_room(self._sends, "sends")
-        if self.is_ready:
+    def _write(self, request: Any) -> None:
+        sign(request)
+        try:
             self._post(self.qp.post_send, request)
-        elif not self.has_failed:
+        finally:
+            request.close()
+
+    def post_send(self, serial: int, wr_id: int, request: Any, *, batched: bool) -> bool:
+        """Whether it is in the batch, which is to be posted by ``post_batch``."""
+        if len(self._sends) >= self._requests_max:
+            self._refuse(len(self._sends), "sends")
+        batched = batched and self.is_ready and not self.has_failed
+        if batched:
+            self._unsigned += 1
+            if self._unsigned >= self._signal_every:
+                sign(request)
+                self._unsigned = 0
+            self._writes_batched.append(request)
+        elif self.has_failed:
+            request.close()
+        elif self.is_ready:
+            self._write(request)
+        else:
             self._waiting.append(request)
         self._sends.append((serial, wr_id))
+        return batched
 
-    def post_receive(self, serial: int, wr_id: int, request: Any) -> None:
-        self._require_room(self._receives, "receives")
-        if not self.has_failed:
-            self._post(self.qp.post_recv, request)
+    def post_receive(self, serial: int, wr_id: int, requests: Requests, *, batched: bool) -> bool:
+        """Whether it is in the batch."""
+        if len(self._receives) >= self._requests_max:
+            self._refuse(len(self._receives), "receives")
+        batched = batched and not self.has_failed
+        if batched:
+            self._receives_batched.append(serial)
+        elif not self.has_failed:
+            self._post(self.qp.post_recv, requests.receives((serial,)))
         self._receives.append((serial, wr_id))
+        return batched
 
-    def _require_room(self, posted: deque[tuple[int, int]], what: str) -> None:
-        if len(posted) >= self._requests_max:
-            raise LocalMisuse(f"queue pair {self.qpn} has {len(posted)} {what} posted, which is all it holds")
+    def post_batch(self, requests: Requests) -> None:
+        """Hand the batch to the device: one call for its writes, one for each few receives, these first.
 
-    def completed(self, serial: int, status: Status, imm: int, nbytes: int) -> Completion:
-        """What the device says of a request, for whoever posted it."""
-        if self._sends and self._sends[0][0] == serial:
-            return Completion(self.qpn, CompletionKind.SEND, self._sends.popleft()[1], status)
-        if not self._receives or self._receives[0][0] != serial:
+        Where the device refuses nothing more is posted, and all that is posted ends: raises ``FabricError``.
+        """
+        serials, writes = self._receives_batched, self._writes_batched
+        if serials:
+            self._receives_batched = []
+            for at in range(0, len(serials), RECEIVES_CHAINED):
+                self._post(self.qp.post_recv, requests.receives(serials[at : at + RECEIVES_CHAINED]))
+        if writes:
+            sign(writes[-1])
+            self._unsigned = 0
+            try:
+                self._post(self.qp.post_send, link(writes))
+            finally:
+                self._drop(writes)
+
+    def refused(self) -> list[Completion]:
+        """The device took no more of a batch: what is posted has failed."""
+        return self._give_up(Status.REMOTE_OPERATION)
+
+    def _drop(self, writes: list[Any]) -> None:
+        for request in writes:
+            request.close()
+        writes.clear()
+
+    def _refuse(self, posted: int, what: str) -> None:
+        raise LocalMisuse(f"queue pair {self.qpn} has {posted} {what} posted, which is all it holds")
+
+    def completed(self, serial: int, status: Status, imm: int, nbytes: int) -> list[Completion]:
+        """What the device says of a request, for whoever posted it: and of the writes before it."""
+        receives = self._receives
+        if receives and receives[0][0] == serial:
+            if status is not _SUCCESS:
+                imm = nbytes = 0
+            return [Completion(self.qpn, _RECEIVE, receives.popleft()[1], status, imm, nbytes)]
+        sends, found, at = self._sends, [], -1
+        # Those before one that fails are complete; those behind it have failed with it.
+        before = Status.FLUSHED if self._has_erred else _SUCCESS
+        while sends and sends[0][0] <= serial:
+            at, wr_id = sends.popleft()
+            found.append(Completion(self.qpn, _SEND, wr_id, before if at < serial else status))
+        if at < serial:
             raise InvariantBroken(f"queue pair {self.qpn}: request {serial} was completed out of order")
-        done = status is Status.SUCCESS
-        return Completion(
-            self.qpn,
-            CompletionKind.RECEIVE_IMM,
-            self._receives.popleft()[1],
-            status,
-            imm if done else 0,
-            nbytes if done else 0,
-        )
+        self._has_erred = self._has_erred or status is not _SUCCESS
+        return found
 
     def flushed(self) -> list[Completion]:
         """All that is posted still, which the device will not complete any more."""
@@ -161,6 +247,9 @@ class VerbsQueuePair:
         ]
         self._sends.clear()
         self._receives.clear()
+        self._receives_batched.clear()
+        self._drop(self._writes_batched)
+        self._drop(self._waiting)
         return found
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
+from inaproto.core.host.engines.in_network import RingEngine
 from inaproto.core.host.engines.two_paths import Binding, OnPath, TwoPaths
 from inaproto.core.host.engines.two_paths import Wait as BindingWait
 from inaproto.core.host.gathering import Gathering
@@ -29,6 +30,7 @@ from inaproto.core.host.operation_watch import OperationWatch
 from inaproto.core.host.operations import (
     BASE,
     INA,
+    BoundPath,
     Fail,
     Operation,
     OperationDone,
@@ -36,6 +38,7 @@ from inaproto.core.host.operations import (
     PostMessage,
     RingBroken,
     RingEvent,
+    SendCompleted,
     Stalled,
     Submit,
     TakeResult,
@@ -224,7 +227,19 @@ class Carrier:
 
     def step(self, event: RingEvent, now: Instant) -> Actions:
         self._begin(now)
-        self._step(event)
+        if self.engine is not None:
+            self._apply(self.engine.step(event, now))
+        return self._out
+
+    def acknowledged(self, path: BoundPath, edge: int, msg_ids: Sequence[int], now: Instant) -> Actions:
+        """Several messages of one connection are, in the order in which they were sent."""
+        self._begin(now)
+        engine = self.engine
+        if isinstance(engine, RingEngine):
+            self._apply(engine.sends_completed(msg_ids, now))
+        elif engine is not None:
+            for msg_id in msg_ids:
+                self._apply(engine.step(SendCompleted(msg_id, path, edge), now))
         return self._out
 
     def answered(self, op_index: OpIndex, binding: Binding | BindingWait, now: Instant) -> Actions:
@@ -263,6 +278,8 @@ class Carrier:
     def _apply(self, actions: Sequence[EngineAction]) -> None:
         """Pass the orders of the engine on, and do what follows from what it tells."""
         path, out, has_done = BASE, self._out, False
+        if not actions:
+            return
         for action in actions:
             if isinstance(action, _ORDERS):  # what each message brings, and nothing follows from
                 out.append(action)

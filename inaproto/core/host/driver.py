@@ -11,13 +11,13 @@ this program ends this job and no other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from inaproto.core.host import events
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.two_paths import OnPath
+from inaproto.core.host.engines.two_paths import OnPath, TwoPaths
 from inaproto.core.host.holdings import Holdings, LinkOrder
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.link import LinkNic
@@ -101,6 +101,28 @@ class HostDriver(ABC):
         event = self.holdings.event_of(completion)
         if event is not None:
             self.feed(event)
+
+    def completed_all(self, completions: Iterable[Completion]) -> None:
+        """Several have, of its queue pairs; in one step: whoever polled a NIC hands on all that it found.
+
+        Acknowledgements come first, which they may: sends and receives complete in any order among each
+        other. Where a host has two rings orders are for the one or the other from step to step.
+        """
+        if isinstance(self.core.engine, TwoPaths):
+            for completion in completions:
+                self.completed(completion)
+            return
+        acknowledged: dict[tuple[BoundPath, int], list[int]] = {}
+        others: list[events.CompletionEvent | events.MessagesAcknowledged] = []
+        for event in map(self.holdings.event_of, completions):
+            if isinstance(event, events.MessageAcknowledged):
+                path, edge, msg_id = event
+                acknowledged.setdefault((path, edge), []).append(msg_id)
+            elif event is not None:
+                others.append(event)
+        firsts = [events.MessagesAcknowledged(*of, tuple(ids)) for of, ids in acknowledged.items()]
+        if firsts or others:
+            self.feed(events.Completed((*firsts, *others)))
 
     def take_slice(self) -> Slice | None:
         """A part of what only ranks of this host are to add up, for whoever can; None: not now."""

@@ -282,10 +282,28 @@ class Stopped:
 
 
 CompletionEvent = MessageArrived | MessageAcknowledged | ConnectionFailed
+
+
+class MessagesAcknowledged(NamedTuple):
+    """Several, of one connection, in the order in which they were sent."""
+
+    path: BoundPath
+    edge: int
+    msg_ids: tuple[int, ...]
+
+
+class Completed(NamedTuple):
+    """Several work requests have ended: the same as each for itself, one after the other, in fewer steps."""
+
+    events: tuple[CompletionEvent | MessagesAcknowledged, ...]
+
+
 """What the end of a work request is to a host."""
 
 HostEvent = (
     CompletionEvent
+    | MessagesAcknowledged
+    | Completed
     | RankCalled
     | SummedLocally
     | Woke

@@ -69,7 +69,8 @@ class Holdings:
         self._acting: RingOrders[Segment] | None = None
         self.links: dict[BoundPath, Link] = {}
         """Those that it holds: the base ring's first."""
-        self._by_qpn: dict[int, tuple[BoundPath, Link]] = {}
+        self._by_qpn: dict[int, tuple[BoundPath, Link, int]] = {}
+        """With the edge."""
         self.tensors: Tensors[Segment] | None = None
         self.sums: deque[SlicedReduction] = deque()
         """All-reduces of which only the ranks here are, in order."""
@@ -80,8 +81,7 @@ class Holdings:
         found = self._by_qpn.get(qpn)
         if found is None:
             return None
-        path, link = found
-        edge = link.edge_of(qpn)
+        path, link, edge = found
         if status is not _SUCCESS:
             return ConnectionFailed(path, edge, qpn == link.qpns[0], completion)
         if kind is _SEND:
@@ -113,7 +113,7 @@ class Holdings:
 
     def _hold(self, path: BoundPath, link: Link) -> None:
         self.links[path] = link
-        self._by_qpn |= dict.fromkeys(link.qpns, (path, link))
+        self._by_qpn |= {qpn: (path, link, link.edge_of(qpn)) for qpn in link.qpns}
 
     def _let_go(self, path: BoundPath) -> None:
         link = self.links.pop(path)
@@ -189,7 +189,8 @@ class Holdings:
                 orders.post(order)
             case TakeResult():
                 orders.take(order)
-            case PostReceive(path, edge, wr_id):
+            case PostReceive():
+                path, edge, wr_id = order
                 link = self.links.get(path)
                 if link is not None:
                     link.post_receive(wr_id, edge)

@@ -52,6 +52,7 @@ from inaproto.wire.control_messages import (
 from inaproto.wire.messages.ina import InaPark, InaStands
 
 HALTS_SHOWN: Final = 5
+_ENDED, _AWAY = Phase.ENDED, Phase.AWAY  # a member of an enumeration takes longer to look up than a constant
 
 
 class HostJob:
@@ -191,15 +192,25 @@ class HostJob:
     def step(self, event: events.HostEvent, now: Instant) -> list[events.HostAction]:
         """Apply ``event``; the actions are to be performed in order."""
         self._now, self._out = now, []
+        for each in event.events if isinstance(event, events.Completed) else (event,):
+            self._happened(each, now)
+        return self._out
+
+    def _happened(self, event: events.HostEvent, now: Instant) -> None:
         match event:
-            case events.MessageArrived(path, edge, wr_id, imm, nbytes, header):
+            case events.MessageArrived():
                 if self._is_in_ring:
+                    path, edge, wr_id, imm, nbytes, header = event
                     self._follow(self._carrier.step(ResultArrived(imm, nbytes, header, path, edge), now))
-                    if self.phase is not Phase.ENDED and not self._is_broken:
+                    if self.phase is not _ENDED and not self._is_broken:
                         self._out.append(events.PostReceive(path, edge, wr_id))
-            case events.MessageAcknowledged(path, edge, msg_id):
+            case events.MessageAcknowledged():
                 if self._is_in_ring:
+                    path, edge, msg_id = event
                     self._follow(self._carrier.step(SendCompleted(msg_id, path, edge), now))
+            case events.MessagesAcknowledged(path, edge, msg_ids):
+                if self._is_in_ring:
+                    self._follow(self._carrier.acknowledged(path, edge, msg_ids, now))
             case events.RankCalled(number, operation):
                 self._called(number, operation)
             case events.SummedLocally(op_index):
@@ -247,13 +258,14 @@ class HostJob:
                 elif not self.has_ended:
                     self._tell(*self.ranks.gone(reason))
                     self._close()
+            case events.Completed():
+                raise LocalMisuse("what is completed comes in no bundle of bundles")
             case _:
                 assert_never(event)
-        return self._out
 
     def _follow(self, actions: Actions) -> None:
         """Pass on what the operations order, and do what becomes of them."""
-        is_cut = self.phase is Phase.AWAY
+        is_cut = self.phase is _AWAY
         self._out += [it for it in actions if not isinstance(it, events.Tell)] if is_cut else actions
         verdict = self._carrier.verdict
         if isinstance(verdict, Unusable):

@@ -84,6 +84,12 @@ class _HostLink:
                 self._qps.append(qp)
             self._undo = undo.pop_all()
         self.qpns = tuple(qp.qpn for qp in self._qps)
+        heads = self._headers_region
+        self._heads = [
+            Segment(heads.key, heads.va + at, INA_HEADER_BYTES)
+            for at in range(0, areas * slots * INA_HEADER_BYTES, INA_HEADER_BYTES)
+        ]
+        """Header slots."""
 
     def _register(self, memory: memoryview, undo: contextlib.ExitStack) -> MemoryRegion:
         region = self.nic.register_memory(memory)
@@ -121,13 +127,13 @@ class _HostLink:
     def _write(self, qp: int, peer: IntoAddress, msg_id: int, slot: int, *, header: bytes, area: int,
                payload: Segment) -> None:  # fmt: skip
         """``slot``: here, and the receive slot of the peer."""
-        at = (area * self.slots + slot) * INA_HEADER_BYTES
+        head = area * self.slots + slot
+        at = head * INA_HEADER_BYTES
         self._headers[at : at + INA_HEADER_BYTES] = header
-        heads = self._headers_region
         self.nic.post_write_imm(
             self.qpns[qp],
             msg_id,
-            (Segment(heads.key, heads.va + at, INA_HEADER_BYTES), payload),
+            (self._heads[head], payload),
             remote_va=peer.va + slot * self.slot_bytes,
             rkey=peer.rkey,
             imm=msg_id,
@@ -237,11 +243,13 @@ class RingLink(_HostLink):
 
     def header(self, edge: int, msg_id: int, nbytes: int) -> bytes:
         """The header of the message of ``nbytes`` bytes in the receive slot of ``msg_id``."""
-        return self._header(msg_id % self.slots, nbytes)
+        at = msg_id % self.slots * self.slot_bytes
+        return bytes(self._received[at : at + min(INA_HEADER_BYTES, nbytes)])
 
     def result(self, slot: int, nbytes: int) -> memoryview:
         """The ``nbytes`` of tensor behind the header in receive slot ``slot``."""
-        return self._behind(self._received, slot, nbytes)
+        at = slot * self.slot_bytes + INA_HEADER_BYTES
+        return self._received[at : at + nbytes]
 
     def staged(self, slot: int, nbytes: int) -> memoryview:
         """The ``nbytes`` of staging slot ``slot``, to be written."""

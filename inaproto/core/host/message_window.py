@@ -25,6 +25,7 @@ Two additions to the paper:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
@@ -156,28 +157,31 @@ class MessageWindow:
                 self._offered += messages
                 return self._sendable()
             case ResultArrived(msg_id):
-                return self._result(msg_id)
+                return self.result_arrived(msg_id)
             case SendCompleted(msg_id):
-                return self._send_completed(msg_id)
+                return self.sends_completed((msg_id,))
             case _:
                 assert_never(event)
 
-    def _result(self, msg_id: int) -> list[WindowAction]:
+    def result_arrived(self, msg_id: int) -> list[WindowAction]:
+        """As ``step`` does it: for what each message brings."""
         due = self._received & self._id_mask
-        evidence = f"result {msg_id} where {due} is due"
-        if self._received == self._sent:
-            return [Blame("predecessor", "result of a message not sent", evidence)]
-        if msg_id != due:
-            return [Blame("predecessor", "result out of order", evidence)]
+        if self._received == self._sent or msg_id != due:
+            rule = "result of a message not sent" if self._received == self._sent else "result out of order"
+            return [Blame("predecessor", rule, f"result {msg_id} where {due} is due")]
         self._received += 1
-        return [ResultAccepted(MsgId(msg_id), msg_id % self._slots), *self._sendable()]
+        accepted: list[WindowAction] = [ResultAccepted(MsgId(msg_id), msg_id % self._slots)]
+        return accepted + self._sendable() if self._sent < self._offered else accepted
 
-    def _send_completed(self, msg_id: int) -> list[WindowAction]:
-        due = self._completed & self._id_mask
-        if self._completed == self._sent or msg_id != due:
-            return [Blame("transport", "send completed out of order", f"message {msg_id} where {due} is due")]
-        self._completed += 1
-        return list(self._sendable())
+    def sends_completed(self, msg_ids: Sequence[int]) -> list[WindowAction]:
+        """As ``step`` does it with one after the other."""
+        for msg_id in msg_ids:
+            due = self._completed & self._id_mask
+            if self._completed == self._sent or msg_id != due:
+                evidence = f"message {msg_id} where {due} is due"
+                return [*self._sendable(), Blame("transport", "send completed out of order", evidence)]
+            self._completed += 1
+        return self._sendable() if self._sent < self._offered else []
 
     def _sendable(self) -> list[WindowAction]:
         until = min(

@@ -95,10 +95,11 @@ class Part(NamedTuple):
 
     def post(self, msg_id: MsgId, slot: int, header: bytes) -> PostMessage:
         """The order to send it, the header by way of header slot ``slot``."""
-        kind = _POST[self.source]
+        kind = PostMessage if self.source is _OWN else _POST[self.source]
         return kind(msg_id, slot, header, self.operation.index, self.offset, self.nbytes)
 
 
+_OWN: Final = Source.OWN
 _POST: Final = {Source.OWN: PostMessage, Source.KEPT: PostKept, Source.NEUTRAL: PostNeutral}
 
 
@@ -208,6 +209,11 @@ class OperationQueue:
     def lacks_several(self, progress: int) -> bool:
         """Whether the results up to ``progress`` of the job are of more operations than the running one."""
         return self.progress - self.results + self.messages < progress
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing can start, or be sent ahead, that has not been."""
+        return self.running is not None and self._ahead >= len(self._waiting)
 
     @property
     def next_index(self) -> OpIndex | None:

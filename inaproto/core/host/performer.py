@@ -116,6 +116,10 @@ class RingOrders(Generic[PayloadT]):
     def post(self, action: PostMessage) -> None:
         """Send a message of an operation."""
         link, nbytes = self._link, action.nbytes
+        if type(action) is PostMessage and self._tensors.ranks == 1:
+            msg_id, slot, header, op_index, offset, _ = action
+            link.post_message(msg_id, slot, header, self._tensors.payload(op_index, offset, nbytes))
+            return
         match action:
             case PostKept():
                 link.staged(action.slot, nbytes)[:] = self._kept.get(action.op_index, action.offset)
@@ -123,9 +127,6 @@ class RingOrders(Generic[PayloadT]):
             case PostNeutral():
                 link.staged(action.slot, nbytes)[:] = neutral_bytes(*_called(action), nbytes)
                 link.post_staged(action.msg_id, action.slot, action.header, action.slot, nbytes)
-            case _ if self._tensors.ranks == 1:
-                payload = self._tensors.payload(action.op_index, action.offset, nbytes)
-                link.post_message(action.msg_id, action.slot, action.header, payload)
             case _:
                 parts = self._tensors.views(action.op_index, action.offset, nbytes)
                 reduce_parts(*_called(action), parts, link.staged(action.slot, nbytes))

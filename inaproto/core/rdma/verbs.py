@@ -13,6 +13,10 @@ from typing import Final, NamedTuple, Protocol
 ACK_GROUP_PACKETS_MAX: Final = 256
 """Packets of a long message after which an ACK is asked for before its end: by then a few may be lost."""
 
+SIGNALS_OF_WINDOW: Final = 4
+"""How many completions of a window of messages are told apart. One that is told late keeps a later message back:
+with one for the whole window nothing would be sent until all of it is acknowledged."""
+
 
 class Status(Enum):
     """Outcome of a work request, named as verbs name them."""
@@ -49,8 +53,7 @@ class MemoryRegion:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """One gather element of a work request: ``nbytes`` at ``va`` inside the region ``key``."""
 
     key: int
@@ -85,6 +88,9 @@ class QpAttributes:
     """From which its packets are sent, where the NIC can do that; 0: the NIC derives one from both ends."""
     traffic_class: int = 0
     """TOS byte of all packets, DSCP * 4: by it the network sorts them into its lossless class."""
+    signal_every: int = 1
+    """A NIC may tell the completion of each so many-th write alone, and of the last one, where several are
+    posted in one go; it says the same of those before."""
     spread_timers: bool = True
     """From the third timeout in a row, timers of several queue pairs differ, where the NIC can do that: those
     in lock step would overrun a queue that they share each time anew."""
@@ -96,7 +102,10 @@ class QpAttributes:
         """
         packets = max(1, -(-nbytes // self.mtu))
         return replace(
-            self, ack_every=min(packets, ACK_GROUP_PACKETS_MAX), outstanding_packets=messages * packets
+            self,
+            ack_every=min(packets, ACK_GROUP_PACKETS_MAX),
+            outstanding_packets=messages * packets,
+            signal_every=max(1, messages // SIGNALS_OF_WINDOW),
         )
 
 

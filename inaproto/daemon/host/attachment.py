@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -25,6 +25,7 @@ from inaproto.daemon.host.adding import Adders
 from inaproto.daemon.host.link_probing import LinkProbing
 from inaproto.daemon.host.link_waits import Connecting
 from inaproto.daemon.host.local_rank import LocalRank, Owner
+from inaproto.daemon.host.request_batches import batched
 from inaproto.daemon.host.ring import HostRing
 from inaproto.daemon.host.totals import HostTotals
 from inaproto.daemon.host.turns import TurnsOf, no_turns
@@ -38,7 +39,7 @@ from inaproto.errors import (
     InvariantBroken,
     JoinRefused,
 )
-from inaproto.ports import Nic, PortClosed, QpAttributes, RandomBits
+from inaproto.ports import Completion, Nic, PortClosed, QpAttributes, RandomBits
 from inaproto.units import MS, Instant
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
@@ -352,12 +353,19 @@ class Fabric:
             except PortClosed as closed:
                 await trio.sleep(LAST_WORDS_S)  # cancelled when the control channel ends, too
                 return self._lose(f"link: {closed.reason}")
-            for completion in completions:
-                ring = self._by_qpn.get(completion.qpn)
-                if ring is not None:
-                    ring.completed(completion)
-                else:
-                    self._probing.completed(completion)
+            self._completed(completions)
+
+    def _completed(self, completions: Sequence[Completion]) -> None:
+        found: dict[HostRing, list[Completion]] = {}
+        for completion in completions:
+            ring = self._by_qpn.get(completion.qpn)
+            if ring is not None:
+                found.setdefault(ring, []).append(completion)
+            else:
+                self._probing.completed(completion)
+        with batched(self._nic):
+            for ring, its in found.items():
+                ring.completed_all(its)
 
     def _deadline(self) -> Instant | None:
         return min((at for ring in self._rings if (at := ring.deadline) is not None), default=None)

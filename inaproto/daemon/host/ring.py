@@ -30,6 +30,7 @@ from inaproto.core.host.view import Phase
 from inaproto.daemon.host.adding import Adding, UnderWay
 from inaproto.daemon.host.link_waits import Connecting, allocate
 from inaproto.daemon.host.local_rank import LocalRank
+from inaproto.daemon.host.request_batches import batched
 from inaproto.daemon.host.ring_orders import ClientTensors
 from inaproto.daemon.host.totals import HostTotals
 from inaproto.daemon.host.turns import Turns
@@ -282,7 +283,8 @@ class HostRing(HostDriver):
             waited = request.wait_ns is not None and request.work_ns is not None
             times = (request.wait_ns or 0, request.work_ns or 0) if waited else None
             self._turns.called(operation.index, operation.nbytes, times)
-        self.feed(events.RankCalled(rank.number, operation))
+        with batched(self.nic):
+            self.feed(events.RankCalled(rank.number, operation))
 
     def leave(self, rank: LocalRank) -> None:
         """A process has said that it is finished."""

@@ -34,10 +34,7 @@ class ClientTensors:
 
     def __init__(self, tensors: Sequence[Mapping[int, Tensor]]) -> None:
         self._tensors = tensors
-
-    @property
-    def ranks(self) -> int:
-        return len(self._tensors)
+        self.ranks = len(tensors)
 
     def views(self, op_index: int, offset: int, nbytes: int) -> list[memoryview]:
         return [tensors[op_index].view(offset, nbytes) for tensors in self._tensors]

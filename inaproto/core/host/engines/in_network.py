@@ -29,6 +29,7 @@ Departures from the paper: the last message of an operation may be shorter (padd
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -41,8 +42,6 @@ from inaproto.core.host.message_window import (
     WindowAction,
     WindowConfig,
 )
-from inaproto.core.host.message_window import ResultArrived as WindowResultArrived
-from inaproto.core.host.message_window import SendCompleted as WindowSendCompleted
 from inaproto.core.host.operation_queue import ADVICE, FROM_THE_START, OperationQueue, RingView
 from inaproto.core.host.operations import (
     Fail,
@@ -69,7 +68,6 @@ from inaproto.units import Epoch, Instant, MsgId
 from inaproto.wire.ina_header import (
     FLAG_LAST,
     FLAG_RESULT,
-    FLAGS_OFFSET,
     INA_HEADER_BYTES,
     InaHeader,
 )
@@ -100,6 +98,9 @@ __all__ = [
 NOT_AGGREGATED: Final = "result not aggregated"
 _ADVICE_NOT_AGGREGATED: Final = "see that the path has an accelerator, then start it again"
 
+_ID_AT: Final = slice(20, 24)
+"""The message's id in an INA header."""
+
 RingAction = (
     PostMessage | TakeResult | OperationDone | OperationFailed | Stalled | Overdue | Blame | RingBroken
 )
@@ -121,6 +122,10 @@ class RingEngine(PathEngine):
         super().__init__(config, operations, recovery)
         self._expected: deque[tuple[bytes, int, bool]] = deque()
         """Header and bytes of the results that must come, in order, and whether this rank lacks them."""
+        self._kind: tuple[int, int, bool, int] | None = None
+        """Index of the operation, bytes, whether it is the last, epoch: of the messages of these headers."""
+        self._header = self._result_header = (b"", b"")
+        """Before and behind the id: of a message, and of its result."""
 
     def view(self) -> RingView:
         window = self._window.view()
@@ -131,12 +136,12 @@ class RingEngine(PathEngine):
     def step(self, event: RingEvent, now: Instant) -> list[RingAction]:
         """Apply ``event``; the actions are to be performed in their order."""
         match event:
-            case Submit(operation):
-                return [*self._operations.submit(operation), *self._go_on(now)]
             case ResultArrived():
                 return self._result(event, now)
             case SendCompleted(msg_id):
-                return self._send_completed(msg_id, now)
+                return self.sends_completed((msg_id,), now)
+            case Submit(operation):
+                return [*self._operations.submit(operation), *self._go_on(now)]
             case Fail():
                 return self._fail(event)
             case Woke():
@@ -162,8 +167,9 @@ class RingEngine(PathEngine):
         """Start what can be, and offer the window what it lacks of that."""
         if not self.starts or self._is_over or not self._runs:
             return []
-        done = self._start_next(now)
-        lacking = self._operations.unsent - self._window.unsent
+        operations = self._operations
+        done = [] if operations.is_settled else self._start_next(now)
+        lacking = operations.unsent - self._window.unsent
         return [*done, *self._offer(lacking, now)] if lacking > 0 else [*done]
 
     def _offer(self, messages: int, now: Instant) -> list[RingAction]:
@@ -173,6 +179,8 @@ class RingEngine(PathEngine):
 
     def _window_actions(self, window_actions: list[WindowAction], now: Instant) -> list[RingAction]:
         actions: list[RingAction] = []
+        if not window_actions:
+            return actions
         for action in window_actions:
             match action:
                 case SendMessage(msg_id, slot):
@@ -187,31 +195,36 @@ class RingEngine(PathEngine):
         return actions
 
     def _post(self, msg_id: MsgId, slot: int) -> PostMessage:
-        part, config = self._operations.next_part(), self._config
+        part = self._operations.next_part()
         operation, nbytes = part.operation, INA_HEADER_BYTES + part.nbytes
+        kind = (operation.index, nbytes, part.is_last, self._epoch)
+        if kind != self._kind:  # those of an operation differ by their ids, but for the last one
+            self._kind = kind
+            self._set_headers(operation, nbytes, is_last=part.is_last)
+        id_bytes = msg_id.to_bytes(4, "big")
+        before, behind = self._result_header
+        self._expected.append((before + id_bytes + behind, nbytes, part.is_new))
+        before, behind = self._header
+        return part.post(msg_id, slot, before + id_bytes + behind)
+
+    def _set_headers(self, operation: Operation, nbytes: int, *, is_last: bool) -> None:
+        config = self._config
         header = InaHeader(
             dtype=operation.dtype,
             op=operation.op,
-            flags=FLAG_LAST if part.is_last else 0,
+            flags=FLAG_LAST if is_last else 0,
             ring_id=config.ring_id,
             epoch=self._epoch,
             op_index=operation.index,
-            msg_id=msg_id,
+            msg_id=0,
             rank=config.rank,
             ring_size=config.ring_size,
             msg_len=-(-nbytes // config.mtu),
             signature=operation.signature,
             key=config.key,
-        ).encode()
-        result = (
-            header[:FLAGS_OFFSET]
-            + bytes([header[FLAGS_OFFSET] | FLAG_RESULT])
-            + header[FLAGS_OFFSET + 1 : 24]
-            + config.predecessor.to_bytes(2, "big")
-            + header[26:]
         )
-        self._expected.append((result, nbytes, part.is_new))
-        return part.post(msg_id, slot, header)
+        result = replace(header, flags=header.flags | FLAG_RESULT, rank=config.predecessor)
+        self._header, self._result_header = _around_id(header), _around_id(result)
 
     def _result(self, event: ResultArrived, now: Instant) -> list[RingAction]:
         if self._is_over:
@@ -221,7 +234,7 @@ class RingEngine(PathEngine):
         wrong = self._contradiction(event)
         if wrong is not None:
             return self._break(wrong)
-        actions = self._window_actions(self._window.step(WindowResultArrived(event.imm), now), now)
+        actions = self._window_actions(self._window.result_arrived(event.imm), now)
         return actions + self._go_on(now)
 
     def _contradiction(self, event: ResultArrived) -> Blame | None:
@@ -266,10 +279,11 @@ class RingEngine(PathEngine):
                 )  # what follows it is sent behind what the window has let out by now
         return actions
 
-    def _send_completed(self, msg_id: int, now: Instant) -> list[RingAction]:
+    def sends_completed(self, msg_ids: Sequence[int], now: Instant) -> list[RingAction]:
+        """The same as ``SendCompleted`` of each, one after the other."""
         if self._is_halted:
             return []
-        return self._window_actions(self._window.step(WindowSendCompleted(msg_id), now), now)
+        return self._window_actions(self._window.sends_completed(msg_ids), now)
 
     # --- failures
 
@@ -281,3 +295,8 @@ class RingEngine(PathEngine):
     def _fail(self, failure: Fail) -> list[RingAction]:
         self._expected.clear()
         return [*self._operations.fail(failure)]
+
+
+def _around_id(header: InaHeader) -> tuple[bytes, bytes]:
+    data = header.encode()
+    return data[: _ID_AT.start], data[_ID_AT.stop :]
