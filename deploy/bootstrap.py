@@ -32,7 +32,10 @@ STAMP = VENV / ".inaproto"
 INSTALLING = VENV / ".installing"
 LOCK = TREE / "requirements.lock"
 
-KERNELS = TREE / "deploy" / "kernels_build.py", TREE / "inaproto" / "core" / "kernels" / "kernels.c"
+KERNELS = (
+    TREE / "deploy" / "kernels_build.py",
+    *sorted((TREE / "inaproto" / "core" / "kernels").glob("*.c")),
+)
 """They are compiled when the tree is installed, if there is a C compiler."""
 
 PYTHON_MIN = (3, 11)

@@ -40,13 +40,15 @@ def compiler() -> list[str]:
 
 def build(tree: Path) -> str:
     """Build the library beside its source; returns why it was not built, or nothing."""
-    source, library = tree / FOLDER / "kernels.c", tree / FOLDER / "kernels.so"
+    folder = tree / FOLDER
+    source, library = folder / "kernels.c", folder / "kernels.so"
     command = compiler()
     if not command:
         library.unlink(missing_ok=True)
         return "no C compiler"
     scratch = library.with_name(f"kernels-{os.getpid()}.new")
-    version = f"-DSOURCE={zlib.crc32(source.read_bytes())}u"
+    parts = b"".join(part.read_bytes() for part in sorted(folder.glob("*.c")))  # which the first includes
+    version = f"-DSOURCE={zlib.crc32(parts)}u"
     try:
         made = subprocess.run(
             [*command, *FLAGS, version, "-o", str(scratch), str(source)],

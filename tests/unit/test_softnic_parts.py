@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -285,8 +285,11 @@ def test_output_over_its_bound_is_lost_and_counted_and_room_comes_back() -> None
     assert (counters.packets_sent, counters.output_lost, output.queued) == (10, 6, 5)
 
 
-def test_more_of_a_message_is_taken_without_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_of_a_message_is_taken_without_decoding(
+    monkeypatch: pytest.MonkeyPatch, use_kernels: Callable[[str], None]
+) -> None:
     """From the second message on; what is decoded then is what differs."""
+    use_kernels("numpy")
     link = Link(ack_every=4)
     decoded: list[tuple[int, ...]] = []
 

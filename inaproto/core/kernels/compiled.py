@@ -1,4 +1,4 @@
-"""The compiled kernels (``kernels.c``), as a shared object that ctypes loads.
+"""The compiled kernels (``kernels.c`` and what it includes), as a shared object that ctypes loads.
 
 No header of Python is needed to build it, and one file serves every Python. Addresses are numbers here:
 whoever passes one keeps its array alive.
@@ -43,7 +43,8 @@ def load() -> tuple[Compiled | None, str]:
     try:
         library = ctypes.CDLL(str(LIBRARY))
         library.kernels_source.restype = ctypes.c_uint32
-        if _SOURCE.exists() and library.kernels_source() != zlib.crc32(_SOURCE.read_bytes()):
+        parts = [part.read_bytes() for part in sorted(_SOURCE.parent.glob("*.c"))]
+        if _SOURCE.exists() and library.kernels_source() != zlib.crc32(b"".join(parts)):
             return None, "built from another source: make venv builds them anew"
         return Compiled(library), ""
     except (OSError, AttributeError) as error:
@@ -81,6 +82,8 @@ class Compiled:
         self.reduce.argtypes, self.reduce.restype = (address, number) * 2 + (number, number), None
         self.copy = library.kernels_copy
         self.copy.argtypes, self.copy.restype = (address, address, number), None
+        self.take = library.kernels_take
+        self.take.argtypes, self.take.restype = (address, number, address), None
         self.seal = library.kernels_seal
         self.seal.argtypes, self.seal.restype = (address, address, *[number] * 6, address), None
 

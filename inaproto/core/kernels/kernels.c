@@ -837,3 +837,5 @@ void kernels_seal(const Region *r, const Layout *layouts, i64 rank, i64 ranks, i
     out = seal(r, rank, ranks, begin > 1 ? begin : 1, end < last ? end : last, layouts + 1, 0, out);
     if (end == packets) seal(r, rank, ranks, last, packets, layouts + 2, last ? 0 : own, out);
 }
+
+#include "nic.c"

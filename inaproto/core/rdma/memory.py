@@ -31,6 +31,8 @@ class _Registered:
     data: NDArray[np.uint8]
     view: memoryview
     """The same bytes, for single packets: to cut an array costs more than to copy one payload."""
+    address: int
+    """Where they are in this process, for compiled kernels."""
 
 
 class MemoryTable:
@@ -55,7 +57,8 @@ class MemoryTable:
             self._key = (self._key + _KEY_STEP) & _KEY_MASK
         region = MemoryRegion(key=self._key, va=self._va, nbytes=buffer.nbytes)
         view = buffer.cast("B")
-        self._regions[region.key] = _Registered(region, np.frombuffer(view, np.uint8), view)
+        data = np.frombuffer(view, np.uint8)
+        self._regions[region.key] = _Registered(region, data, view, data.ctypes.data)
         self._va += (-(-buffer.nbytes // _PAGE) + 1) * _PAGE
         self._key = (self._key + _KEY_STEP) & _KEY_MASK
         return region
@@ -79,6 +82,13 @@ class MemoryTable:
         """A peer may write there."""
         found = self._find(key, va, nbytes)
         return found is not None and not found[0].view.readonly
+
+    def address_for(self, key: int, va: int, nbytes: int) -> int | None:
+        """Where in this process a peer may write these bytes; None if it may not."""
+        found = self._find(key, va, nbytes)
+        if found is None or found[0].view.readonly:
+            return None
+        return found[0].address + found[1]
 
     def target(self, key: int, va: int, nbytes: int) -> NDArray[np.uint8] | None:
         """The bytes that a peer writes, None if it may not."""

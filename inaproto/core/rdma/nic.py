@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.kernels import active
+from inaproto.core.kernels.messages import Arrivals
 from inaproto.core.kernels.rows import rows_by
 from inaproto.core.rdma.arp import arp_question, arp_replies
 from inaproto.core.rdma.counters import NicCounters
@@ -34,7 +35,7 @@ from inaproto.core.rdma.memory import MemoryTable
 from inaproto.core.rdma.output import Output
 from inaproto.core.rdma.packetiser import GatherList
 from inaproto.core.rdma.queue_pair import Connection, QueueLimits, QueuePair
-from inaproto.core.rdma.reliable_connection import Outcome
+from inaproto.core.rdma.reliable_connection import MESSAGE_BYTES_MAX, Outcome
 from inaproto.core.rdma.requester import (
     AckArrived,
     Closing,
@@ -47,6 +48,7 @@ from inaproto.core.rdma.requester import (
 )
 from inaproto.core.rdma.responder import (
     Deliver,
+    MessageInProgress,
     PacketArrived,
     Place,
     PostReceive,
@@ -56,6 +58,7 @@ from inaproto.core.rdma.responder import (
     ResponderClosing,
     ResponderFailed,
     RunArrived,
+    StretchPlaced,
     append_reply,
 )
 from inaproto.core.rdma.verbs import (
@@ -84,6 +87,8 @@ _DEST_QP: Final = slice(47, 50)
 _ACK_REQUEST: Final = 50
 """Byte of a frame that is 0, or 0x80 where the packet asks for an ACK."""
 _MIDDLE: Final = Opcode.RC_WRITE_MIDDLE
+_WRITES: Final = range(Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY_IMM + 1)
+_STARTS: Final = (Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM)
 Payloads = NDArray[np.uint8]
 """Payloads of a run: uint8 (n, payload_bytes)."""
 _U32_MAX: Final = (1 << 32) - 1
@@ -135,7 +140,9 @@ class SoftNicEngine:
         self.requester_steps = self.responder_steps = 0
         """Events handed to the cores of all queue pairs: how often, not how much."""
         self._counters = NicCounters()
-        self._rows = rows_by(active())
+        kernels = active()
+        self._rows = rows_by(kernels)
+        self._arrivals = None if kernels is None else Arrivals(kernels)
         self._memory = MemoryTable(regions_max=config.regions_max, first_key=config.first_key)
         self._qps: dict[int, QueuePair] = {}
         self._next_qpn = config.first_qpn
@@ -262,24 +269,15 @@ class SoftNicEngine:
 
     def handle_frames(self, blocks: Sequence[Frames], now: Instant) -> None:
         """Take in received frames; nothing keeps a reference to them afterwards."""
-        for frames in blocks:
-            if len(frames) == 1:  # a vector of one row costs as much as one of a hundred
-                packet = decode_packet(frames.tobytes())
-                if packet is not None:
-                    self._packet(packet, now)
-                    continue
-            elif self._more_of_a_message(frames, now):
-                continue
-            # Where packets of several connections alternate, each would be a vector of one.
-            for run in decode_runs(frames, by_connection=True):
-                if isinstance(run, PlainRun):
-                    self._plain(run)
-                    continue
-                packet = decode_packet(run.frames.tobytes()) if run.psn.size == 1 < len(frames) else None
-                if packet is None:
-                    self._run(run, now)
-                else:
-                    self._packet(packet, now)
+        arrivals = self._arrivals
+        if arrivals is None:
+            self._frames(blocks, now)
+        else:
+            arrivals.read(blocks)
+            while (at := arrivals.block) < len(blocks):
+                if not self._next_of_a_message(arrivals, now):
+                    self._frames([blocks[at][arrivals.row :]], now)
+                    arrivals.skip()
         if self._repliers:
             for connection in self._repliers.values():
                 self._output.acknowledge(connection)
@@ -327,6 +325,71 @@ class SoftNicEngine:
         for reply in arp_replies(run.frames, mac=self.config.mac, ip=self.config.ip):
             self._counters.arp_replies += 1
             self._output.emit(reply)
+
+    def _frames(self, blocks: Sequence[Frames], now: Instant) -> None:
+        """Blocks of frames of one length each, whatever they are."""
+        for frames in blocks:
+            if len(frames) == 1:  # a vector of one row costs as much as one of a hundred
+                packet = decode_packet(frames.tobytes())
+                if packet is not None:
+                    self._packet(packet, now)
+                    continue
+            elif self._more_of_a_message(frames, now):
+                continue
+            # Where packets of several connections alternate, each would be a vector of one.
+            for run in decode_runs(frames, by_connection=True):
+                if isinstance(run, PlainRun):
+                    self._plain(run)
+                    continue
+                packet = decode_packet(run.frames.tobytes()) if run.psn.size == 1 < len(frames) else None
+                if packet is None:
+                    self._run(run, now)
+                else:
+                    self._packet(packet, now)
+
+    def _next_of_a_message(self, arrivals: Arrivals, now: Instant) -> bool:
+        """Do by the compiled kernel what ``_frames`` does with the next packets of a message.
+
+        False, and nothing is done, for all others: what a connection does not expect, damaged packets, those
+        that may not be placed.
+        """
+        head = arrivals.head()
+        if head is None or head.opcode not in _WRITES:
+            return False
+        qp = self._qps.get(head.dest_qp)
+        if qp is None or (connection := qp.connection) is None:
+            return False
+        awaited = connection.responder.awaits
+        if awaited is None or head.psn != awaited.psn:
+            return False
+        message, begun = awaited.message, None
+        if head.opcode in _STARTS:
+            va, rkey, nbytes = head.reth  # of a packet that is used only if it is intact
+            if message is not None or not 0 < nbytes <= MESSAGE_BYTES_MAX:
+                return False
+            message = begun = MessageInProgress(va, rkey, nbytes, nbytes)
+        elif message is None:
+            return False
+        to = self._memory.address_for(message.rkey, message.va, message.remaining)
+        if to is None:
+            return False
+        taken = arrivals.take(
+            connection.arriving_at,
+            psn=head.psn,
+            mtu=connection.attributes.mtu,
+            to=to,
+            left=message.remaining,
+            starts=begun is not None,
+            may_end_with_imm=awaited.has_receive,
+        )
+        packets, nbytes, asked, ended, imm = taken
+        if not packets:
+            return False
+        self._counters.packets_received += packets
+        self.responder_steps += 1
+        stretch = StretchPlaced(packets, nbytes, begun, ended, imm, asked)
+        self._perform_responses(qp, connection, connection.responder.step(stretch, now), None)
+        return True
 
     def _run(self, run: RoceRun, now: Instant) -> None:
         n = len(run.psn)

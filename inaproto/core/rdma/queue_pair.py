@@ -6,13 +6,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from inaproto.core.kernels.messages import connection_key
 from inaproto.core.rdma.packetiser import GatherList
 from inaproto.core.rdma.reliable_connection import MTUS
 from inaproto.core.rdma.requester import RcRequester, RequesterConfig
 from inaproto.core.rdma.responder import PostReceive, RcResponder, Reply, ResponderConfig
 from inaproto.core.rdma.verbs import QpAddress, QpAttributes
 from inaproto.errors import ConfigError, LocalMisuse
-from inaproto.units import PSN_MASK, Instant
+from inaproto.units import PSN_MASK, Frames, Instant
 from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.run_builder import CopyRows
 from inaproto.wire.run_template import RunTemplate
@@ -41,6 +42,10 @@ class Connection:
     builder: PacketBuilder
     requester: RcRequester
     responder: RcResponder
+    arriving: Frames
+    """What packets that come on it have in common, for compiled kernels."""
+    arriving_at: int
+    """Where in memory that is."""
     gathers: dict[int, GatherList] = field(default_factory=dict)
     """Bytes of the writes that are not completed, by the requester's serial."""
     replies: list[Reply] = field(default_factory=list)
@@ -103,8 +108,21 @@ class QueuePair:
             )
         except ConfigError as error:
             raise LocalMisuse(f"queue pair {self.address.qpn} cannot be connected: {error}") from error
+        own = self.address
+        arriving = connection_key(
+            FlowTemplate(
+                src_mac=remote.mac,
+                dst_mac=own.mac,
+                src_ip=remote.ip,
+                dst_ip=own.ip,
+                udp_source_port=0,
+                dest_qp=own.qpn,
+            )
+        )
         self.connection = Connection(
             remote=remote,
+            arriving=arriving,
+            arriving_at=arriving.ctypes.data,
             attributes=attributes,
             builder=PacketBuilder(
                 FlowTemplate(

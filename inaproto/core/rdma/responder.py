@@ -26,6 +26,10 @@ Memory permission is a fact that comes with each run (``permitted``): the shell 
 that the run starts at, ``place_at`` for a message in progress, so a region that was deregistered in
 mid-message stops the message.
 
+Where a shell has compiled kernels it places what this core ``awaits`` itself, and tells it once of all
+(``StretchPlaced``): packets of one message, the next ones, each intact and permitted, as ``_run`` would have
+placed them.
+
 Departures. An ACK may cover several packets that asked for one: the specification allows coalescing,
 and every reply here covers all PSNs before it, so a later one says at least as much as an earlier ACK.
 When the failed packet comes again, the fatal NAK is repeated, since the first may have been lost and a
@@ -50,6 +54,7 @@ from inaproto.core.rdma.reliable_connection import (
     RNR_NAK,
 )
 from inaproto.core.rdma.responder_events import (
+    Awaited,
     Deliver,
     MessageInProgress,
     PacketArrived,
@@ -66,13 +71,15 @@ from inaproto.core.rdma.responder_events import (
     ResponderState,
     ResponderView,
     RunArrived,
+    StretchPlaced,
     append_reply,
 )
-from inaproto.errors import Blame, LocalMisuse
+from inaproto.errors import Blame, InvariantBroken, LocalMisuse
 from inaproto.units import Instant
 from inaproto.wire.roce import Opcode
 
 __all__ = [
+    "Awaited",
     "Deliver",
     "MessageInProgress",
     "PacketArrived",
@@ -90,6 +97,7 @@ __all__ = [
     "ResponderState",
     "ResponderView",
     "RunArrived",
+    "StretchPlaced",
     "append_reply",
 ]
 
@@ -127,6 +135,13 @@ class RcResponder:
     def place_at(self) -> MessageInProgress | None:
         return self._message
 
+    @property
+    def awaits(self) -> Awaited | None:
+        """What may be placed before it is told, as :class:`StretchPlaced`; None: nothing may."""
+        if self._state is not ResponderState.READY:
+            return None
+        return Awaited(self._expected, self._message, bool(self._receives))
+
     def view(self) -> ResponderView:
         return ResponderView(
             state=self._state,
@@ -144,6 +159,8 @@ class RcResponder:
                 return self._packet(event)
             case RunArrived():
                 return self._run(event)
+            case StretchPlaced():
+                return self._placed(event)
             case PostReceive():
                 return self._post(event)
             case ResponderClosing():
@@ -212,6 +229,38 @@ class RcResponder:
         else:
             self._gap(1, replies)
         return _in_order_of_saying(actions, replies)
+
+    def _placed(self, stretch: StretchPlaced) -> list[ResponderAction]:
+        """What ``_run`` does with packets that are right, but for ``Place``."""
+        packets, nbytes, begun, ended, imm, asked = stretch
+        message = self._message if begun is None else begun
+        if (
+            self._state is not ResponderState.READY
+            or message is None
+            or (begun is not None and self._message is not None)
+            or not 0 <= asked <= packets
+            or (message.remaining != nbytes if ended else not 0 < nbytes < message.remaining)
+            or (imm is not None and not (ended and self._receives))
+        ):
+            raise InvariantBroken(f"{stretch} was placed where {self._message} is in progress")
+        actions: list[ResponderAction] = []
+        first, msn = self._expected, self._msn
+        self._expected = (first + packets) & self.config.psn_mask
+        self._silent = False
+        self.counters.packets += packets
+        if ended:
+            self._message = None
+            self._msn = (msn + 1) & _MSN_MASK
+            self.counters.messages += 1
+            if imm is not None:
+                actions.append(Deliver(self._receives.popleft(), imm, message.nbytes))
+        else:
+            va, rkey, remaining, total = message
+            self._message = MessageInProgress(va + nbytes, rkey, remaining - nbytes, total)
+        if asked:
+            newest = (first + asked - 1) & self.config.psn_mask
+            actions.append(Reply(newest, ACK, self._msn if asked == packets else msn))
+        return actions
 
     def _ignored(self, packets: int, replies: list[Reply], *, failed_again: bool) -> None:
         """Nothing passes any more; the packet that failed gets its answer again."""

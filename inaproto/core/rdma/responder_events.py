@@ -69,14 +69,6 @@ class PacketArrived(NamedTuple):
     permitted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ResponderClosing:
-    """The queue pair goes away: posted receives are flushed."""
-
-
-ResponderEvent = PostReceive | RunArrived | PacketArrived | ResponderClosing
-
-
 class MessageInProgress(NamedTuple):
     """Where the next packet of a started message goes."""
 
@@ -85,6 +77,41 @@ class MessageInProgress(NamedTuple):
     remaining: int
     nbytes: int
     """Bytes of the whole message."""
+
+
+class StretchPlaced(NamedTuple):
+    """The next packets, of one message, intact and in order; their payloads lie where they go.
+
+    Only what the responder ``awaits`` may be placed before it is told.
+    """
+
+    packets: int
+    nbytes: int
+    begun: MessageInProgress | None
+    """The message that the first one begins, as a whole; None: they are of the one in progress."""
+    ended: bool
+    """The last one ends it."""
+    imm: int | None
+    asked: int
+    """Packets up to which an ACK was asked for; 0: none was."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponderClosing:
+    """The queue pair goes away: posted receives are flushed."""
+
+
+ResponderEvent = PostReceive | RunArrived | PacketArrived | StretchPlaced | ResponderClosing
+
+
+class Awaited(NamedTuple):
+    """What may be placed before the responder is told of it."""
+
+    psn: int
+    message: MessageInProgress | None
+    """The one of which the next packet is; None: it begins one."""
+    has_receive: bool
+    """It may end with an immediate."""
 
 
 class Place(NamedTuple):

@@ -1,0 +1,118 @@
+"""Messages between the memory of a NIC and its frames, by compiled kernels (``nic.c``)."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from inaproto.core.kernels.compiled import Compiled, address_of
+from inaproto.units import Frames
+from inaproto.wire.vector import BTH_END, HEADER_COLUMNS, FlowTemplate
+
+_BLOCK: Final = struct.Struct("4q")
+_ORDER: Final = struct.Struct("9q")
+_FOUND: Final = struct.Struct("7q")
+_OPCODE_AT: Final = 42
+_RETH: Final = struct.Struct(">QII")
+_FRAME_BYTES_MIN: Final = BTH_END + 4
+
+_SAME_COLUMNS: Final = (*range(6), 12, 13, 14, 21, 23, *range(26, 34), 36, 37, 47, 48, 49)
+_SAME: Final = np.zeros(HEADER_COLUMNS, np.uint8)
+_SAME[list(_SAME_COLUMNS)] = 0xFF
+_SAME[20] = 0x3F
+
+
+def connection_key(flow: FlowTemplate) -> Frames:
+    """What packets of a flow have in common, as ``nic.c`` compares it: uint8 (56,)."""
+    header = flow.header(0, 0)[:BTH_END] + bytes(HEADER_COLUMNS - BTH_END)
+    return np.frombuffer(header, np.uint8) & _SAME
+
+
+class Head(NamedTuple):
+    """What a frame is if it is a packet of a connection; not verified."""
+
+    dest_qp: int
+    opcode: int
+    psn: int
+    reth: tuple[int, int, int]
+    """What would be a RETH, where the opcode says that there is one."""
+
+
+class Taken(NamedTuple):
+    """What :meth:`Arrivals.take` took."""
+
+    packets: int
+    nbytes: int
+    """Payload."""
+    asked: int
+    """Packets up to which an ACK is owed; 0: none is."""
+    ended: bool
+    """The last one ended the message."""
+    imm: int | None
+
+
+class Arrivals:
+    """Blocks of frames of one receive, and how far they are dealt with. Memory is kept for the next one."""
+
+    def __init__(self, kernels: Compiled) -> None:
+        self._take = kernels.take
+        self._words = bytearray(_ORDER.size + _FOUND.size)
+        self._words_at = ctypes.addressof(ctypes.c_char.from_buffer(self._words))
+        self._room(16)
+        self._blocks: list[tuple[int, int, int, int]] = []
+        self.block = self.row = 0
+        """The next frame."""
+
+    def _room(self, blocks: int) -> None:
+        self._table = bytearray(blocks * _BLOCK.size)
+        self._table_at = ctypes.addressof(ctypes.c_char.from_buffer(self._table))
+
+    def read(self, blocks: Sequence[Frames]) -> None:
+        """They stay alive until all are dealt with."""
+        told: list[int] = []
+        self._blocks = found = []
+        for frames in blocks:
+            rows, length = frames.shape
+            stride, step = frames.strides
+            if length < _FRAME_BYTES_MIN or (step != 1):
+                rows = length = 0  # what no kernel looks at
+            entry = (address_of(frames) if rows else 0, rows, stride, length)
+            found.append(entry)
+            told += entry
+        if len(told) * 8 > len(self._table):
+            self._room(2 * len(blocks))
+        struct.pack_into(f"{len(told)}q", self._table, 0, *told)
+        self.block = self.row = 0
+
+    def skip(self) -> None:
+        """The rest of the next frame's block is dealt with."""
+        self.block += 1
+        self.row = 0
+
+    def head(self) -> Head | None:
+        """What the next frame is; None where there is no packet, or one that no kernel looks at."""
+        address, rows, stride, length = self._blocks[self.block]
+        if not rows:
+            return None
+        at = address + self.row * stride + _OPCODE_AT
+        if length < BTH_END + 16:
+            data = ctypes.string_at(at, BTH_END - _OPCODE_AT) + bytes(16)
+        else:
+            data = ctypes.string_at(at, BTH_END + 16 - _OPCODE_AT)
+        word, psn = struct.unpack_from(">II", data, 4)
+        return Head(word & 0xFF_FFFF, data[0], psn & 0xFF_FFFF, _RETH.unpack_from(data, 12))
+
+    def take(
+        self, key: int, *, psn: int, mtu: int, to: int, left: int, starts: bool, may_end_with_imm: bool
+    ) -> Taken:
+        """Copy payloads of packets of one message to the address ``to``, from the next frame on."""
+        words = self._words
+        _ORDER.pack_into(words, 0, key, psn, mtu, to, left, starts, may_end_with_imm, self.block, self.row)
+        self._take(self._table_at, len(self._blocks), self._words_at)
+        self.block, self.row = struct.unpack_from("2q", words, 56)
+        packets, nbytes, asked, ended, imm = struct.unpack_from("5q", words, 72)
+        return Taken(packets, nbytes, asked, bool(ended), None if imm < 0 else imm)

@@ -1,0 +1,132 @@
+"""Messages at a NIC in bad weather, with compiled kernels and without: byte for byte the same.
+
+Longer: ``INAPROTO_SEEDS=0:2000 pytest tests/property/test_messages_by_kernels.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+import pytest
+
+from inaproto.errors import DecodeError
+from inaproto.ports import QpAttributes, Segment
+from inaproto.units import Frames, Instant
+from inaproto.wire.icrc import seal
+from inaproto_adapters.softnic import SoftNicEngine
+from tests.seeds import seeds
+from tests.unit.test_softnic_arrivals import at_once, history, in_blocks, rows
+from tests.unit.test_softnic_engine import LEFT, RIGHT, T0, Link
+
+USE = Callable[[str], None]
+
+
+@pytest.mark.parametrize("seed", seeds(24))
+def test_weather_leaves_the_same_behind(seed: int, use_kernels: USE) -> None:
+    """Frames that come out, completions, memory and counters of both sides, after each batch."""
+    ack_every = Random(seed).choice([1, 2, 3, 8, 64])
+    use_kernels("compiled")
+    compiled, _ = history(seed, at_once, ack_every)
+    use_kernels("numpy")
+    twin, _ = history(seed, at_once, ack_every)
+    assert compiled == twin
+
+
+class Receiver:
+    """A NIC with two connections, of one kind of kernels, to whose frames anything may be done."""
+
+    def __init__(self) -> None:
+        self.sender, self.nic = SoftNicEngine(LEFT), SoftNicEngine(RIGHT)
+        self.memory = bytearray(8 * 3000)
+        self.spare = memoryview(bytes(64))
+        self.source = self.sender.register_memory(memoryview(Random(5).randbytes(3000)))
+        self.target = self.nic.register_memory(memoryview(self.memory))
+        self.readonly = self.nic.register_memory(self.spare)
+        attributes = QpAttributes(mtu=256, ack_every=64)
+        self.pairs = [(self.sender.create_qp(psn=0xFFFFF0), self.nic.create_qp(psn=1)) for _ in range(2)]
+        for here, there in self.pairs:
+            self.sender.connect_qp(here.qpn, there, attributes)
+            self.nic.connect_qp(there.qpn, here, attributes)
+
+    def message(self, pair: int, slot: int, nbytes: int, *, rkey: int) -> list[bytes]:
+        here, _ = self.pairs[pair]
+        segment = Segment(self.source.key, self.source.va, nbytes)
+        at = {"remote_va": self.target.va + 3000 * slot, "rkey": rkey}
+        self.sender.post_write_imm(here.qpn, slot, [segment], imm=slot, now=T0, **at)
+        return [row.tobytes() for row in rows(self.sender.take_output())]
+
+    def seen(self) -> object:
+        taken = [row.tobytes() for row in rows(self.nic.take_output())]
+        return taken, self.nic.take_completions(), self.nic.statistics(), bytes(self.memory)
+
+
+def forged(rng: Random, frame: bytes) -> bytes:
+    """A bit of it is another one, and its ICRC says that this is right."""
+    changed = bytearray(frame)
+    changed[rng.choice([*range(14), *range(14, 54), rng.randrange(len(frame))])] ^= 1 << rng.randrange(8)
+    with contextlib.suppress(DecodeError):  # its headers do not say where it would be
+        seal(changed)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+def test_headers_of_any_kind_are_taken_or_refused_alike(seed: int, use_kernels: USE) -> None:
+    rng = Random(f"{seed}/forged")
+    receivers = []
+    for kernels in ("compiled", "numpy"):
+        use_kernels(kernels)
+        receivers.append(Receiver())
+    compiled, twin = receivers
+    for number in range(12):
+        frames: list[bytes] = []
+        for pair in rng.choice([(0,), (1,), (0, 1)]):
+            nbytes = rng.choice([1, 4, 255, 256, 257, 512, 1100, 2816])
+            slot = rng.randrange(8)
+            key = twin.target.key if rng.random() < 0.97 else rng.choice([twin.readonly.key, 77])
+            sent = [receiver.message(pair, slot, nbytes, rkey=key) for receiver in receivers]
+            assert sent[0] == sent[1]
+            frames += sent[0]
+        if rng.random() < 0.3:
+            rng.shuffle(frames)
+        frames = [forged(rng, frame) if rng.random() < 0.05 else frame for frame in frames]
+        frames += [frame + b"\0" for frame in frames if rng.random() < 0.03]
+        frames = [frame for frame in frames if rng.random() > 0.02]
+        if rng.random() < 0.9:
+            for receiver in receivers:
+                for _, there in receiver.pairs:
+                    receiver.nic.post_receive(there.qpn, number)
+        blocks = in_blocks(frames)
+        if rng.random() < 0.3:
+            blocks = [gapped(block) for block in blocks]
+        for receiver in receivers:
+            at_once(receiver.nic, blocks, Instant(number))
+        assert compiled.seen() == twin.seen(), f"seed {seed}, batch {number}"
+
+
+def gapped(block: Frames) -> Frames:
+    """The same rows, farther apart in memory, as some ports have them."""
+    wide = np.zeros((len(block), block.shape[1] + 96), np.uint8)
+    wide[:, 7 : 7 + block.shape[1]] = block
+    return wide[:, 7 : 7 + block.shape[1]]
+
+
+def test_most_packets_in_good_weather_go_by_the_kernel(
+    use_kernels: USE, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison is worth as much as what goes by it."""
+    use_kernels("compiled")
+    link = Link(ack_every=64)
+    monkeypatch.setattr(link.right, "_frames", pytest.fail)
+    for number in range(3):
+        link.right.post_receive(link.there.qpn, number)
+        link.write(90_001)
+        link.to_right()
+        (received,) = link.right.take_completions()
+        assert (received.wr_id, received.nbytes) == (number, 90_001)
+        assert link.target[:90_001] == link.source[:90_001]
+        link.target[:] = bytes(100_000)
+        link.to_left()
+    assert link.right.responder_steps == 6  # three receives and three messages
