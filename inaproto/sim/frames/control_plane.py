@@ -47,6 +47,7 @@ from inaproto.core.rendezvous.fabric.events import (
     SwitchLost,
     TreeControlConfig,
 )
+from inaproto.core.rendezvous.fabric.shards import ALONE
 from inaproto.core.rendezvous.fabric_tree import FabricSwitch, LinkUp
 from inaproto.core.steps import Steps
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
@@ -277,14 +278,15 @@ class ControlPlane:
 
     def said_of_ring(self, switch: SimSwitch, event: RingFault | RingRefused | Installed) -> None:
         said: SwitchEvent
+        name = ALONE if self._world.fabric is None else switch.name
         match event:
             case RingFault():
                 self._world.mark(f"a ring was stopped: {event.rule}")
-                said = Faulted(switch.name, event)
+                said = Faulted(name, event)
             case RingRefused():
-                said = Refused(switch.name, event)
+                said = Refused(name, event)
             case Installed():
-                said = event
+                said = Installed(name, event.ring_id)
             case _:
                 assert_never(event)
         if switch is self._world.switch:
