@@ -80,7 +80,9 @@ clean: ## Remove .venv and all caches
 	rm -rf .venv .mutation .mypy_cache .import_linter_cache .hypothesis .coverage dist
 	find . \( -name __pycache__ -o -name .ruff_cache \) -type d -prune -exec rm -rf {} +
 
-$(STAMP): requirements.lock pyproject.toml deploy/bootstrap.py deploy/kernels_build.py $(wildcard inaproto/core/kernels/*.c)
+C_SOURCES := $(wildcard inaproto/core/kernels/*.c adapters/inaproto_adapters/frames/*.c)
+
+$(STAMP): requirements.lock pyproject.toml deploy/bootstrap.py deploy/kernels_build.py $(C_SOURCES)
 	@$(PYTHON) deploy/bootstrap.py
 
 # A stamp that came with a copied or moved tree, or whose Python is gone, counts for nothing.

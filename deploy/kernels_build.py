@@ -1,8 +1,8 @@
 """Builds the compiled kernels where there is a C compiler; a hook of hatchling, and a command.
 
-``pip install`` and ``make venv`` run it: the shared object comes to lie beside its source and goes into the
-wheel, which is then for this platform, with no tag of a Python, for the library knows none. Without a
-compiler nothing is built, the wheel is pure, and the numpy code runs: no installation fails for want of a
+``pip install`` and ``make venv`` run it: each shared object comes to lie beside its source and goes into the
+wheel, which is then for this platform, with no tag of a Python, for the libraries know none. Without a
+compiler nothing is built, the wheel is pure, and the Python code runs: no installation fails for want of a
 compiler, or by one.
 
 ``CC`` names the compiler; the default is the first of cc, gcc and clang. To build alone:
@@ -23,7 +23,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDER = "inaproto/core/kernels"
+SOURCES = "inaproto/core/kernels/kernels.c", "adapters/inaproto_adapters/frames/ports.c"
 FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=off"]
 """No fused additions: sums are those of the element type, rounded one by one."""
 SECONDS_MAX = 120
@@ -38,16 +38,21 @@ def compiler() -> list[str]:
     return [found] if found else []
 
 
-def build(tree: Path) -> str:
-    """Build the library beside its source; returns why it was not built, or nothing."""
-    folder = tree / FOLDER
-    source, library = folder / "kernels.c", folder / "kernels.so"
+def build(tree: Path) -> list[str]:
+    """Build each library beside its source; returns why some were not built."""
+    reasons = [(source, _build(tree / source)) for source in SOURCES]
+    return [f"{source}: {why}" for source, why in reasons if why]
+
+
+def _build(source: Path) -> str:
+    """Returns why it was not built, or nothing."""
+    library = source.with_suffix(".so")
     command = compiler()
     if not command:
         library.unlink(missing_ok=True)
         return "no C compiler"
-    scratch = library.with_name(f"kernels-{os.getpid()}.new")
-    parts = b"".join(part.read_bytes() for part in sorted(folder.glob("*.c")))  # which the first includes
+    scratch = source.with_name(f"{source.stem}-{os.getpid()}.new")
+    parts = b"".join(part.read_bytes() for part in sorted(source.parent.glob("*.c")))  # which it may include
     version = f"-DSOURCE={zlib.crc32(parts)}u"
     try:
         made = subprocess.run(
@@ -74,17 +79,20 @@ class KernelsHook(BuildHookInterface[Any]):
     """Before a wheel or an editable installation is made."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        why = build(Path(self.root))
-        if why:
-            print(f"inaproto: kernels not compiled ({why}); the numpy code is used", file=sys.stderr)
-            return
-        build_data["artifacts"].append(f"{FOLDER}/kernels.so")
-        if version != "editable":
+        for why in build(Path(self.root)):
+            print(f"inaproto: not compiled, the Python code is used: {why}", file=sys.stderr)
+        built = [
+            str(Path(source).with_suffix(".so"))
+            for source in SOURCES
+            if Path(self.root, source).with_suffix(".so").exists()
+        ]
+        build_data["artifacts"] += built
+        if built and version != "editable":
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{platform}"
 
 
 if __name__ == "__main__":
-    reason = build(Path(__file__).resolve().parent.parent)
-    print(f"not built: {reason}" if reason else "built")
+    reasons = build(Path(__file__).resolve().parent.parent)
+    print("\n".join(f"not built: {why}" for why in reasons) if reasons else "built")

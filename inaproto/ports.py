@@ -90,6 +90,15 @@ class FramePort(Protocol):
     async def aclose(self) -> None: ...
 
 
+@runtime_checkable
+class SendsBlocks(Protocol):
+    """A frame port that sends several blocks at once, for less than they cost one by one."""
+
+    def send_blocks_nowait(self, blocks: Sequence[Frames]) -> int:
+        """As ``FramePort.send_nowait`` with each, in order; returns how many frames were not accepted."""
+        ...
+
+
 class Link(Protocol):
     """Where a frame port can be attached: a network interface of this machine, up or down, there or not."""
 

@@ -6,6 +6,7 @@ all that is there at once.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import socket
@@ -17,12 +18,14 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto_adapters.frames import packet, packet_ring
+from inaproto.core import kernels
+from inaproto_adapters.frames import compiled_ports, packet, packet_ring
 from inaproto_adapters.frames.interfaces import Interface
 from inaproto_adapters.frames.packet import PacketConfig, PacketPort
 from inaproto_adapters.frames.port import StreamFramePort
 
 _MAC_OFFSET: Final = 92
+_MESSAGES_AT_ONCE: Final = 64
 _SLOT: Final = struct.Struct("=IIIHHIIHH4x")
 
 
@@ -156,6 +159,27 @@ class PacketWire:
         self._bell.close()
 
 
+class _WireCalls:
+    """The compiled part of ports (``ports.c``), between wires instead of descriptors."""
+
+    def __init__(self, wires: list[PacketWire]) -> None:
+        self._wires = wires
+
+    def send(self, output_at: int, blocks_at: int, n: int) -> None:
+        output = (ctypes.c_int64 * 11).from_address(output_at)
+        blocks = (ctypes.c_int64 * (4 * n)).from_address(blocks_at)
+        wire = next(wire for wire in self._wires if wire.fileno() == output[0])
+        assert wire.peer is not None
+        output[4:] = [n, *[0] * 6]
+        for at, rows, stride, length in zip(*[iter(blocks)] * 4, strict=True):
+            for row in range(rows):
+                wire.peer.put(np.frombuffer(ctypes.string_at(at + row * stride, length), np.uint8))
+            output[6] += rows
+            output[7] += rows * length
+        wire.syscalls += -(-output[6] // _MESSAGES_AT_ONCE)
+        wire.kernel_bytes += output[7]
+
+
 class _NoWatch:
     async def wait(self) -> None:
         await trio.sleep_forever()
@@ -175,6 +199,8 @@ def packet_port(patch: pytest.MonkeyPatch, name: str) -> tuple[PacketPort, Packe
     interface = Interface(name, 1, bytes(6), 1500, True, True, True)
     patch.setattr(packet, "socket", SimpleNamespace(**(vars(socket) | {"socket": open_socket})))
     patch.setattr(packet, "LinkWatch", _NoWatch)
+    calls: Any = None if kernels.active() is None else _WireCalls(made)
+    patch.setattr(compiled_ports, "active", lambda: calls)
     patch.setattr(packet, "look_at_index", lambda *_: interface)
     patch.setattr(packet, "name_of", lambda *_: None)
     port = PacketPort(interface, PacketConfig())

@@ -20,6 +20,7 @@ import contextlib
 import errno
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +30,8 @@ from inaproto.errors import ConfigError, FabricError, Unsupported
 from inaproto.ports import FramePortCapabilities, PortClosed, PortCounters
 from inaproto.units import FRAME_BYTES_MAX, Frames
 from inaproto.wire.ethernet import ETHERNET_HEADER_BYTES
+from inaproto_adapters.frames import compiled_ports
+from inaproto_adapters.frames.compiled_ports import Sender
 from inaproto_adapters.frames.interfaces import (
     Interface,
     LinkWatch,
@@ -105,10 +108,23 @@ class PacketPort:
             )
             self._receiving.setsockopt(SOL_PACKET, _IGNORE_OUTGOING, 1)
             self._receiving.setsockopt(SOL_PACKET, _ADD_MEMBERSHIP, self._promiscuous())
+            self._output = self._open_output(interface, undo)
             self._receiving.bind((interface.name, _ETH_P_ALL))  # last: from here on frames come
             undo.pop_all()
-        self._output = LinkOutput(
-            self.name, self._sending.send, self._counters, queue_bytes_max=config.queue_bytes_max
+
+    def _open_output(self, interface: Interface, undo: contextlib.ExitStack) -> LinkOutput:
+        """``undo``: what to do if the port cannot be made. Raises ``OSError``."""
+        calls = compiled_ports.active()
+        sender = None
+        if calls is not None:
+            fd = self._sending.fileno()
+            sender = Sender(calls, fd, has_vnet=False, long_bytes_max=0, packets_max=1)
+        return LinkOutput(
+            self.name,
+            self._sending.send,
+            self._counters,
+            queue_bytes_max=self._config.queue_bytes_max,
+            sender=sender,
         )
 
     def __repr__(self) -> str:
@@ -156,9 +172,13 @@ class PacketPort:
         Frames that are longer than the interface's MTU are dropped and counted, as by any switch whose ports
         differ. Raises ``LocalMisuse`` for what no port takes.
         """
+        return len(frames) - self.send_blocks_nowait((frames,))
+
+    def send_blocks_nowait(self, blocks: Sequence[Frames]) -> int:
+        """See ``inaproto.ports.SendsBlocks``."""
         if self._closed is not None:
             raise PortClosed(self._closed)
-        return self._output.push(frames)
+        return self._output.push(blocks)
 
     async def run(self) -> None:
         """Send what waits and watch the interface, until the port closes; see ``FramePort.run``."""

@@ -140,7 +140,7 @@ class TapPort:
         """See ``FramePort.send_nowait``. Raises ``LocalMisuse`` for frames too short or too long."""
         if self._closed is not None:
             raise PortClosed(self._closed)
-        return self._output.push(frames)
+        return len(frames) - self._output.push((frames,))
 
     async def run(self) -> None:
         """Send what waits until the port closes; see ``FramePort.run``."""

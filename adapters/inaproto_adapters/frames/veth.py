@@ -16,18 +16,22 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import trio
 from numpy.typing import NDArray
 
 from inaproto.errors import Unsupported
 from inaproto.ports import PortCounters
 from inaproto.units import Frames
 from inaproto.wire.ethernet import ETHERNET_HEADER_BYTES
+from inaproto_adapters.frames import compiled_ports
+from inaproto_adapters.frames.compiled_ports import Sender
 from inaproto_adapters.frames.interfaces import Interface, has_device, require_name
 from inaproto_adapters.frames.link_output import LinkOutput
 from inaproto_adapters.frames.offloads import VNET_BYTES, long_header
@@ -53,27 +57,39 @@ class VethPort(PacketPort):
 
     adapter = "veth"
 
-    def __init__(self, interface: Interface, config: PacketConfig) -> None:
-        """Raises ``OSError``."""
-        super().__init__(interface, config)
-        self._long = open_sending(interface.name)
+    def _open_output(self, interface: Interface, undo: contextlib.ExitStack) -> LinkOutput:
+        self._long = undo.enter_context(open_sending(interface.name))
         self._long.setsockopt(_SOL_PACKET, _VNET_HDR, 1)
-        self._output = _LongOutput(
-            self.name,
-            self._sending,
-            self._long,
-            self._counters,
-            queue_bytes_max=config.queue_bytes_max,
-            frame_bytes_max=interface.mtu + ETHERNET_HEADER_BYTES,
-        )
+        queue_bytes_max = self._config.queue_bytes_max
+        frame_bytes_max = interface.mtu + ETHERNET_HEADER_BYTES
+        calls = compiled_ports.active()
+        if calls is None:
+            return _LongOutput(
+                self.name,
+                self._sending,
+                self._long,
+                self._counters,
+                queue_bytes_max=queue_bytes_max,
+                frame_bytes_max=frame_bytes_max,
+            )
+        fd = self._long.fileno()
+        sender = Sender(calls, fd, has_vnet=True, long_bytes_max=frame_bytes_max, packets_max=PACKETS_MAX)
+        write = self._sending.send
+        output = LinkOutput(self.name, write, self._counters, queue_bytes_max=queue_bytes_max, sender=sender)
+        output.full = self._long
+        return output
 
     def _close(self, reason: str) -> None:
         super()._close(reason)
+        trio.lowlevel.notify_closing(self._long)
         self._long.close()
 
 
 class _LongOutput(LinkOutput):
-    """Runs of RoCE packets by ``long``, a socket with a ``virtio_net_hdr``, all else by ``packets``."""
+    """Runs of RoCE packets by ``long``, a socket with a ``virtio_net_hdr``, all else by ``packets``.
+
+    The twin of ``ports_send``, which sends everything by ``long``.
+    """
 
     def __init__(
         self,
@@ -91,8 +107,9 @@ class _LongOutput(LinkOutput):
         self._buffer: Frames = np.empty(VNET_BYTES + ETHERNET_HEADER_BYTES + _IP_BYTES_MAX, np.uint8)
         self._bytes = self._buffer.data
 
-    def _send(self, frames: Frames) -> tuple[int, int]:
+    def _send(self, frames: Frames) -> int:
         n, length = frames.shape
+        self.full = None
         if n < 2 or not is_run(frames) or length > self._frame_bytes_max:
             return super()._send(frames)
         step = length - HEADERS_BYTES
@@ -106,6 +123,7 @@ class _LongOutput(LinkOutput):
             except OSError as error:
                 if error.errno in (errno.EAGAIN, errno.ENOBUFS):
                     self._wait_writable = error.errno == errno.EAGAIN
+                    self.full = self._long
                     break
                 self.refused(error, len(rows))
             else:
@@ -113,7 +131,7 @@ class _LongOutput(LinkOutput):
             done += len(rows)
         self._counters.frames_out += left
         self._counters.bytes_out += left * length
-        return done, left
+        return done
 
     def _laid_out(self, rows: Frames) -> memoryview:
         n, length = rows.shape

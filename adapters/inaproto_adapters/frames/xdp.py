@@ -224,8 +224,8 @@ class _XdpOutput(LinkOutput):
         self._memory = memory
         self._frame_bytes_max = frame_bytes_max
 
-    def _send(self, frames: Frames) -> tuple[int, int]:
-        n, length = frames.shape
+    def _send(self, frames: Frames) -> int:
+        n, length = len(frames), frames.shape[1]
         if length > self._frame_bytes_max:
             return super()._send(frames)
         self._wait_writable = False  # the socket tells of its ring, not of chunks
@@ -235,13 +235,13 @@ class _XdpOutput(LinkOutput):
                 sent = self._memory.send(frames[done:])
             except OSError as error:
                 self.refused(error, n - done)
-                return n, done
+                return n
             if not sent:
                 break
             self._counters.frames_out += sent
             self._counters.bytes_out += sent * length
             done += sent
-        return done, done
+        return done
 
 
 @dataclass(frozen=True, slots=True)

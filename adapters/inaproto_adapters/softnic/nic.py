@@ -33,6 +33,7 @@ from inaproto.ports import (
     QpAddress,
     QpAttributes,
     Segment,
+    SendsBlocks,
 )
 from inaproto.units import US, Instant, S
 
@@ -51,6 +52,7 @@ class SoftNic:
 
     def __init__(self, port: FramePort, config: SoftNicConfig) -> None:
         self._port = port
+        self._sends_blocks = port if isinstance(port, SendsBlocks) else None
         self._engine = SoftNicEngine(config)
         self._completed = trio.lowlevel.ParkingLot()
         self._timer_scope: trio.CancelScope | None = None
@@ -183,16 +185,19 @@ class SoftNic:
 
     def _settle(self) -> None:
         """After anything that may have changed the engine: send, move the timer, wake the waiting."""
-        for frames in self._engine.take_output():
-            if self._closed is not None:
-                break
+        output = self._engine.take_output()
+        if output and self._closed is None:
+            lost = 0
             try:
-                accepted = self._port.send_nowait(frames)
+                if self._sends_blocks is not None:
+                    lost = self._sends_blocks.send_blocks_nowait(output)
+                else:
+                    for frames in output:
+                        lost += len(frames) - self._port.send_nowait(frames)
             except PortClosed as closed:
                 self._close(closed.reason)
-                break
-            if accepted < len(frames):
-                self._engine.count_lost_output(len(frames) - accepted)
+            if lost:
+                self._engine.count_lost_output(lost)
         if self._timer_scope is not None:
             self._timer_scope.deadline = self._trio_deadline()
         if self._engine.has_completions:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import platform
 import struct
-import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inaproto.core.kernels.library import open_library
 from inaproto.units import Frames
 from inaproto.wire.crc import shift
 from inaproto.wire.vector import HEADER_COLUMNS
@@ -38,16 +38,12 @@ _BLOCK: Final = struct.Struct("4q")
 
 def load() -> tuple[Compiled | None, str]:
     """The kernels, or None and why there are none."""
-    if not LIBRARY.exists():
-        return None, "not built, which takes a C compiler: make venv, or a wheel that has them"
+    library, why = open_library(_SOURCE, LIBRARY, "kernels_source")
+    if library is None:
+        return None, why
     try:
-        library = ctypes.CDLL(str(LIBRARY))
-        library.kernels_source.restype = ctypes.c_uint32
-        parts = [part.read_bytes() for part in sorted(_SOURCE.parent.glob("*.c"))]
-        if _SOURCE.exists() and library.kernels_source() != zlib.crc32(b"".join(parts)):
-            return None, "built from another source: make venv builds them anew"
         return Compiled(library), ""
-    except (OSError, AttributeError) as error:
+    except AttributeError as error:
         return None, f"{LIBRARY.name} cannot be loaded: {error}"
 
 

@@ -24,7 +24,7 @@ from inaproto.core.switch.accelerator import Action, EmitFrames, Event, FramesAr
 from inaproto.daemon.capture.recording import Recording
 from inaproto.daemon.shell import current_instant
 from inaproto.errors import FabricError
-from inaproto.ports import FramePort, PortClosed, PortCounters
+from inaproto.ports import FramePort, PortClosed, PortCounters, SendsBlocks
 from inaproto.units import Frames, Instant, PortId
 
 log = logging.getLogger("inaproto.switch")
@@ -75,6 +75,8 @@ class PortBoard:
         self._wrap_port = wrap_port
         self._ports_max = ports_max
         self._ports: dict[PortId, FramePort] = {}
+        self._send_blocks: dict[PortId, Callable[[Sequence[Frames]], int]] = {}
+        """Of the ports that have it."""
         self._scopes: dict[PortId, trio.CancelScope] = {}
         self._names: dict[PortId, str] = {}
         self.recordings: tuple[Recording, ...] = ()
@@ -194,6 +196,8 @@ class PortBoard:
             raise PortClosed("this switch has its ports closed")
         self.drop(port_id)  # a trunk that was dialled again, before its end was heard
         self._ports[port_id] = port
+        if isinstance(port, SendsBlocks):
+            self._send_blocks[port_id] = port.send_blocks_nowait
         self._scopes[port_id] = scope
         self._names[port_id] = name
         for recording in self.recordings:
@@ -206,6 +210,7 @@ class PortBoard:
         if self._ports.get(port_id) is not port:
             return False
         del self._ports[port_id], self._scopes[port_id], self._names[port_id]
+        self._send_blocks.pop(port_id, None)
         self._ended.add(port)
         self._do(PortDown(port_id))
         return True
@@ -226,8 +231,12 @@ class PortBoard:
     def _do(self, event: Event) -> None:
         ports = self._ports
         others: list[Action] = []
+        together: dict[PortId, list[Frames]] = {}
         for action in self._step(event, current_instant()):
             if type(action) is EmitFrames:
+                if action.port in self._send_blocks and not self.recordings:
+                    together.setdefault(action.port, []).append(action.frames)
+                    continue
                 port = ports.get(action.port)
                 try:
                     if port is not None:
@@ -240,9 +249,18 @@ class PortBoard:
                 self._sent_to_closed += len(action.frames)
             else:
                 others.append(action)
+        if together:
+            self._send_together(together)
         # Later, because these may step the accelerator, which then uses its memory again.
         for action in others:
             self._perform(action)
+
+    def _send_together(self, blocks_of: dict[PortId, list[Frames]]) -> None:
+        for port_id, blocks in blocks_of.items():
+            try:
+                self._send_blocks[port_id](blocks)
+            except PortClosed:  # its own task hears of it, too
+                self._sent_to_closed += sum(map(len, blocks))
 
     def status(self) -> list[dict[str, Any]]:
         """One record per port that is up."""

@@ -1,0 +1,95 @@
+"""The compiled part of ports on packet sockets (``ports.c``), as a shared object that ctypes loads.
+
+It is used where the compiled kernels are (``inaproto.core.kernels``): who chooses ``numpy`` has neither.
+Addresses and descriptors are numbers here: whoever passes one keeps its array or socket alive.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from inaproto.core import kernels
+from inaproto.core.kernels.compiled import address_of
+from inaproto.core.kernels.library import open_library
+from inaproto.units import Frames
+
+_SOURCE: Final = Path(__file__).parent / "ports.c"
+LIBRARY: Final = Path(__file__).parent / "ports.so"
+_BLOCK: Final = struct.Struct("4q")
+_OUTPUT: Final = struct.Struct("11q")
+_WHERE: Final = struct.Struct("2q")
+_WHERE_AT: Final = 4 * 8
+_OUTCOME: Final = struct.Struct("7q")
+
+
+class PortCalls:
+    """The functions of the library; what they do is said in ``ports.c``."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        number, address = ctypes.c_int64, ctypes.c_void_p
+        self.send = library.ports_send
+        self.send.argtypes, self.send.restype = (address, address, number), None
+
+
+def load() -> tuple[PortCalls | None, str]:
+    """The functions, or None and why there are none."""
+    library, why = open_library(_SOURCE, LIBRARY, "ports_source")
+    if library is None:
+        return None, why
+    try:
+        return PortCalls(library), ""
+    except AttributeError as error:
+        return None, f"{LIBRARY.name} cannot be loaded: {error}"
+
+
+_library, _ = load()
+
+
+def active() -> PortCalls | None:
+    """The functions, for ports that are made from now on; None: the Python code does what they do."""
+    return _library if kernels.active() is not None else None
+
+
+class Sender:
+    """Sends blocks by the socket ``fd``, as few calls of the kernel as it can; see ``ports_send``."""
+
+    def __init__(
+        self, calls: PortCalls, fd: int, *, has_vnet: bool, long_bytes_max: int, packets_max: int
+    ) -> None:
+        """``has_vnet``: a ``virtio_net_hdr`` stands before all that is sent. Runs of frames of up to
+        ``long_bytes_max`` bytes leave as long segments of up to ``packets_max`` of them."""
+        self._send = calls.send
+        self._output = bytearray(_OUTPUT.pack(fd, has_vnet, long_bytes_max, packets_max, *[0] * 7))
+        self._output_at = ctypes.addressof(ctypes.c_char.from_buffer(self._output))
+        self._room(16)
+
+    def _room(self, blocks: int) -> None:
+        self._blocks = bytearray(blocks * _BLOCK.size)
+        self._blocks_at = ctypes.addressof(ctypes.c_char.from_buffer(self._blocks))
+
+    def send(self, blocks: Sequence[Frames]) -> tuple[int, ...]:
+        """Send frames from the first one on: (block, row, frames, bytes, error, refused, calls).
+
+        Block and row of the first frame that is still to be sent; frames and bytes that have left; if not all
+        have, the error number, and how many frames were refused together; calls of the kernel.
+        """
+        n = len(blocks)
+        if n * _BLOCK.size > len(self._blocks):
+            self._room(2 * n)
+        told: list[int] = []
+        for block in blocks:
+            rows, length = block.shape
+            stride, step = block.strides
+            if step != 1 and length > 1 and rows:
+                return self.send([np.ascontiguousarray(each) for each in blocks])
+            told += (address_of(block), rows, stride, length)
+        struct.pack_into(f"{4 * n}q", self._blocks, 0, *told)
+        _WHERE.pack_into(self._output, _WHERE_AT, 0, 0)
+        self._send(self._output_at, self._blocks_at, n)
+        return _OUTCOME.unpack_from(self._output, _WHERE_AT)
