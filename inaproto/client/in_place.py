@@ -38,8 +38,8 @@ from inaproto.client.stage.waits import TURN, HasDescriptor, Steps
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import ConfigError, JobError, OperationTimeout, Unsupported
 
-CHUNK_BYTES_MAX: Final = 2 << 20
-AREA_BYTES: Final = 16 << 20
+CHUNK_BYTES_MAX: Final = 4 << 20
+AREA_BYTES: Final = 8 << 20
 """Chunks are shorter where there are many ranks: the area has room for two of each rank."""
 CHUNK_BYTES_MIN: Final = 512 << 10
 PATIENCE_S: Final = 600.0
@@ -175,7 +175,8 @@ class InPlace:
             meeting = hosting(place, terms, PATIENCE_S, self._clock)
         else:
             meeting = joining(place, who.rank, terms, PATIENCE_S, self._clock)
-        stage = SharedMemoryStage(who.rank, terms, (yield from meeting), PATIENCE_S, self._clock)
+        share = yield from meeting
+        stage = SharedMemoryStage(who.rank, terms, share, PATIENCE_S, self._clock, looks=not self._yields)
         try:
             yield from stage.starting()
         except BaseException:

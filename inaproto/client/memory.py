@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inaproto.client import huge_pages
 from inaproto.errors import LocalMisuse
 
 ALIGNMENT = 64
@@ -156,14 +157,14 @@ class SharedMemory:
         nbytes += -nbytes % mmap.PAGESIZE
         descriptor = os.memfd_create("inaproto", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.posix_fallocate(descriptor, 0, nbytes)
+            os.ftruncate(descriptor, nbytes)
+            memory = huge_pages.map_shared(descriptor, nbytes)
+            huge_pages.allocate(descriptor, memory, nbytes)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-            memory = mmap.mmap(descriptor, nbytes)
         except OSError as error:
             os.close(descriptor)
             raise MemoryError(f"cannot make {nbytes} bytes of shared memory: {error.strerror}") from None
-        address = int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
-        segment = SharedSegment(self._numbers, nbytes, memory, address)
+        segment = SharedSegment(self._numbers, nbytes, memory, huge_pages.address(memory))
         self._numbers += 1
         self._nbytes += nbytes
         self._unannounced.append((segment, descriptor))

@@ -33,7 +33,7 @@ def passed(steps: Steps[None]) -> bool:
 
 
 @contextmanager
-def barriers(ranks: int, clock: Clock) -> Iterator[list[Barrier]]:
+def barriers(ranks: int, clock: Clock, *, looks: int = 0) -> Iterator[list[Barrier]]:
     flags = os.EFD_SEMAPHORE | os.EFD_NONBLOCK
     counters = [os.eventfd(0, flags) for _ in range(ranks)]
     pipes = [os.pipe() for _ in range(ranks)]
@@ -43,7 +43,7 @@ def barriers(ranks: int, clock: Clock) -> Iterator[list[Barrier]]:
         releases = counters[1:] if rank == 0 else [counters[rank]]
         others = {other: os.dup(pipes[other][0]) for other in range(ranks) if other != rank}
         mine = Descriptors(os.dup(counters[0]), [os.dup(each) for each in releases], pipes[rank][1], others)
-        made.append(Barrier(rank, mine, words, clock))
+        made.append(Barrier(rank, mine, words, clock, looks=looks))
     yield made
     for barrier in made:
         barrier.close()
@@ -70,6 +70,39 @@ def test_nobody_passes_before_all_have_come() -> None:
             rest = zero.passing("a", 1), two.passing("a", 1)
             assert [passed(each) for each in rest] == [False, False]
             assert [passed(each) for each in (rest[0], fast, rest[1])] == [True, True, True]
+
+
+def test_who_looks_before_it_sleeps_passes_when_the_others_come_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with barriers(2, Clock(), looks=3) as (zero, one):
+        looked: list[Steps[None]] = []
+
+        def meanwhile() -> None:
+            looked.append(steps := zero.passing("a", 1))
+            assert passed(steps)
+
+        for _ in range(3):
+            monkeypatch.setattr(os, "sched_yield", meanwhile)
+            assert passed(one.passing("a", 1))
+        assert len(looked) == 3
+
+
+def test_who_looked_in_vain_sleeps_at_once_the_next_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: looks.append(1))
+    with barriers(2, Clock(), looks=3) as (zero, one):
+        counts = []
+        for _ in range(60):
+            looks.clear()
+            waiting = one.passing("a", 1)
+            assert not passed(waiting)
+            counts.append(len(looks))
+            assert passed(zero.passing("a", 1))
+            assert passed(waiting)
+        at = [number for number, count in enumerate(counts) if count]
+        assert at == [0, 2, 5, 10, 19, 36]
+        assert {counts[number] for number in at} == {3}
 
 
 def test_who_arrived_and_ended_is_not_missing_yet() -> None:

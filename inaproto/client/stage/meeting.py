@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from inaproto.client import huge_pages
 from inaproto.client.stage.barrier import Descriptors
 from inaproto.client.stage.layout import RANKS_MAX, Layout
 from inaproto.client.stage.waits import Clock, Steps, Wait
@@ -213,7 +214,9 @@ def _share_out(meeting: _Meeting) -> Share:
 def _make_memfd(nbytes: int) -> int:
     descriptor = os.memfd_create("inaproto-shm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.posix_fallocate(descriptor, 0, nbytes)
+        os.ftruncate(descriptor, nbytes)
+        with huge_pages.map_shared(descriptor, nbytes) as memory:
+            huge_pages.allocate(descriptor, memory, nbytes)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     except OSError:
         os.close(descriptor)
@@ -326,7 +329,7 @@ def _map(descriptor: int, nbytes: int) -> mmap.mmap:
             f"must have {nbytes}, in pages of {mmap.PAGESIZE}, and be sealed against shrinking"
         )
     try:
-        return mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        return huge_pages.map_shared(descriptor, nbytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
     except OSError as error:
         raise _no_room(nbytes, error) from None
 

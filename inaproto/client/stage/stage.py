@@ -22,7 +22,7 @@ import trio
 from numpy.typing import NDArray
 
 from inaproto.client.arrays import check_array, check_out, wire_dtype, wire_op
-from inaproto.client.stage.barrier import Barrier
+from inaproto.client.stage.barrier import LOOKS, Barrier
 from inaproto.client.stage.exchange import Call, Exchange, Kind
 from inaproto.client.stage.layout import CHUNK_BYTES, RANKS_MAX, Bytes, Cut, Layout
 from inaproto.client.stage.meeting import Share, Terms, hosting, joining
@@ -52,14 +52,21 @@ class _Stage:
 
     capabilities: Final = CAPABILITIES
 
-    def __init__(self, rank: int, terms: Terms, share: Share, timeout: float, clock: Clock) -> None:
+    def __init__(
+        self, rank: int, terms: Terms, share: Share, timeout: float, clock: Clock, *, looks: bool = False
+    ) -> None:
+        """``looks``: nothing else in this process has a turn when the rank looks whether others have come."""
         memory = np.frombuffer(share.memory, np.uint8)
         self.rank = rank
         self.plan = terms.plan
         self.timeout = timeout
         self._layout = terms.layout
         self._mapping = share.memory
-        self._barrier = Barrier(rank, share.descriptors, terms.layout.control(memory), clock)
+        has_processor = terms.layout.ranks <= len(os.sched_getaffinity(0))
+        control = terms.layout.control(memory)
+        self._barrier = Barrier(
+            rank, share.descriptors, control, clock, looks=LOOKS if looks and has_processor else 0
+        )
         self._exchange = Exchange(rank, terms.plan, terms.layout, memory)
         self._pid = os.getpid()
         self._busy = False
@@ -271,7 +278,7 @@ def open_stage(
     ``OperationTimeout``.
     """
     meeting, terms = _meeting(path, rank, plan, chunk_bytes, timeout, time.monotonic)
-    stage = SharedMemoryStage(rank, terms, drive_blocking(meeting), timeout, time.monotonic)
+    stage = SharedMemoryStage(rank, terms, drive_blocking(meeting), timeout, time.monotonic, looks=True)
     try:
         drive_blocking(stage.starting())
     except BaseException:

@@ -19,6 +19,7 @@ import mmap
 import os
 from dataclasses import dataclass
 
+from inaproto.client.huge_pages import map_shared
 from inaproto.core.host.operations import Memory, Operation
 from inaproto.errors import FabricError, JobError, LocalMisuse
 from inaproto.ports import MemoryRegion, Nic
@@ -82,7 +83,7 @@ def map_memory(descriptor: int, *, segment: int, nbytes: int) -> mmap.mmap:
     try:
         _check(descriptor, segment, nbytes)
         try:
-            return mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            return map_shared(descriptor, nbytes)
         except (OSError, ValueError) as error:
             raise JobError(f"segment {segment} of {nbytes} bytes cannot be mapped: {error}") from None
     finally:
