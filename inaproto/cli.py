@@ -181,18 +181,10 @@ def _options(model: type[Settings]) -> list[click.Parameter]:
 async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
     from inaproto.daemon.settings.fabric_file import place_in
     from inaproto.daemon.switch.daemon import run_switch
-    from inaproto.parts import FRAME_PORT, adapter_of, link_of
-    from inaproto.ports import load_adapter
+    from inaproto.parts import FRAME_PORT, adapter_of, links_of
 
     place = None if settings.fabric is None else place_in(settings.fabric, settings.name)
     ports = adapter_of(settings.adapter, FRAME_PORT).open()
-    wrap_port: Callable[[FramePort, str], FramePort] | None = None
-    if not settings.weather.clear:
-        weather = load_adapter("weather")
-
-        def wrap_port(port: FramePort, name: str) -> FramePort:
-            wrapped: FramePort = weather.open(port, settings.weather, seed=settings.seed, name=name)
-            return wrapped
 
     async def connect_port(path: Path) -> FramePort:
         port: FramePort = await ports.connect(path, wait_ns=0)  # who dials again does so itself
@@ -203,11 +195,74 @@ async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
         open_port_listener=ports.listen,
         place=place,
         connect_port=connect_port,
-        wrap_port=wrap_port,
-        links=[link_of(spec) for spec in settings.port],
+        wrap_port=_weather_of(settings),
+        links=links_of(settings),
+        shard_command=lambda number, fd: _command_of_shard(settings, number, fd),
         stop=stop,
         announce=announce,
     )
+
+
+def _weather_of(settings: SwitchSettings) -> Callable[[FramePort, str], FramePort] | None:
+    """What puts the weather around a port; None: it is clear."""
+    from inaproto.ports import load_adapter
+
+    if settings.weather.clear:
+        return None
+    weather = load_adapter("weather")
+
+    def wrap_port(port: FramePort, name: str) -> FramePort:
+        wrapped: FramePort = weather.open(port, settings.weather, seed=settings.seed, name=name)
+        return wrapped
+
+    return wrap_port
+
+
+_OF_SHARDS: Final = ("shards", "rings_max", "memory_kib", "weather", "seed", "log_level", "log_format")
+"""Options of a switch that its shards go by, beside its ports."""
+
+
+def _command_of_shard(settings: SwitchSettings, number: int, fd: int) -> list[str]:
+    told = {name: str(getattr(settings, name)) for name in _OF_SHARDS}
+    options = json.dumps(told | {"port": list(settings.port)})
+    return [sys.executable, "-m", "inaproto", "switch-shard", str(number), str(fd), options]
+
+
+@cli.command("switch-shard", hidden=True)
+@click.argument("number", type=int)
+@click.argument("descriptor", type=int)
+@click.argument("options")
+def switch_shard(number: int, descriptor: int, options: str) -> None:
+    """Be a shard of the switch that starts this, and speaks on that descriptor."""
+    guarded(lambda: _switch_shard(number, descriptor, json.loads(options)))
+
+
+def _switch_shard(number: int, descriptor: int, options: Mapping[str, object]) -> None:
+    import socket
+
+    import trio
+
+    from inaproto.core.rendezvous.fabric.shards import shard_name
+    from inaproto.daemon.net.control_stream import ControlStream
+    from inaproto.daemon.settings.config import SwitchSettings
+    from inaproto.daemon.switch.shard import Shard
+    from inaproto.parts import links_of
+
+    settings, name = SwitchSettings.model_validate(options), shard_name(number)
+    start_log(settings.log_level, (), settings.log_format)
+
+    def named(record: logging.LogRecord) -> bool:
+        record.msg = f"{name}: {record.msg}"
+        return True
+
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(named)
+
+    async def serve() -> None:
+        stream = ControlStream(socket.socket(fileno=descriptor))
+        await Shard(name, settings, stream, links_of(settings, number), wrap_port=_weather_of(settings)).run()
+
+    trio.run(serve)
 
 
 async def _serve_shards(settings: ServerSettings, stop: trio.Event) -> None:

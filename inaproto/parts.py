@@ -12,15 +12,18 @@ from typing import Final
 
 import trio
 
-from inaproto.daemon.settings.config import HostSettings, OverlayNic
+from inaproto.daemon.settings.config import HostSettings, OverlayNic, SwitchSettings
 from inaproto.errors import ConfigError, Unsupported
-from inaproto.ports import Adapter, FramePort, Link, Nic, load_adapter
+from inaproto.ports import Adapter, FramePort, Link, Nic, Steering, load_adapter
+from inaproto.wire.udp import shard_port
 
 FRAME_PORT: Final = "frame port"
 NIC: Final = "nic"
 HARDWARE_NIC: Final = "hardware nic"
 """One of the machine's own, found by its address; it needs no frame port."""
 LINK: Final = "link"
+STEERED: Final = ("packet", "veth")
+"""Adapters of links at which several processes may have a port."""
 NIC_LINK: Final = "nic link"
 """On which there can be no switch."""
 
@@ -42,6 +45,22 @@ def link_of(spec: str, *more_kinds: str) -> Link:
     adapter, _, interface = spec.partition(":")
     link: Link = adapter_of(adapter, LINK, *more_kinds).open(interface)
     return link
+
+
+def links_of(settings: SwitchSettings, shard: int = 0) -> list[Link]:
+    """Interfaces that are ports of a switch, as the process of ``shard`` has them; 0: that of its control
+    plane. Raises ``ConfigError`` or ``Unsupported``."""
+    if not settings.shards:
+        return [link_of(spec) for spec in settings.port]
+    first, last = (shard, shard) if shard else (1, settings.shards)
+    steering = Steering(shard_port(first), shard_port(last), takes=shard > 0)
+    found: list[Link] = []
+    for spec in settings.port:
+        adapter, _, interface = spec.partition(":")
+        if adapter not in STEERED:
+            raise ConfigError(f"shards: need ports of {' or '.join(STEERED)}; {spec} cannot tell rings apart")
+        found.append(adapter_of(adapter, LINK).open(interface, steering=steering))
+    return found
 
 
 async def nic_of(settings: HostSettings) -> tuple[HostSettings, OpenNic]:

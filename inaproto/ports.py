@@ -99,6 +99,16 @@ class SendsBlocks(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """Which frames a port takes, where several processes have one on the same interface: of RoCE packets
+    with a UDP source port from ``first`` to ``last`` all, or all other frames."""
+
+    first: int
+    last: int
+    takes: bool
+
+
 class Link(Protocol):
     """Where a frame port can be attached: a network interface of this machine, up or down, there or not."""
 

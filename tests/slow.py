@@ -76,6 +76,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_real_links.py::test_tcp_of_several_mebibytes_both_ways_with_offloads": ("1500",),
     "daemon/test_real_links_rings.py": ("test_a_host_waits_for_its_link",),
     "daemon/test_security_processes.py": (),
+    "daemon/test_shards_live.py": (),
     "daemon/test_sharing_live.py": (
         "test_two_jobs_use_the_pool_by_turns[[]*-]",
         "test_a_question_to_a_peer_goes_through_the_control_plane_of_the_switches",

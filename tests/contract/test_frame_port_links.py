@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def _where_namespaces_are() -> None:
     require_namespaces()
 
 
-async def attached(interface: str, **limits: int) -> PacketPort:
+async def attached(interface: str, **limits: Any) -> PacketPort:
     """As soon as the kernel says that the interface has its carrier."""
     link = open_packet_link(interface, **limits)
     await link.wait_usable()

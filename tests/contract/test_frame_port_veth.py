@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def packets(first: int, n: int, length: int) -> Frames:
     return FLOW.build(opcode=7, psns=psns, ack_request=asks, ip_id=first & 0xFFFF, payload=payload)
 
 
-async def attached(kind: str, interface: str, **limits: int) -> FramePort:
+async def attached(kind: str, interface: str, **limits: Any) -> FramePort:
     link = (open_veth_link if kind == "veth" else open_packet_link)(interface, **limits)
     link.require()
     await link.wait_usable()

@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from inaproto.daemon.observe.status import ask
-from inaproto.daemon.switch.daemon import BLAME_LOG_S, BLAME_RULES_MAX, BlameLog
+from inaproto.daemon.switch.blame_log import BLAME_LOG_S, BLAME_RULES_MAX, BlameLog
 from inaproto.errors import Blame
 from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, PortClosed, load_adapter

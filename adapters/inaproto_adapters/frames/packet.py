@@ -27,7 +27,7 @@ from typing import Final
 import trio
 
 from inaproto.errors import ConfigError, FabricError, Unsupported
-from inaproto.ports import FramePortCapabilities, PortClosed, PortCounters
+from inaproto.ports import FramePortCapabilities, PortClosed, PortCounters, Steering
 from inaproto.units import FRAME_BYTES_MAX, Frames
 from inaproto.wire.ethernet import ETHERNET_HEADER_BYTES
 from inaproto_adapters.frames import compiled_ports
@@ -46,6 +46,7 @@ from inaproto_adapters.frames.interfaces import (
 )
 from inaproto_adapters.frames.link_output import LinkOutput
 from inaproto_adapters.frames.packet_ring import SOL_PACKET, ReceiveRing
+from inaproto_adapters.frames.steering import steer
 
 _ADD_MEMBERSHIP: Final = 1
 _DROP_MEMBERSHIP: Final = 2
@@ -70,6 +71,8 @@ class PacketConfig:
     """Output that waits because the interface's own queue is full."""
     ring_bytes: int = 16 << 20
     """Memory of the receive ring; a slot takes 2 KiB at an MTU of 1500."""
+    steering: Steering | None = None
+    """Which frames it takes; None: all."""
 
     def __post_init__(self) -> None:
         if self.queue_bytes_max < FRAME_BYTES_MAX:
@@ -106,6 +109,8 @@ class PacketPort:
                 frame_bytes_max=interface.mtu + ETHERNET_HEADER_BYTES + _TAG_BYTES,
                 ring_bytes=config.ring_bytes,
             )
+            if config.steering is not None:
+                steer(self._receiving, config.steering)
             self._receiving.setsockopt(SOL_PACKET, _IGNORE_OUTGOING, 1)
             self._receiving.setsockopt(SOL_PACKET, _ADD_MEMBERSHIP, self._promiscuous())
             self._output = self._open_output(interface, undo)
@@ -308,11 +313,15 @@ class PacketLink:
 
 
 def open_packet_link(
-    interface: str, *, queue_bytes_max: int = 16 << 20, ring_bytes: int = 16 << 20
+    interface: str,
+    *,
+    queue_bytes_max: int = 16 << 20,
+    ring_bytes: int = 16 << 20,
+    steering: Steering | None = None,
 ) -> PacketLink:
     """The link of that name. Raises ``ConfigError`` for a name or bounds that cannot be."""
     require_name(interface)
-    return PacketLink(interface, PacketConfig(queue_bytes_max, ring_bytes))
+    return PacketLink(interface, PacketConfig(queue_bytes_max, ring_bytes, steering))
 
 
 def open_sending(interface: str) -> socket.socket:

@@ -27,7 +27,7 @@ import trio
 from numpy.typing import NDArray
 
 from inaproto.errors import Unsupported
-from inaproto.ports import PortCounters
+from inaproto.ports import PortCounters, Steering
 from inaproto.units import Frames
 from inaproto.wire.ethernet import ETHERNET_HEADER_BYTES
 from inaproto_adapters.frames import compiled_ports
@@ -192,8 +192,12 @@ class VethLink(PacketLink):
 
 
 def open_veth_link(
-    interface: str, *, queue_bytes_max: int = 16 << 20, ring_bytes: int = 16 << 20
+    interface: str,
+    *,
+    queue_bytes_max: int = 16 << 20,
+    ring_bytes: int = 16 << 20,
+    steering: Steering | None = None,
 ) -> VethLink:
     """The link of that name. Raises ``ConfigError`` for a name or bounds that cannot be."""
     require_name(interface)
-    return VethLink(interface, PacketConfig(queue_bytes_max, ring_bytes))
+    return VethLink(interface, PacketConfig(queue_bytes_max, ring_bytes, steering))

@@ -303,4 +303,4 @@ def open_xdp_link(
 ) -> XdpLink:
     """The link of that name. Raises ``ConfigError`` for a name or bounds that cannot be."""
     require_name(interface)
-    return XdpLink(interface, XdpConfig(queue_bytes_max, ring_bytes, chunks))
+    return XdpLink(interface, XdpConfig(queue_bytes_max, ring_bytes, chunks=chunks))

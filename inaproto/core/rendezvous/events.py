@@ -79,7 +79,7 @@ class RendezvousConfig:
     """Pool whose slots the rings of jobs on the path ``shared`` have by turns; None: each has slots of its
     own."""
     shards: int = 0
-    """Of a switch that is alone: accelerators in processes of their own, beside the one of its control
+    """Accelerators in processes of their own, which a switch that is alone has beside that of its control
     plane."""
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client.metrics_core import Metric
@@ -109,7 +109,16 @@ def switch_metrics(status: Mapping[str, Any]) -> list[Metric]:
     made.gauge("switch_slots_lent", "Leases that jobs have.", len(slots["held"]))
     made.counters("switch_leases", "Leases that were taken and came back.", "event", slots["counters"])
     _of_fabric(made, status)
+    _of_shards(made, status.get("shards", []))
     return made.made
+
+
+def _of_shards(made: Families, shards: Sequence[Mapping[str, Any]]) -> None:
+    made.gauge("switch_shards", "Processes that have rings of this switch.", len(shards))
+    made.gauge("switch_shards_up", "Those that are there.", sum(shard["is_up"] for shard in shards))
+    made.counter(
+        "switch_shard_starts", "Times that one was started.", sum(shard["starts"] for shard in shards)
+    )
 
 
 def _of_ports(made: Families, status: Mapping[str, Any]) -> None:

@@ -101,6 +101,12 @@ def _switch(status: Mapping[str, Any], names: Mapping[int, str]) -> Iterable[Ren
             ("port", "name", "kind", "frames in", "frames out", "drops"),
             (_port(port) for port in status["ports"]),
         )
+    if status.get("shards"):
+        heads = ("shard", "UDP port", "pid", "state", "starts", "rings", "frames in", "frames out")
+        yield _table("shards", heads, map(_shard, status["shards"]))
+        for shard in status["shards"]:
+            if shard["error"]:
+                yield Text(f"  shard {shard['shard']}: {shard['error']}")
     yield from _links_away(status.get("links", ()))
     for one in status.get("captures", ()):
         yield Text(f"  {_capture(one)}")
@@ -151,6 +157,20 @@ def whose_turn(pool: Mapping[str, Any], names: Mapping[int, str]) -> tuple[str, 
 def _port(port: Mapping[str, Any]) -> tuple[object, ...]:
     frames = port["frames_in"], port["frames_out"]
     return port["port"], port.get("name", ""), port["kind"], *frames, _counts(port["drops"])
+
+
+def _shard(shard: Mapping[str, Any]) -> tuple[object, ...]:
+    ports = shard["ports"]
+    return (
+        shard["shard"],
+        shard["udp_source_port"],
+        shard["pid"] or "-",
+        "up" if shard["is_up"] else "away",
+        shard["starts"],
+        len(shard["accelerator"].get("rings", ())),
+        sum(port["frames_in"] for port in ports),
+        sum(port["frames_out"] for port in ports),
+    )
 
 
 def _links_away(links: Iterable[Mapping[str, Any]]) -> Iterable[RenderableType]:

@@ -48,6 +48,7 @@ from inaproto.daemon.settings.fabric_file import place_in
 from inaproto.errors import ConfigError
 from inaproto.faults.weather import Weather
 from inaproto.units import US
+from inaproto.wire.udp import SHARDS_MAX
 
 ENVIRONMENT_PREFIX: Final = "INAPROTO_"
 CONFIG_BYTES_MAX: Final = 1 << 20
@@ -198,6 +199,8 @@ class SwitchSettings(Settings):
     """Adapter of the ports."""
     port: Annotated[tuple[LinkName, ...], BeforeValidator(_links), AfterValidator(_all_different)] = ()
     """Network interface that is a port, too: packet:, veth:, xdp: or tap:INTERFACE; repeatable."""
+    shards: int = Field(default=0, ge=0, le=SHARDS_MAX)
+    """Processes beside this one that have the rings of hosts at packet: and veth: ports; 0: this one does."""
     mtu_max: Mtu = 4096
     """Largest RoCE path MTU that rings may use."""
     rings_max: int = Field(default=64, ge=1, le=4096)
@@ -434,7 +437,17 @@ def load_switch_settings(
     loaded = _in_fabric(_load(SwitchSettings, flags, file, environment))
     require_path_fits(loaded.settings.control_path, f"dir ({loaded.sources['dir']}), control socket")
     require_path_fits(loaded.settings.ports_path, f"dir ({loaded.sources['dir']}), ports socket")
+    _require_shards_fit(loaded.settings, loaded.sources["shards"])
     return loaded
+
+
+def _require_shards_fit(settings: SwitchSettings, source: str) -> None:
+    if settings.shards and settings.fabric is not None:
+        raise ConfigError(f"shards ({source}): a switch of a fabric cannot have any; leave it out")
+    if settings.shards and not settings.port:
+        raise ConfigError(
+            f"shards ({source}): have rings of hosts at network interfaces; give them: --port packet:eth1"
+        )
 
 
 def load_host_settings(

@@ -52,6 +52,7 @@ from inaproto.daemon.switch.control_server import ControlServer
 from inaproto.daemon.switch.fabric_members import FabricMembers
 from inaproto.daemon.switch.link_probes import LinkProbes
 from inaproto.daemon.switch.ring_records import install_message
+from inaproto.daemon.switch.shard_keeper import ShardKeeper
 from inaproto.errors import Blame
 from inaproto.ports import RandomBits
 from inaproto.units import MS
@@ -84,7 +85,9 @@ class ControlPlane:
         random_bits: RandomBits,
         captures: CaptureDesk,
         guard: Guard | None = None,
+        shards: ShardKeeper | None = None,
     ) -> None:
+        self._shards = shards
         self._settings = settings
         self._place = place
         self._boot_id = boot_id
@@ -103,6 +106,7 @@ class ControlPlane:
                 links=settings.link_figures,
                 switch_rate_bps=settings.switch_mbps * 1_000_000,
                 tensor_bytes=settings.tensor_kib << 10,
+                shards=settings.shards,
             ),
             None if place is None else place.fabric.tree_config(),
         )
@@ -196,6 +200,9 @@ class ControlPlane:
             self._tell_switch(switch, RingRemove(ring_id=order.ring_id))
 
     def _tell_switch(self, switch: str, message: Message) -> None:
+        if self._shards is not None and self._shards.has(switch):
+            self._shards.tell(switch, message)
+            return
         session = self._switches.get(switch)
         if session is not None:
             self.server.order(session, message)
@@ -308,6 +315,16 @@ class ControlPlane:
         self._switch_lost(switch)
         self.handle(SwitchLost(switch, reason))
         self.server.end_hosts(switch, f"its switch {switch} is gone: {reason}")
+
+    # --- shards of this switch
+
+    def shard_arrived(self, shard: str) -> None:
+        """It has no ring."""
+        self.handle(SwitchArrived(shard))
+
+    def shard_lost(self, shard: str, reason: str) -> None:
+        """Whatever it knew is gone."""
+        self.handle(SwitchLost(shard, reason))
 
     # --- links of hosts
 

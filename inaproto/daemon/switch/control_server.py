@@ -53,6 +53,7 @@ from inaproto.daemon.net.session_rules import (
     refusal_of,
 )
 from inaproto.daemon.switch.capture_desk import CaptureClient, CaptureDesk
+from inaproto.daemon.switch.ring_orders import said_by
 from inaproto.errors import DecodeError, JoinRefused, LocalMisuse
 from inaproto.ports import ByteStream, RandomBits, StreamListener
 from inaproto.wire.control_messages import (
@@ -449,12 +450,8 @@ class ControlServer:
                 desk.switch_opened(switch)
             case TrunkReport(error=error, above=above):
                 desk.trunk_said(switch, above, error)
-            case RingInstalled(ring_id=ring_id):
-                desk.switch_said(switch, Installed(switch, ring_id))
-            case InstallRefused(ring_id=ring_id, reason=reason):
-                desk.switch_said(switch, RingRefused(ring_id, reason))
-            case RingFaulted(ring_id=ring_id, rank=rank, rule=rule, evidence=evidence):
-                desk.switch_said(switch, RingFault(ring_id, rank, rule, evidence))
+            case RingInstalled() | InstallRefused() | RingFaulted():
+                desk.switch_said(switch, said_by(switch, message))
             case _:
                 self._unexpected(session_id, message)
 

@@ -45,6 +45,7 @@ from inaproto.daemon.net.unix_sockets import UNIX
 from inaproto.daemon.settings.config import SwitchSettings
 from inaproto.daemon.settings.fabric_file import Place
 from inaproto.daemon.shell import current_instant
+from inaproto.daemon.switch.blame_log import BlameLog
 from inaproto.daemon.switch.capture_desk import CaptureDesk
 from inaproto.daemon.switch.control_plane import SESSIONS_SPARE, ControlPlane
 from inaproto.daemon.switch.control_server import ControlServer
@@ -53,6 +54,7 @@ from inaproto.daemon.switch.lent_slots import LentSlots
 from inaproto.daemon.switch.link_ports import LinkPorts
 from inaproto.daemon.switch.ports import ConnectPort, OpenPortListener, PortBoard, PortListener, WrapPort
 from inaproto.daemon.switch.session import SwitchSession
+from inaproto.daemon.switch.shard_keeper import ShardCommand, ShardKeeper
 from inaproto.daemon.switch.tree_grants import TreeGrants
 from inaproto.daemon.switch.trunks import Trunks
 from inaproto.daemon.switch.wished_trees import WishedTrees
@@ -61,10 +63,6 @@ from inaproto.ports import Link, RandomBits, StreamNetwork
 from inaproto.wire.messages.trees import TreeState, TreeWished
 
 log = logging.getLogger("inaproto.switch")
-
-BLAME_LOG_S = 1.0
-"""A rule that is broken again and again is logged this often."""
-BLAME_RULES_MAX = 256
 
 
 class Switch:
@@ -77,10 +75,12 @@ class Switch:
         *,
         wrap_port: WrapPort | None = None,
         links: Sequence[Link] = (),
+        shard_command: ShardCommand | None = None,
         network: StreamNetwork = UNIX,
         random_bits: RandomBits = secrets.randbits,
     ) -> None:
         self.settings = settings
+        self.shards = ShardKeeper(settings.shards, shard_command)
         self.boot_id = f"{random_bits(64):016x}"
         self._place = place
         self._started = trio.current_time()
@@ -156,7 +156,9 @@ class Switch:
             random_bits=random_bits,
             captures=self.captures,
             guard=self._guard,
+            shards=self.shards,
         )
+        self.shards.plane = self.plane
         self.plane.trees_changed = self.trees.changed
         self.server = self.plane.server
 
@@ -258,7 +260,7 @@ class Switch:
             found["trunks"] = self.trunks.status()
         if self.listener is not None:
             found["control_listen"] = self.listener.status()
-        return found
+        return self.shards.merged(found | {"shards": self.shards.status()})
 
 
 def holder_of(settings: SwitchSettings) -> Holder:
@@ -279,29 +281,6 @@ def _nobody(event: object) -> None:
     raise InvariantBroken(f"a switch without rendezvous heard {event}")
 
 
-class BlameLog:
-    """Counts blames by rule, and logs each rule at most every ``BLAME_LOG_S``."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._silent_until: dict[str, float] = {}
-        self._unsaid: dict[str, int] = {}
-
-    def add(self, blame: Blame) -> None:
-        rule = blame.rule if blame.rule in self._counts or len(self._counts) < BLAME_RULES_MAX else "others"
-        self._counts[rule] = self._counts.get(rule, 0) + 1
-        now = trio.current_time()
-        if now < self._silent_until.get(rule, now):
-            self._unsaid[rule] = self._unsaid.get(rule, 0) + 1
-            return
-        self._silent_until[rule] = now + BLAME_LOG_S
-        unsaid = self._unsaid.pop(rule, 0)
-        log.warning("%s%s", blame, f" (and {unsaid} more like it)" if unsaid else "")
-
-    def counts(self) -> dict[str, int]:
-        return dict(self._counts)
-
-
 async def run_switch(
     settings: SwitchSettings,
     *,
@@ -311,6 +290,7 @@ async def run_switch(
     connect_port: ConnectPort | None = None,
     wrap_port: WrapPort | None = None,
     links: Sequence[Link] = (),
+    shard_command: ShardCommand | None = None,
     announce: Callable[[str], None] = lambda line: None,
     started: Callable[[Switch], None] = lambda switch: None,
     network: StreamNetwork = UNIX,
@@ -319,7 +299,8 @@ async def run_switch(
     """Run a switch until ``stop`` is set, then tell the hosts and return.
 
     ``place`` is its place in a fabric, if it is not alone; ``connect_port`` dials the switch above; ``links``
-    are interfaces that are ports of it. ``announce`` gets one line when all sockets listen, ``started`` the
+    are interfaces that are ports of it, ``shard_command`` starts what has the rings of its shards.
+    ``announce`` gets one line when all sockets listen, ``started`` the
     switch itself. Raises
     ``ConfigError`` when they cannot, ``Unsupported`` for interfaces that can never be used here.
     ``network`` and ``random_bits`` are for worlds other than the field (``tests/clusters/memory.py``).
@@ -328,7 +309,13 @@ async def run_switch(
         link.require()
     await network.prepare(settings.dir, "switch")
     switch = Switch(
-        settings, place, wrap_port=wrap_port, links=links, network=network, random_bits=random_bits
+        settings,
+        place,
+        wrap_port=wrap_port,
+        links=links,
+        shard_command=shard_command,
+        network=network,
+        random_bits=random_bits,
     )
     bound = await network.listen(settings.control_path, "control socket of the switch")
     try:
@@ -345,6 +332,7 @@ async def run_switch(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(switch.ports.accept_ports, listener)
                 nursery.start_soon(switch.links.serve)
+                await nursery.start(switch.shards.run)
                 nursery.start_soon(switch.server.accept_sessions, bound)
                 if machines is not None:
                     nursery.start_soon(machines.run)

@@ -19,14 +19,11 @@ from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault,
 from inaproto.daemon.net.control_address import Door, TlsDoor
 from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.daemon.settings.fabric_file import Place
-from inaproto.daemon.switch.ring_records import ring_of
-from inaproto.errors import DecodeError, LocalMisuse
+from inaproto.daemon.switch.ring_orders import carry_out, message_of
+from inaproto.errors import DecodeError
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
 from inaproto.wire.messages.switch import (
-    InstallRefused,
-    RingFaulted,
     RingInstall,
-    RingInstalled,
     RingRemove,
     SwitchAdmit,
     SwitchHello,
@@ -86,11 +83,7 @@ class SwitchSession:
     def said_of_ring(self, said: RingFault | RingRefused) -> None:
         """The accelerator says something of a ring. Nobody hears it when there is no session: the ring has
         then ended."""
-        match said:
-            case RingFault(ring_id, rank, rule, evidence):
-                self._tell(RingFaulted(ring_id=ring_id, rank=rank, rule=rule, evidence=evidence))
-            case RingRefused(ring_id, reason):
-                self._tell(InstallRefused(ring_id=ring_id, reason=reason))
+        self._tell(message_of(said))
 
     async def run(self) -> None:
         """Keep a session, until cancelled."""
@@ -175,16 +168,8 @@ class SwitchSession:
 
     def _handle(self, message: Message) -> None:
         match message:
-            case RingInstall(ring_id=ring_id):
-                try:
-                    order = InstallRing(ring_of(message))
-                except LocalMisuse as error:
-                    self._tell(InstallRefused(ring_id=ring_id, reason=str(error)))
-                    return
-                if self._switch.ordered(order):
-                    self._tell(RingInstalled(ring_id=ring_id))
-            case RingRemove(ring_id=ring_id):
-                self._switch.ordered(RemoveRing(ring_id))
+            case RingInstall() | RingRemove():
+                carry_out(message, self._switch.ordered, self._tell)
             case SwitchAdmit():
                 self._is_admitted = True
                 self._changed_s = trio.current_time()
