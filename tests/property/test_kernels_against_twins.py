@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inaproto.core import kernels
-from inaproto.core.kernels.compiled import Layouts, Scan, address_of, shift_table
+from inaproto.core.kernels.compiled import _FIELDS_AT, Layouts, Scan, address_of, shift_table
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.switch.flow_order import flow_by_flow
 from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
@@ -182,7 +182,11 @@ def test_results_are_sealed_under_each_ranks_header(compiled: kernels.Compiled, 
                 assert [row.tobytes() for block in blocks for row in block[rank - 1]] == slots
 
 
-def test_a_scan_knows_the_flows_that_numpy_knows(compiled: kernels.Compiled) -> None:
+@pytest.mark.parametrize("fields_at", [_FIELDS_AT, None], ids=["numpy's fields", "told"])
+def test_a_scan_knows_the_flows_that_numpy_knows(
+    compiled: kernels.Compiled, fields_at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inaproto.core.kernels.compiled._FIELDS_AT", fields_at)
     scan = Scan(compiled)
     for seed in range(40):
         rng = Random(seed)
@@ -205,6 +209,15 @@ def test_more_flows_than_a_scan_can_tell_apart_are_left_to_numpy(compiled: kerne
     blocks = as_blocks([plain(number % 250, number // 250, b"") for number in range(400)])
     assert Scan(compiled).read(blocks) == 0
     assert Scan(compiled).read([np.zeros((4, 200), np.uint8)[:, ::2]]) == 0, "columns are not neighbours"
+
+
+def test_a_scan_takes_as_many_blocks_and_frames_as_come(compiled: kernels.Compiled) -> None:
+    scan = Scan(compiled)
+    for count in (1, 16, 17, 300):
+        blocks = [np.full((3, 60 + number), 1, np.uint8) for number in range(count)]
+        assert scan.read(blocks) == 1
+        assert scan.bounds(0) == (0, 3 * count)
+        assert scan.frame(3 * count - 1) == (bytes([1]) * min(59 + count, 128), 59 + count)
 
 
 def test_a_layout_that_is_not_known_takes_nothing() -> None:

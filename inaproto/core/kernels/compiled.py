@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import struct
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -33,7 +34,6 @@ _WIDE: Final = 8
 PLACE: Final = struct.Struct("6q")
 FOUND: Final = struct.Struct("2q")
 FOUND_AT: Final = PLACE.size
-_BLOCK: Final = struct.Struct("4q")
 
 
 def load() -> tuple[Compiled | None, str]:
@@ -67,7 +67,7 @@ class Compiled:
         self.intact = library.kernels_intact
         self.intact.argtypes, self.intact.restype = (address, number, number, address), ctypes.c_int
         self.scan = library.kernels_scan
-        self.scan.argtypes, self.scan.restype = (address, number, address), number
+        self.scan.argtypes, self.scan.restype = (address, number, number, address), number
         self.place = library.kernels_place
         self.place.argtypes, self.place.restype = (address, number, number, address, address), number
         self.sum = library.kernels_sum
@@ -93,6 +93,37 @@ def address_of(array: Frames) -> int:
         return ctypes.addressof(_first_byte(array))  # type: ignore[arg-type]
     except (TypeError, ValueError):  # with gaps, empty, or to be read only
         return int(array.ctypes.data)
+
+
+def _view(array: Frames) -> NDArray[np.int64]:
+    """What numpy keeps of an array of two dimensions, as it keeps it: address, dimensions, where shape and
+    strides are; then these. int64 (8,)."""
+    view = np.array([array.ctypes.data, array.ndim, 0, 0, *array.shape, *array.strides], np.int64)
+    view[2:4] = view.ctypes.data + 4 * 8, view.ctypes.data + 6 * 8
+    return view
+
+
+def _fields_at() -> int | None:
+    """How far behind its identity what numpy keeps of an array lies; None where that is not so.
+
+    That is part of numpy's binary interface (``PyArrayObject_fields``): every extension module reads it so.
+    To ask each array in Python would be a third of what a switch does for a message there.
+    """
+    if sys.implementation.name != "cpython":
+        return None
+    probe = np.zeros((5, 9), np.uint8)[1:4, 2:7]
+    begin = object.__basicsize__
+    word = ctypes.c_int64.from_address
+    if word(id(probe) + begin).value != probe.ctypes.data or probe.__class__.__basicsize__ < begin + 32:
+        return None
+    if ctypes.c_int.from_address(id(probe) + begin + 8).value != probe.ndim:
+        return None
+    shape, strides = word(id(probe) + begin + 16).value, word(id(probe) + begin + 24).value
+    found = [tuple((ctypes.c_int64 * 2).from_address(at)) for at in (shape, strides)]
+    return begin if found == [probe.shape, probe.strides] else None
+
+
+_FIELDS_AT: Final = _fields_at()
 
 
 @lru_cache(maxsize=64)
@@ -148,8 +179,6 @@ class Scan:
 
     def __init__(self, kernels: Compiled) -> None:
         self.kernels = kernels
-        self.starts: list[int] = []
-        """Number of the first frame of each block, and that of all."""
         self._begin = np.zeros(CLASSES_MAX + 1, np.int64)
         self._bounds = self._begin.data
         self._keys = np.zeros((CLASSES_MAX, HEADER_COLUMNS), np.uint8)
@@ -159,40 +188,36 @@ class Scan:
         self.place = bytearray(PLACE.size + FOUND.size)
         """Memory for what is told to ``kernels_place``, and what that answers; and where it is."""
         self.place_at = ctypes.addressof(ctypes.c_char.from_buffer(self.place))
-        self._blocks = bytearray(16 * _BLOCK.size)
-        self._blocks_at = 0
-        self._words = np.zeros(7, np.int64)
+        self._blocks_room(16)
+        self._words = np.zeros(9, np.int64)
         self.address = self._words.ctypes.data
         self._room(256)
 
+    def _blocks_room(self, blocks: int) -> None:
+        self._blocks_max = blocks
+        self._blocks = bytearray(8 * blocks)
+        self._blocks_at = ctypes.addressof(ctypes.c_char.from_buffer(self._blocks))
+
     def _room(self, frames: int) -> None:
-        self._frames_max = frames
         self._frame, self._length, self._order = (np.zeros(frames, np.int64) for _ in range(3))
         self._of = np.zeros(frames, np.uint8)
         arrays = (self._frame, self._length, self._order, self._begin, self._keys, self._heads, self._of)
-        self._words[:] = [array.ctypes.data for array in arrays]
+        self._words[:] = [*(array.ctypes.data for array in arrays), frames, 0]
 
     def read(self, blocks: Sequence[Frames]) -> int:
         """Number of classes; 0 if there are too many, or a block that the kernel cannot read."""
-        total = 0
-        self.starts = starts = []
-        told: list[int] = []
-        if len(blocks) * _BLOCK.size > len(self._blocks) or not self._blocks_at:
-            self._blocks = bytearray(2 * len(blocks) * _BLOCK.size + _BLOCK.size)
-            self._blocks_at = ctypes.addressof(ctypes.c_char.from_buffer(self._blocks))
-        for block in blocks:
-            rows, length = block.shape
-            stride, step = block.strides
-            if step != 1 and length > 1:
-                return 0
-            starts.append(total)
-            told += (address_of(block), rows, stride, length)
-            total += rows
-        starts.append(total)
-        struct.pack_into(f"{len(told)}q", self._blocks, 0, *told)
-        if total > self._frames_max:
-            self._room(2 * total)
-        found: int = self.kernels.scan(self._blocks_at, len(blocks), self.address)
+        count = len(blocks)
+        if count > self._blocks_max:
+            self._blocks_room(2 * count)
+        if _FIELDS_AT is None:
+            views = [_view(block) for block in blocks]
+            struct.pack_into(f"{count}Q", self._blocks, 0, *[view.ctypes.data for view in views])
+        else:
+            struct.pack_into(f"{count}Q", self._blocks, 0, *map(id, blocks))
+        found: int = self.kernels.scan(self._blocks_at, count, _FIELDS_AT or 0, self.address)
+        if found < 0:
+            self._room(2 * self._words[-1])
+            return self.read(blocks)
         return found
 
     def key(self, which: int) -> bytes:

@@ -11,7 +11,7 @@ general way, with nothing changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
@@ -68,7 +68,7 @@ class Bursts:
             return self._several(port, blocks, taken, classes)
         key = scan.key(0)
         of, flow = self._known.get(key) or self._flow_of(key)
-        went, end = 0, scan.starts[-1]
+        went, end = 0, scan.bounds(0)[1]
         if flow is not None:
             went = self._message(port, flow, 0, 0, end)
             if went:
@@ -178,11 +178,17 @@ class Bursts:
         Whether its ICRC is right is still to be seen, unless it is the first of all ranks'.
         """
         header = head[_INA_BEGIN:_INA_END]
-        serial = self._ingest.agreed(ring, flow, header)
-        if serial is not None:
-            entry = MessageEntry(serial, psn, ring.array.region_of(serial).packets)
+        array = ring.array
+        serial = array.serial_of(int.from_bytes(header[20:24], "big"))
+        region = array.regions[serial % len(array.regions)]
+        if region.serial == serial and serial >= array.first_serial:
+            if header[:24] + header[26:] != region.agreed or header[24:26] != flow.spec.rank.to_bytes(
+                2, "big"
+            ):
+                return None
+            entry = MessageEntry(serial, psn, region.packets)
             return entry if flow.may_remember(entry) else None
-        kernels = ring.array.regions[0].kernels
+        kernels = array.regions[0].kernels
         if kernels is None or not self._scan.intact(at, HEADER_BYTES[FIRST], kernels.layouts, 0):
             return None
         flow.shown = flow.src_mac, flow.dst_mac, psn
@@ -231,8 +237,9 @@ class Bursts:
         parts += [scan.frames(*scan.bounds(number)) for number in numbers[1:]]
         frames: NDArray[np.int64] = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
         found: list[Frames] = []
-        edges = np.searchsorted(frames, scan.starts).tolist()
-        for block, first, (low, high) in zip(blocks, scan.starts, pairwise(edges), strict=False):
+        starts = [0, *accumulate(map(len, blocks))]
+        edges = np.searchsorted(frames, starts).tolist()
+        for block, first, (low, high) in zip(blocks, starts, pairwise(edges), strict=False):
             if high - low == len(block):
                 found.append(block)
             elif low < high:

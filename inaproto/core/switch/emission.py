@@ -60,7 +60,7 @@ class Emission:
         array = ring.array
         finished = False
         for serial, touched in ring.dirty.items():
-            if touched.serial == serial and touched.finish():
+            if touched.serial == serial and not touched.silent and touched.finish():
                 finished = True
                 position = serial * ring.spec.message_packets + touched.finished_last
                 array.done_high = max(array.done_high, position)

@@ -187,20 +187,6 @@ class Ingest:
         return flow.open_message(MessageEntry(serial, psn, region.packets))
 
     @staticmethod
-    def agreed(ring: RingState, flow: Flow, header: bytes) -> int | None:
-        """The serial of the open message with whose header a first packet's agrees in every byte."""
-        array = ring.array
-        serial = array.serial_of(int.from_bytes(header[20:24], "big"))
-        region = array.regions[serial % len(array.regions)]
-        if (
-            region.serial != serial
-            or serial < array.first_serial
-            or header[:24] + header[26:] != region.agreed
-        ):
-            return None
-        return serial if int.from_bytes(header[24:26], "big") == flow.spec.rank else None
-
-    @staticmethod
     def _fits(ring: RingState, region: Region, offset: int, packet: Packet) -> bool:
         """Whether a packet's layout is right at ``offset``; the first last one sets that of the others."""
         if offset < region.packets - 1:
