@@ -742,7 +742,34 @@ __attribute__((target("avx2"))) static void reduce_i32_avx2(REDUCE) {
     BY_BLOCKS(block_i32, 4);
 }
 
-__attribute__((target("avx2"))) static void reduce_bf16_avx2(REDUCE) { BY_BLOCKS(block_bf16, 2); }
+INLINE __attribute__((target("avx2"))) __m256 wide_bf16(const u8 *from) {
+    __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+}
+
+/* Rounded to nearest even: half of the last kept place is added, less one unit unless that place is odd. */
+INLINE __attribute__((target("avx2"))) __m256i rounded(__m256 total) {
+    const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
+    total = _mm256_blendv_ps(total, quiet, _mm256_cmp_ps(total, total, _CMP_UNORD_Q));
+    __m256i bits = _mm256_castps_si256(total);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    bits = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    return _mm256_srli_epi32(bits, 16);
+}
+
+__attribute__((target("avx2"))) static void reduce_bf16_avx2(REDUCE) {
+    for (; inputs <= STREAMS_MAX && at + STRIP / 2 <= bytes; at += STRIP / 2) {
+        __m256 a = wide_bf16(from[0] + at), b = wide_bf16(from[0] + at + 16);
+        for (i64 input = 1; input < inputs; input++) {
+            a = _mm256_add_ps(a, wide_bf16(from[input] + at));
+            b = _mm256_add_ps(b, wide_bf16(from[input] + at + 16));
+        }
+        __m256i both = _mm256_packus_epi32(rounded(a), rounded(b)); /* by lanes of 128 bits */
+        both = _mm256_permute4x64_epi64(both, 0xD8);
+        for (i64 k = 0; k < outputs; k++) _mm256_storeu_si256((__m256i *)(to[k] + at), both);
+    }
+    BY_BLOCKS(block_bf16, 2);
+}
 
 #define HALVES __attribute__((target("avx2,f16c")))
 
@@ -766,7 +793,28 @@ INLINE HALVES void block_f16(const u8 *const *from, i64 inputs, i64 at, i64 n, u
     memcpy(out, own, (size_t)n * 2);
 }
 
-HALVES static void reduce_f16_avx2(REDUCE) { BY_BLOCKS(block_f16, 2); }
+INLINE HALVES __m256 wide_f16(const u8 *from) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from)); }
+
+INLINE HALVES __m128i narrowed(__m256 total) {
+    const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
+    total = _mm256_blendv_ps(total, quiet, _mm256_cmp_ps(total, total, _CMP_UNORD_Q));
+    return _mm256_cvtps_ph(total, _MM_FROUND_TO_NEAREST_INT);
+}
+
+HALVES static void reduce_f16_avx2(REDUCE) {
+    for (; inputs <= STREAMS_MAX && at + STRIP / 2 <= bytes; at += STRIP / 2) {
+        __m256 a = wide_f16(from[0] + at), b = wide_f16(from[0] + at + 16);
+        for (i64 input = 1; input < inputs; input++) {
+            a = _mm256_add_ps(a, wide_f16(from[input] + at));
+            b = _mm256_add_ps(b, wide_f16(from[input] + at + 16));
+        }
+        for (i64 k = 0; k < outputs; k++) {
+            _mm_storeu_si128((__m128i *)(to[k] + at), narrowed(a));
+            _mm_storeu_si128((__m128i *)(to[k] + at + 16), narrowed(b));
+        }
+    }
+    BY_BLOCKS(block_f16, 2);
+}
 #else
 #define reduce_f32_avx2 reduce_f32
 #define reduce_i32_avx2 reduce_i32
