@@ -14,8 +14,8 @@ ACK_GROUP_PACKETS_MAX: Final = 256
 """Packets of a long message after which an ACK is asked for before its end: by then a few may be lost."""
 
 SIGNALS_OF_WINDOW: Final = 4
-"""How many completions of a window of messages are told apart. One that is told late keeps a later message back:
-with one for the whole window nothing would be sent until all of it is acknowledged."""
+"""How many completions of a window of messages are told apart. One that is told late keeps a later message
+back: with one for the whole window nothing would be sent until all of it is acknowledged."""
 
 
 class Status(Enum):
