@@ -192,6 +192,18 @@ class Nic(Verbs, Protocol):
 
 
 @runtime_checkable
+class TellsCompletions(Protocol):
+    """A NIC that can tell of completions where it found them, with no task between."""
+
+    def tell_completions(self, to: Callable[[Sequence[Completion]], None]) -> None:
+        """From now on ``to`` is called with what a receive has completed; it may post, and does not wait.
+
+        What is completed otherwise is there for ``wait_completions`` and ``poll``, as before.
+        """
+        ...
+
+
+@runtime_checkable
 class BatchesRequests(Protocol):
     """A NIC to which several work requests at once are cheaper than each for itself."""
 

@@ -1,6 +1,8 @@
 """Trio shell of the softnic engine: implements ``inaproto.ports.Nic`` over any ``FramePort``.
 
 Two tasks own the engine: one takes in what the port receives, one sleeps until the engine's deadline.
+Whoever has asked for it is told of completions in the first of them, right behind the receive, and what
+he posts there is sent together.
 A timer is served only after what has come meanwhile: an ACK that waits in the port shows that nothing is
 lost.
 Both, and the synchronous verbs, end in ``_settle``, which hands output to the port without waiting,
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -59,6 +61,8 @@ class SoftNic:
         self._closed: str | None = None
         self._receives = 0
         self._running = False
+        self._tell: Callable[[Sequence[Completion]], None] | None = None
+        self._batches = 0  # that have begun and not ended, one inside the other
 
     @property
     def capabilities(self) -> NicCapabilities:
@@ -106,6 +110,18 @@ class SoftNic:
     def destroy_qp(self, qpn: int) -> None:
         self._engine.destroy_qp(qpn)
         self._settle()
+
+    def begin_batch(self) -> None:
+        """What is posted from here on is sent at the end of the batch."""
+        self._batches += 1
+
+    def end_batch(self) -> None:
+        self._batches -= 1
+        self._settle()
+
+    def tell_completions(self, to: Callable[[Sequence[Completion]], None]) -> None:
+        """See ``inaproto.ports.TellsCompletions``."""
+        self._tell = to
 
     def poll(self) -> list[Completion]:
         return self._engine.take_completions()
@@ -158,6 +174,12 @@ class SoftNic:
             blocks = await self._port.receive()
             self._receives += 1
             self._engine.handle_frames(blocks, _now())
+            if self._tell is not None and self._engine.has_completions:
+                self.begin_batch()
+                try:
+                    self._tell(self._engine.take_completions())
+                finally:
+                    self._batches -= 1
             self._settle()
 
     async def _serve_timers(self) -> None:
@@ -184,7 +206,12 @@ class SoftNic:
         return math.inf if deadline is None else (deadline + US) / S
 
     def _settle(self) -> None:
-        """After anything that may have changed the engine: send, move the timer, wake the waiting."""
+        """After anything that may have changed the engine: send, move the timer, wake the waiting.
+
+        A timer that is now later is left: who wakes too early looks at the engine's deadline again.
+        """
+        if self._batches:
+            return
         output = self._engine.take_output()
         if output and self._closed is None:
             lost = 0
@@ -198,8 +225,9 @@ class SoftNic:
                 self._close(closed.reason)
             if lost:
                 self._engine.count_lost_output(lost)
-        if self._timer_scope is not None:
-            self._timer_scope.deadline = self._trio_deadline()
+        scope = self._timer_scope
+        if scope is not None and (deadline := self._trio_deadline()) < scope.deadline:
+            scope.deadline = deadline
         if self._engine.has_completions:
             self._completed.unpark_all()
 

@@ -39,7 +39,7 @@ from inaproto.errors import (
     InvariantBroken,
     JoinRefused,
 )
-from inaproto.ports import Completion, Nic, PortClosed, QpAttributes, RandomBits
+from inaproto.ports import Completion, Nic, PortClosed, QpAttributes, RandomBits, TellsCompletions
 from inaproto.units import MS, Instant
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
@@ -113,6 +113,8 @@ class Fabric:
             traffic_class=settings.traffic_class,
         )
         self._probing = LinkProbing(nic, attributes, self._tell)
+        if isinstance(nic, TellsCompletions):
+            nic.tell_completions(self._completed)
         self._nursery: trio.Nursery | None = None
         self.lost = ""
         """Why it has ended; empty if it was this daemon that did."""
@@ -346,7 +348,7 @@ class Fabric:
             ring.connected(wait.link)
 
     async def _complete(self) -> None:
-        """Step the rings by what the NIC has completed."""
+        """Step the rings by what the NIC has completed, and has not told at once."""
         while True:
             try:
                 completions = await self._nic.wait_completions()
