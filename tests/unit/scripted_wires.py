@@ -20,12 +20,14 @@ import trio
 
 from inaproto.core import kernels
 from inaproto_adapters.frames import compiled_ports, packet, packet_ring
+from inaproto_adapters.frames.compiled_ports import PortCalls
 from inaproto_adapters.frames.interfaces import Interface
 from inaproto_adapters.frames.packet import PacketConfig, PacketPort
 from inaproto_adapters.frames.port import StreamFramePort
 
 _MAC_OFFSET: Final = 92
 _MESSAGES_AT_ONCE: Final = 64
+_library, _ = compiled_ports.load()
 _SLOT: Final = struct.Struct("=IIIHHIIHH4x")
 
 
@@ -160,10 +162,14 @@ class PacketWire:
 
 
 class _WireCalls:
-    """The compiled part of ports (``ports.c``), between wires instead of descriptors."""
+    """The compiled part of ports (``ports.c``), between wires instead of descriptors.
 
-    def __init__(self, wires: list[PacketWire]) -> None:
+    Rings are memory here as there.
+    """
+
+    def __init__(self, wires: list[PacketWire], calls: PortCalls) -> None:
         self._wires = wires
+        self.take = calls.take
 
     def send(self, output_at: int, blocks_at: int, n: int) -> None:
         output = (ctypes.c_int64 * 11).from_address(output_at)
@@ -199,8 +205,8 @@ def packet_port(patch: pytest.MonkeyPatch, name: str) -> tuple[PacketPort, Packe
     interface = Interface(name, 1, bytes(6), 1500, True, True, True)
     patch.setattr(packet, "socket", SimpleNamespace(**(vars(socket) | {"socket": open_socket})))
     patch.setattr(packet, "LinkWatch", _NoWatch)
-    calls: Any = None if kernels.active() is None else _WireCalls(made)
-    patch.setattr(compiled_ports, "active", lambda: calls)
+    calls = _library if kernels.active() is not None else None
+    patch.setattr(compiled_ports, "active", lambda: calls and _WireCalls(made, calls))
     patch.setattr(packet, "look_at_index", lambda *_: interface)
     patch.setattr(packet, "name_of", lambda *_: None)
     port = PacketPort(interface, PacketConfig())

@@ -10,14 +10,14 @@ import ctypes
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from inaproto.core import kernels
 from inaproto.core.kernels.compiled import address_of
 from inaproto.core.kernels.library import open_library
-from inaproto.units import Frames
+from inaproto.units import FRAME_BYTES_MAX, Frames
 
 _SOURCE: Final = Path(__file__).parent / "ports.c"
 LIBRARY: Final = Path(__file__).parent / "ports.so"
@@ -26,6 +26,9 @@ _OUTPUT: Final = struct.Struct("11q")
 _WHERE: Final = struct.Struct("2q")
 _WHERE_AT: Final = 4 * 8
 _OUTCOME: Final = struct.Struct("7q")
+_INPUT_WORDS: Final = 20
+_USED: Final = 10
+"""Place of the first word that changes."""
 
 
 class PortCalls:
@@ -35,6 +38,8 @@ class PortCalls:
         number, address = ctypes.c_int64, ctypes.c_void_p
         self.send = library.ports_send
         self.send.argtypes, self.send.restype = (address, address, number), None
+        self.take = library.ports_take
+        self.take.argtypes, self.take.restype = (address, address), None
 
 
 def load() -> tuple[PortCalls | None, str]:
@@ -93,3 +98,65 @@ class Sender:
         _WHERE.pack_into(self._output, _WHERE_AT, 0, 0)
         self._send(self._output_at, self._blocks_at, n)
         return _OUTCOME.unpack_from(self._output, _WHERE_AT)
+
+
+class Taken(NamedTuple):
+    """What ``ports_take`` says of one call; see ``Input`` in ``ports.c``."""
+
+    used: int
+    at: int
+    ready: int
+    next: int
+    blocks: int
+    unusual: int
+    frames: int
+    bytes: int
+    heard: int
+    error: int
+
+
+class Taker:
+    """Takes frames out of a ring, uint8 (slots, bytes of a slot), and packets of long segments from ``fd``
+    into ``memory``; see ``ports_take``."""
+
+    def __init__(
+        self,
+        calls: PortCalls,
+        fd: int,
+        ring: Frames,
+        memory: Frames,
+        *,
+        slots_max: int,
+        bytes_max: int,
+        packets_max: int,
+    ) -> None:
+        self._take = calls.take
+        self._ring, self._memory = ring, memory
+        self._ring_at, self._memory_at = address_of(ring), address_of(memory)
+        words = np.zeros(_INPUT_WORDS, np.int64)
+        slots, slot_bytes = ring.shape
+        words[:_USED] = (
+            *(self._ring_at, slots, slot_bytes, slots_max, bytes_max, FRAME_BYTES_MAX, packets_max, fd),
+            *(self._memory_at, memory.nbytes),
+        )
+        self._words = words.data
+        self._words_at = words.ctypes.data
+        table = np.zeros(4 * slots_max, np.int64)
+        self._table = table.data
+        self._table_at = table.ctypes.data
+
+    def take(self, used: int, at: int, ready: int, following: int) -> tuple[Taken, list[Frames]]:
+        """Bytes of the memory that are in use, the first slot, how many hold frames (0: not known), and which
+        of these is the next one; what was found, and its blocks."""
+        words = self._words
+        words[10], words[11], words[12], words[13] = used, at, ready, following
+        self._take(self._words_at, self._table_at)
+        taken = Taken(*words[_USED:].tolist())
+        blocks: list[Frames] = []
+        rest = iter(self._table[: 4 * taken.blocks].tolist())
+        for address, rows, stride, length in zip(rest, rest, rest, rest, strict=True):
+            where, begin = self._ring, address - self._ring_at
+            if not 0 <= begin < where.nbytes:
+                where, begin = self._memory, address - self._memory_at
+            blocks.append(np.ndarray((rows, length), np.uint8, where, begin, (stride, 1)))
+        return taken, blocks

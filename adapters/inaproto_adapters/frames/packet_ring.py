@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import os
 import socket
 import struct
 from collections.abc import Callable
@@ -24,6 +25,8 @@ import numpy as np
 from inaproto.errors import InvariantBroken
 from inaproto.ports import PortCounters
 from inaproto.units import FRAME_BYTES_MAX, Frames
+from inaproto_adapters.frames import compiled_ports
+from inaproto_adapters.frames.compiled_ports import Taker
 from inaproto_adapters.frames.offloads import (
     GSO_NONE,
     NEEDS_CHECKSUM,
@@ -34,7 +37,7 @@ from inaproto_adapters.frames.offloads import (
     fill_checksums,
     with_tag,
 )
-from inaproto_adapters.frames.roce_segments import HEADERS_BYTES, RoceSegments, is_long_roce
+from inaproto_adapters.frames.roce_segments import HEADERS_BYTES, PACKETS_MAX, RoceSegments, is_long_roce
 
 SOL_PACKET: Final = 263
 _T = TypeVar("_T")
@@ -104,6 +107,18 @@ class ReceiveRing:
         """The interface went down; the socket does not say so again."""
         self._long = bytearray(VNET_BYTES + _SEGMENT_BYTES_MAX)
         self._segments = RoceSegments()
+        calls = compiled_ports.active()
+        self._taker: Taker | None = None
+        if calls is not None:
+            self._taker = Taker(
+                calls,
+                sock.fileno(),
+                self._data,
+                self._segments.memory,
+                slots_max=TAKE_MAX,
+                bytes_max=TAKE_BYTES_MAX,
+                packets_max=PACKETS_MAX,
+            )
 
     def release(self) -> None:
         """The frames of the last ``take`` are not looked at any more."""
@@ -123,6 +138,8 @@ class ReceiveRing:
         """The frames that are there, equal neighbours together, in order."""
         if self._taken:
             raise InvariantBroken("the frames of the last take were not released")
+        if self._taker is not None:
+            return self._take_compiled(self._taker, counters)
         n = self._ready()
         if not n:
             return []
@@ -135,14 +152,9 @@ class ReceiveRing:
             n = int((macs != mac).argmax())
         self._taken = n
         blocks: list[Frames] = []
-        # Everything that says how a frame is to be treated, side by side, so that one comparison finds runs.
-        keys = np.zeros((n, _KEY.size), dtype=np.uint8)
         slots = self._data[self._at : self._at + n]
-        keys[:, :16] = slots[:, :16]
-        keys[:, 16:20] = slots[:, 24:28]
-        keys[:, 20 : 20 + VNET_BYTES] = slots[:, mac - VNET_BYTES : mac]
+        keys = _keys(slots, mac)
         words = keys.view(np.uint64)
-        words[:, 0] &= np.uint64(0xFFFFFFFF_00000000 | _USER | _COPY | _VLAN | _TPID)
         differs = (words[1:] != words[:-1]).any(axis=1)
         bounds = [0, *(np.flatnonzero(differs) + 1).tolist(), n] if n > 1 else [0, 1]
         for i in range(len(bounds) - 1):
@@ -151,6 +163,33 @@ class ReceiveRing:
             counters.frames_in += len(block)
             counters.bytes_in += block.size
         return blocks
+
+    def _take_compiled(self, taker: Taker, counters: PortCounters) -> list[Frames]:
+        """``take`` by ``ports_take``, whose twin is above; what is unusual is done here for both."""
+        found: list[Frames] = []
+        ready = following = 0
+        while True:
+            taken, blocks = taker.take(self._segments.used, self._at, ready, following)
+            self._taken = ready = taken.ready
+            self._segments.used = taken.used
+            self.heard_error |= bool(taken.heard)
+            if taken.error < 0:
+                raise InvariantBroken("a slot told of another segment than the socket's queue gave")
+            if taken.error:
+                raise OSError(taken.error, os.strerror(taken.error))
+            counters.frames_in += taken.frames
+            counters.bytes_in += taken.bytes
+            if not taken.unusual:
+                return found + blocks if found else blocks
+            begin, following = self._at + taken.next, taken.next + taken.unusual
+            slots = self._data[begin : begin + taken.unusual]
+            key = _keys(slots[:1], int(self._headers["mac"][begin])).tobytes()
+            others: list[Frames] = []
+            self._run(slots, key, others, counters)
+            for block in others:
+                counters.frames_in += len(block)
+                counters.bytes_in += block.size
+            found += blocks + others
 
     def count_drops(self, counters: PortCounters) -> None:
         """What the kernel had no slot for since this was asked last. Raises ``OSError``."""
@@ -246,3 +285,14 @@ class ReceiveRing:
                 counters.drop("frame too long", len(whole))
             else:
                 blocks.append(whole)
+
+
+def _keys(slots: Frames, mac: int) -> Frames:
+    """Everything that says how the frames of slots are to be treated, side by side, so that one comparison
+    finds runs."""
+    keys = np.zeros((len(slots), _KEY.size), dtype=np.uint8)
+    keys[:, :16] = slots[:, :16]
+    keys[:, 16:20] = slots[:, 24:28]
+    keys[:, 20 : 20 + VNET_BYTES] = slots[:, mac - VNET_BYTES : mac]
+    keys.view(np.uint64)[:, 0] &= np.uint64(0xFFFFFFFF_00000000 | _USER | _COPY | _VLAN | _TPID)
+    return keys

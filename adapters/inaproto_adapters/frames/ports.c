@@ -183,3 +183,189 @@ void ports_send(Output *o, const Block *blocks, i64 n) {
     }
     leave(o, &b);
 }
+
+/* ---- receive ---------------------------------------------------------------------------------------------------- */
+
+typedef struct { /* struct tpacket2_hdr */
+    u32 status, length, kept;
+    u16 mac, net;
+    u32 sec, nsec;
+    u16 tci, tpid;
+    u32 pad;
+} Slot;
+
+enum { USER = 1, COPY = 2, VLAN = 0x10, TPID = 0x40, KEY = 32 };
+
+typedef struct {
+    u8 *ring;
+    i64 slots, slot_bytes;
+    i64 slots_max, bytes_max; /* that are read together */
+    i64 frame_bytes_max, packets_max;
+    i64 fd;                   /* gives segments that are longer than a slot */
+    u8 *memory;               /* where their packets go */
+    i64 memory_bytes, used;
+    i64 at;                   /* the first slot */
+    i64 ready;                /* slots from there on that hold frames; 0: to be found */
+    i64 next;                 /* of these, the next one to be read; on return, all before it were */
+    i64 blocks;               /* out: blocks that were found */
+    i64 unusual;              /* out: slots from the next one on, alike, that are not for here */
+    i64 frames, bytes;        /* out: in the blocks */
+    i64 heard;                /* out: the interface went down, which the socket does not say again */
+    i64 error;                /* out: of the socket; -1: what it gave is not what the slot told */
+} Input;
+
+/* All that says how the frame of a slot is to be treated. */
+static void key_of(const u8 *slot, u8 *key) {
+    Slot s;
+    memcpy(&s, slot, sizeof s);
+    s.status &= USER | COPY | VLAN | TPID;
+    memset(key, 0, KEY);
+    memcpy(key, &s, 16);
+    memcpy(key + 16, slot + 24, 4);
+    memcpy(key + 20, slot + s.mac - VNET, VNET);
+}
+
+static i64 ready(const Input *in) {
+    i64 n = 0, bytes = 0, most = in->slots - in->at;
+    u16 mac = 0;
+    if (most > in->slots_max) most = in->slots_max;
+    for (; n < most; n++) {
+        const Slot *s = (const Slot *)(in->ring + (in->at + n) * in->slot_bytes);
+        __builtin_prefetch((const u8 *)s + 4 * in->slot_bytes);
+        if (!(__atomic_load_n(&s->status, __ATOMIC_ACQUIRE) & USER)) break;
+        bytes += s->length;
+        if (n && (bytes > in->bytes_max || s->mac != mac)) break;
+        mac = s->mac;
+    }
+    return n;
+}
+
+/* Packets of a long segment of equal RoCE packets, of which ``frame`` is the begin; 0: it is something else. */
+static i64 packets(const Input *in, const Slot *s, const u8 *frame, i64 *step) {
+    u16 vnet[VNET / 2];
+    i64 payload = (i64)s->length - HEADERS;
+    memcpy(vnet, frame - VNET, VNET);
+    *step = vnet[2];
+    if (vnet[0] != (1 | 5 << 8) || vnet[3] != UDP_AT || vnet[4] != 6 || !*step) return 0;
+    if (s->status & VLAN || HEADERS + *step > in->frame_bytes_max) return 0;
+    if (payload <= 0 || payload % *step || payload / *step > in->packets_max) return 0;
+    if (be16(frame + 12) != 0x0800 || frame[14] != 0x45) return 0;
+    if (frame[20] & 0x3F || frame[21] || frame[23] != 17 || be16(frame + 36) != 4791) return 0;
+    return payload / *step;
+}
+
+/* Give packets the headers of their segment, with their own lengths, identifications and checksums. */
+static void number(u8 *rows, i64 n, i64 length, const u8 *head) {
+    u8 own[HEADERS];
+    memcpy(own, head, HEADERS);
+    u32 id = be16(own + 18);
+    put16(own + 16, (u32)length - ETHERNET);
+    put16(own + 18, 0);
+    put16(own + 24, 0);
+    put16(own + 38, (u32)length - UDP_AT);
+    put16(own + 40, 0);
+    u32 sum = words(own + 14, own + 34);
+    for (i64 k = 0; k < n; k++, rows += length) {
+        u32 ident = (id + (u32)k) & 0xFFFF;
+        memcpy(rows, own, HEADERS);
+        put16(rows + 18, ident);
+        put16(rows + 24, 0xFFFF - folded(sum + ident));
+    }
+}
+
+typedef struct {
+    struct mmsghdr messages[MESSAGES];
+    struct { u8 *rows; i64 n, length; } of[MESSAGES];
+    u8 heads[MESSAGES][VNET + HEADERS];
+    struct iovec pieces[PIECES];
+    int n, used;
+} Arrivals;
+
+/* 0 if all that the slots told of has come. */
+static int come(Input *in, Arrivals *a) {
+    int done = 0, again = 1;
+    while (done < a->n) {
+        int got = recvmmsg((int)in->fd, a->messages + done, (unsigned)(a->n - done), 0, NULL);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && again && (errno == ENETDOWN || errno == ENODEV)) {
+            in->heard = 1; /* it says so once, before it gives what it holds */
+            again = 0;
+            continue;
+        }
+        if (got <= 0) {
+            in->error = got ? errno : EAGAIN;
+            break;
+        }
+        for (int end = done + got; done < end; done++) {
+            i64 n = a->of[done].n, length = a->of[done].length;
+            if (a->messages[done].msg_len != (unsigned)(VNET + HEADERS + n * (length - HEADERS))) {
+                in->error = -1;
+                break;
+            }
+            number(a->of[done].rows, n, length, a->heads[done] + VNET);
+        }
+        if (in->error) break;
+    }
+    a->n = a->used = 0;
+    return in->error != 0;
+}
+
+/* Takes the frames of slots from the next one on, equal neighbours together, as blocks: where they are in the
+   ring, or in memory if they came as a long segment. Ends before what is not for here. */
+void ports_take(Input *in, Block *blocks) {
+    Arrivals a;
+    Block *last = NULL;
+    int in_memory = 0;
+    u8 key[KEY], before[KEY];
+    a.n = a.used = 0;
+    in->blocks = in->unusual = in->frames = in->bytes = in->heard = in->error = 0;
+    if (!in->ready) in->ready = ready(in);
+    for (; in->next < in->ready; in->next++) {
+        u8 *slot = in->ring + (in->at + in->next) * in->slot_bytes;
+        const Slot *s = (const Slot *)slot;
+        u8 *frame = slot + s->mac;
+        i64 length = s->length, rows = 1, step;
+        key_of(slot, key);
+        if (s->status & COPY) {
+            rows = packets(in, s, frame, &step);
+            length = HEADERS + step;
+            if (!rows || in->used + rows * length > in->memory_bytes) break;
+            if (a.n == MESSAGES || a.used + rows + 1 > PIECES)
+                if (come(in, &a)) return;
+            struct msghdr *m = &a.messages[a.n].msg_hdr;
+            u8 *to = in->memory + in->used;
+            memset(m, 0, sizeof *m);
+            m->msg_iov = a.pieces + a.used;
+            m->msg_iovlen = (size_t)rows + 1;
+            a.pieces[a.used++] = (struct iovec){a.heads[a.n], VNET + HEADERS};
+            for (i64 k = 0; k < rows; k++)
+                a.pieces[a.used++] = (struct iovec){to + k * length + HEADERS, (size_t)step};
+            a.of[a.n].rows = to, a.of[a.n].n = rows, a.of[a.n].length = length;
+            a.n++;
+            in->used += rows * length;
+            if (last && in_memory && last->length == length) last->rows += rows;
+            else *(last = blocks + in->blocks++) = (Block){to, rows, length, length};
+            in_memory = 1;
+        } else {
+            u16 vnet;
+            memcpy(&vnet, frame - VNET, 2);
+            if (s->status & VLAN || s->kept < s->length || vnet >> 8 || vnet & 1 || length > in->frame_bytes_max) break;
+            if (last && !in_memory && !memcmp(key, before, KEY)) last->rows++;
+            else *(last = blocks + in->blocks++) = (Block){frame, 1, in->slot_bytes, length};
+            in_memory = 0;
+            memcpy(before, key, KEY);
+        }
+        in->frames += rows;
+        in->bytes += rows * length;
+    }
+    if (come(in, &a)) return;
+    if (in->next < in->ready) {
+        i64 end = in->next + 1;
+        key_of(in->ring + (in->at + in->next) * in->slot_bytes, before);
+        for (; end < in->ready; end++) {
+            key_of(in->ring + (in->at + end) * in->slot_bytes, key);
+            if (memcmp(key, before, KEY)) break;
+        }
+        in->unusual = end - in->next;
+    }
+}

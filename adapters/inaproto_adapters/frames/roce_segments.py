@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from inaproto.errors import InvariantBroken
-from inaproto.units import Frames
+from inaproto.units import FRAME_BYTES_MAX, Frames
 from inaproto.wire.run_builder import IDS, IP_CHECKSUMS, folded
 from inaproto_adapters.frames.offloads import GSO_UDP, NEEDS_CHECKSUM, VNET_BYTES, VnetHeader
 
@@ -29,6 +29,8 @@ _TWO: Final = Struct(">HH")
 _MEMORY_BYTES: Final = 2 << 20
 """Holds what one ``take`` of a ring receives."""
 _CUTS_MAX: Final = 64
+PACKETS_MAX: Final = 512
+"""Of one segment; a system call takes no more than 1024 pieces."""
 
 
 def is_long_roce(first: bytes, header: VnetHeader, length: int) -> bool:
@@ -40,8 +42,9 @@ def is_long_roce(first: bytes, header: VnetHeader, length: int) -> bool:
         and first[21] == 0
         and first[23] == socket.IPPROTO_UDP
         and first[36:38] == _ROCE_PORT
-        and header.gso_bytes > 0
+        and 0 < header.gso_bytes <= FRAME_BYTES_MAX - HEADERS_BYTES
         and (length - HEADERS_BYTES) % header.gso_bytes == 0
+        and (length - HEADERS_BYTES) // header.gso_bytes <= PACKETS_MAX
         and length > HEADERS_BYTES
     )
 
@@ -50,7 +53,7 @@ class RoceSegments:
     """Memory that segments are received into, from ``reset`` to ``reset``."""
 
     def __init__(self) -> None:
-        self._memory: Frames = np.empty(_MEMORY_BYTES, np.uint8)
+        self.memory: Frames = np.empty(_MEMORY_BYTES, np.uint8)
         self.used = 0
         """Bytes that are in use."""
         self._block: Frames | None = None
@@ -80,7 +83,7 @@ class RoceSegments:
         end = self.used + n * length
         if blocks and blocks[-1] is self._block and self._block.shape[1] == length:
             begin = self.used - self._block.size
-            self._block = blocks[-1] = self._memory[begin:end].reshape(-1, length)
+            self._block = blocks[-1] = self.memory[begin:end].reshape(-1, length)
         else:
             self._block = rows
             blocks.append(rows)
@@ -94,7 +97,7 @@ class RoceSegments:
         if found is None:
             if len(self._cuts) >= _CUTS_MAX:
                 self._cuts.clear()
-            rows = self._memory[self.used : self.used + n * length].reshape(n, length)
+            rows = self.memory[self.used : self.used + n * length].reshape(n, length)
             found = self._cuts[key] = rows, [row[HEADERS_BYTES:].data for row in rows]
         return found
 
