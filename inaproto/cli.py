@@ -307,16 +307,24 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
     import trio
 
     from inaproto.daemon.host.daemon import HostDaemon, run_host
+    from inaproto.daemon.host.placement import place
     from inaproto.daemon.net.unix_sockets import make_run_directory
     from inaproto.parts import nic_of
 
     settings, open_nic = await nic_of(settings)
+    placement = place(settings.cpus)
     queue_pairs = _queue_pairs(settings.overlay_nic)
     make_run_directory(settings.listen_path.parent, "host")
     async with trio.open_nursery() as nursery:
 
         async def serve(task_status: trio.TaskStatus[HostDaemon]) -> None:
-            await run_host(settings, open_nic=open_nic, queue_pairs=queue_pairs, task_status=task_status)
+            await run_host(
+                settings,
+                open_nic=open_nic,
+                queue_pairs=queue_pairs,
+                placement=placement,
+                task_status=task_status,
+            )
 
         daemon: HostDaemon = await nursery.start(serve)
         announce(f"ready host name={settings.name} listen={settings.listen_path}")

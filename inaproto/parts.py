@@ -13,6 +13,7 @@ from typing import Final
 import trio
 
 from inaproto.daemon.settings.config import HostSettings, OverlayNic, SwitchSettings
+from inaproto.daemon.settings.cpus import AUTO
 from inaproto.errors import ConfigError, Unsupported
 from inaproto.ports import Adapter, FramePort, Link, Nic, Steering, load_adapter
 from inaproto.wire.udp import shard_port
@@ -74,9 +75,11 @@ async def nic_of(settings: HostSettings) -> tuple[HostSettings, OpenNic]:
     if settings.port:
         raise ConfigError(f"port: {settings.port} is for the softnic; nic {settings.nic} has its own port")
     settings = await at_its_address(settings, nics)
+    asked = {"relaxed_ordering": int(settings.relaxed_ordering == "on"), "busy_polls": settings.busy_polls}
+    wishes = {name: value for name, value in asked.items() if value}
 
     async def open_nic(port_path: str) -> Nic:
-        nic: Nic = nics.open(ip=settings.ip_bytes)
+        nic: Nic = nics.open(ip=settings.ip_bytes, **wishes)
         return nic
 
     return settings, open_nic
@@ -116,11 +119,12 @@ def _attaching(settings: HostSettings) -> Attach:
 async def at_its_address(settings: HostSettings, nics: Adapter) -> HostSettings:
     """A device has the MAC address that it has. Raises ``Unsupported`` if it cannot be used."""
     nic: Nic = nics.open(ip=settings.ip_bytes)
-    mac = nic.capabilities.mac
+    mac, near = nic.capabilities.mac, nic.capabilities.cpus
     await nic.aclose()
     if settings.mac != "auto" and settings.mac_bytes != mac:
         raise ConfigError(f"mac: the NIC with {settings.ip} has {mac.hex(':')}; leave mac at auto")
-    return settings.model_copy(update={"mac": mac.hex(":")})
+    place_near = {"cpus": f"{AUTO}:{near}"} if settings.cpus == AUTO and near else {}
+    return settings.model_copy(update={"mac": mac.hex(":"), **place_near})
 
 
 def overlay_nic_of(wish: OverlayNic) -> Callable[[], Awaitable[Nic]]:

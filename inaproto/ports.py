@@ -148,6 +148,8 @@ class NicCapabilities:
     qps_max: int
     retry_forever: bool
     """``retry_count=7`` means for ever (Soft-RoCE, softnic) rather than seven times."""
+    cpus: str = ""
+    """Those near it, as the kernel writes them; empty: not known, or all."""
 
 
 class Nic(Verbs, Protocol):
@@ -213,6 +215,18 @@ class BatchesRequests(Protocol):
 
     def end_batch(self) -> None:
         """Post it. What the device refuses now ends as a request that it has taken and could not do."""
+        ...
+
+
+@runtime_checkable
+class RegistersInParts(Protocol):
+    """A NIC for which it takes long to register much memory."""
+
+    async def register_memory_in_parts(self, buffer: memoryview) -> MemoryRegion:
+        """As ``register_memory`` does, but others have their turns meanwhile.
+
+        Nothing is registered where it is cancelled, or raises: :class:`PortClosed` when the NIC is closed.
+        """
         ...
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import trio
 
 from inaproto.errors import InvariantBroken, LocalMisuse
 from inaproto.ports import Completion, CompletionKind, QpAddress, QpAttributes, Segment, Status
@@ -241,3 +242,64 @@ def test_parts_of_what_cannot_be_registered_whole_are_given_back(
     with pytest.raises(Exception, match="register memory"):
         sender.nic.register_memory(memoryview(bytes(3500)))
     assert device.calls["dereg_mr"] == 2
+
+
+# ---- what hosts may wish for
+
+
+def test_memory_may_be_written_in_any_order(device: StubbedDevice) -> None:
+    relaxed = 1 << 20
+    for wish in (0, 1):
+        nic = VerbsNic(OWN, VerbsConfig(relaxed_ordering=wish))
+        device.access.clear()
+        nic.register_memory(memoryview(bytearray(8)))
+        nic.register_memory(memoryview(bytes(8)))
+        assert device.access == [3 | wish * relaxed, wish * relaxed]
+
+
+def test_the_service_level_is_that_of_the_address(device: StubbedDevice) -> None:
+    nic = VerbsNic(OWN, VerbsConfig())
+    peer = QpAddress(OWN.mac, OWN.ip, 9, 0)
+    for level in (0, 5):
+        nic.connect_qp(nic.create_qp(psn=0).qpn, peer, QpAttributes(service_level=level))
+        assert device.addresses[-1].sl == level
+    with pytest.raises(LocalMisuse, match="service level 8"):
+        nic.connect_qp(nic.create_qp(psn=0).qpn, peer, QpAttributes(service_level=8))
+
+
+async def test_a_busy_nic_polls_before_it_waits(device: StubbedDevice, autojump_clock: object) -> None:
+    """And does so again after each completion; then others have their turns."""
+    sender = Sender(busy_polls=5)
+    sender.write(0)
+    [serial] = sender.serials
+    before = device.calls["poll"]
+
+    def at_poll() -> None:
+        if device.calls["poll"] - before == 9:
+            complete(device, sender, serial)
+
+    device.at_call["poll"] = at_poll
+    assert await sender.nic.wait_completions() == sent((0, Status.SUCCESS), qpn=sender.qpn)
+    assert device.calls["poll"] - before == 9, "six of one turn, and three of the next"
+    device.at_call.clear()
+    await sender.nic.aclose()
+
+
+async def test_a_busy_nic_to_which_nothing_comes_waits_for_an_event(
+    device: StubbedDevice, autojump_clock: object
+) -> None:
+    sender = Sender(busy_polls=2)
+    with trio.move_on_after(1) as waited:  # time passes only when all wait
+        await sender.nic.wait_completions()
+    assert waited.cancelled_caught
+    assert device.calls["poll"] < 10_000
+    await sender.nic.aclose()
+
+
+async def test_a_nic_that_is_not_busy_polls_once(device: StubbedDevice, autojump_clock: object) -> None:
+    sender = Sender()
+    before = device.calls["poll"]
+    with trio.move_on_after(1):
+        await sender.nic.wait_completions()
+    assert device.calls["poll"] - before == 1
+    await sender.nic.aclose()

@@ -8,11 +8,12 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from inaproto.daemon.settings.cpus import parse_cpus
 from inaproto.doctor.findings import Check, Finding, failed, ok, untestable, warning
 from inaproto.doctor.limits import UNLIMITED, limits_of_daemons
 from inaproto.doctor.site import Site
 from inaproto.errors import Unsupported
-from inaproto_adapters.verbs.devices import Device, list_devices
+from inaproto_adapters.verbs.devices import Device, cpus_near, list_devices
 from inaproto_adapters.verbs.library import verbs
 
 NODES: Final = "/dev/infiniband"
@@ -188,6 +189,38 @@ def look_at_memlock(who: str, limit: int) -> Finding:
     return ok(f"{who} may lock {'any amount' if limit == UNLIMITED else f'{limit >> 20} MiB'} of memory")
 
 
+# --- placement
+
+
+def _look_at_placement(site: Site, devices: Sequence[Device]) -> Iterator[Finding]:
+    daemons = [
+        (f"host {status.get('name', '')}", allowed[1])
+        for status in site.hosts
+        if (text := site.read(f"/proc/{status.get('pid', 0)}/status")) is not None
+        and (allowed := re.search(r"^Cpus_allowed_list:\s+(\S+)", text, re.MULTILINE)) is not None
+    ]
+    folder = site.root / "sys/class/infiniband"
+    for one in [each for each in devices if each.address in site.ips] or devices:
+        if not one.why_not:
+            yield from look_at_placement(one.name, cpus_near(one.name, folder), daemons)
+
+
+def look_at_placement(device: str, near: str, daemons: Sequence[tuple[str, str]]) -> Iterator[Finding]:
+    """``near`` the device, and ``daemons`` with where the thread runs that serves it: CPUs as text."""
+    if not near:
+        yield untestable(f"the kernel does not say which CPUs are near {device}")
+    elif not daemons:
+        yield untestable(f"CPUs {near} are near {device}; no host daemon answers that could be elsewhere")
+    for who, allowed in daemons if near else ():
+        if parse_cpus(allowed) <= parse_cpus(near):
+            yield ok(f"{who} runs on CPUs {allowed}, near {device}")
+        else:
+            yield warning(
+                f"{who} may run on CPUs {allowed}, near {device} are {near}",
+                f'cpus = "{near}" in host.toml (auto does so, where the process may use them)',
+            )
+
+
 CHECKS: Final = (
     Check(
         "rdma-core",
@@ -211,6 +244,11 @@ CHECKS: Final = (
         "rdma-mtu",
         "a host whose device takes less than --mtu does not start",
         _where_wanted(_of_devices(_look_at_mtus)),
+    ),
+    Check(
+        "placement",
+        "a daemon on another NUMA node reads all that the device writes across the processors' link",
+        _where_wanted(_of_devices(_look_at_placement)),
     ),
     Check(
         "memlock",

@@ -54,6 +54,13 @@ def list_devices() -> list[Device]:
     return [device for name in names for device in _ports(name)]
 
 
+def cpus_near(name: str, folder: Path = _SYSFS) -> str:
+    """As the kernel writes them; empty where it does not say, or where the machine has one node alone."""
+    device = folder / name / "device"
+    node = _read(device / "numa_node")
+    return _read(device / "local_cpulist") if node.isdecimal() else ""
+
+
 def find_device(ip: bytes) -> Device:
     """The one that has this IPv4 address. Raises ``Unsupported``, which names those that there are."""
     devices = list_devices()

@@ -6,7 +6,14 @@ retries are spent, which they say by a completion.
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from typing import Any, Final
+
+import trio
+
+from inaproto_adapters.verbs.library import verbs
+
+log = logging.getLogger("inaproto.verbs")
 
 NAMES: Final = {
     0: "completion queue error",
@@ -41,3 +48,20 @@ def is_fatal(event: int) -> bool:
 
 def is_worth_a_warning(event: int) -> bool:
     return event not in _GOOD
+
+
+async def watch(context: Any, fd: int, device: str) -> str | None:
+    """Say what happens to a device until that ends its use: returns why; None if it cannot be read."""
+    while True:
+        await trio.lowlevel.wait_readable(fd)
+        try:
+            event = context.get_async_event()
+        except verbs("pyverbs_error").PyverbsError as error:
+            log.warning("%s: its events cannot be read any more: %s", device, error)
+            return None
+        kind = int(event.event_type)
+        event.ack()  # a queue pair is not destroyed before all of its events are
+        level = logging.WARNING if is_worth_a_warning(kind) else logging.INFO
+        log.log(level, "%s: %s", device, name(kind))
+        if is_fatal(kind):
+            return name(kind)

@@ -9,7 +9,8 @@ Invariant: a buffer stays alive while any part of it is registered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.errors import InvariantBroken, LocalMisuse
-from inaproto.ports import MemoryRegion
+from inaproto.ports import MemoryRegion, Segment
 from inaproto_adapters.verbs.library import verbs
 
 PART_BYTES: Final = 16 << 20
 _LOCAL_WRITE, _REMOTE_WRITE = 1, 2
+_RELAXED_ORDERING: Final = 1 << 20
 
 Gathered = tuple[int, int, int]
 """Address, bytes and local key of a segment, as a device wants them."""
@@ -85,11 +87,11 @@ class Registered:
 class Registrations:
     """Regions of one protection domain, by key."""
 
-    def __init__(self, name: str, pd: Any, *, access: int = 0) -> None:
-        """``access``: flags for all of them, besides those that say who may write."""
+    def __init__(self, name: str, pd: Any, *, relaxed_ordering: bool = False) -> None:
         self._name = name
         self._pd = pd
-        self._access = access
+        # It is of the flags that a kernel may leave out of account.
+        self._access = _RELAXED_ORDERING if relaxed_ordering else 0
         self.by_key: Final[dict[int, Registered]] = {}
 
     def begin(self, buffer: memoryview) -> Registered:
@@ -109,10 +111,44 @@ class Registrations:
             return False
         key = registered.region.key
         if key in self.by_key:
-            registered.close()
             raise InvariantBroken(f"{self._name} gave the key {key} to two memory regions")
         self.by_key[key] = registered
         return True
+
+    def register(self, buffer: memoryview) -> MemoryRegion:
+        """All of it at once. What the device refuses is raised as pyverbs does, and nothing is registered."""
+        registered = self.begin(buffer)
+        with self.undone(registered):
+            while not self.go_on(registered):
+                pass
+        return registered.region
+
+    @contextlib.contextmanager
+    def undone(self, registered: Registered) -> Iterator[None]:
+        """Parts of what cannot be registered whole are given back."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(verbs("pyverbs_error").PyverbsError):
+                registered.close()
+            raise
+
+    def gather(self, segments: Sequence[Segment], into: Sequence[Any]) -> tuple[int, int]:
+        """Fill segments of the device: how many, and of how many bytes. Raises ``LocalMisuse``."""
+        used = total = 0
+        for key, va, nbytes in segments:
+            if nbytes:
+                of = self.by_key.get(key)
+                if of is None or nbytes < 0 or not of.va <= va <= of.va + of.nbytes - nbytes:
+                    raise LocalMisuse(f"{Segment(key, va, nbytes)} is not inside a registered memory region")
+                total += nbytes
+                for gathered in of.gather(va, nbytes):
+                    if used == len(into):
+                        raise LocalMisuse(f"a write has more segments than the {used} that the device takes")
+                    one = into[used]
+                    one.addr, one.length, one.lkey = gathered
+                    used += 1
+        return used, total
 
     def end(self, region: MemoryRegion) -> None:
         """Raises ``LocalMisuse`` for one that is not registered."""

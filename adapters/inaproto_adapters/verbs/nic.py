@@ -36,9 +36,9 @@ from inaproto.ports import (
 )
 from inaproto_adapters.verbs import events, statuses
 from inaproto_adapters.verbs.channel import event_descriptors, open_channel
-from inaproto_adapters.verbs.devices import Device, find_device
+from inaproto_adapters.verbs.devices import Device, cpus_near, find_device
 from inaproto_adapters.verbs.library import verbs
-from inaproto_adapters.verbs.memory import Registered, Registrations
+from inaproto_adapters.verbs.memory import Registrations
 from inaproto_adapters.verbs.neighbours import is_resolved, resolve
 from inaproto_adapters.verbs.queue_pair import VerbsQueuePair
 from inaproto_adapters.verbs.requests import Requests
@@ -47,6 +47,8 @@ from inaproto_adapters.verbs.statistics import DeviceCounters
 log = logging.getLogger("inaproto.verbs")
 
 PSN_BITS: Final = 24
+_FRUITLESS_MAX: Final = 1000
+"""Turns without a completion after which who polls waits for an event: nothing is on its way."""
 _SUCCESS: Final = Status.SUCCESS  # a member of an enumeration takes longer to look up than a constant
 _POLLED: Final = 64
 
@@ -58,6 +60,10 @@ class VerbsConfig:
     """Sends, and receives, that a queue pair holds."""
     segments_max: int = 16
     completions_max: int = 1 << 15
+    relaxed_ordering: int = 0
+    """1: PCI Express may reorder what the device writes; completions still come behind it."""
+    busy_polls: int = 0
+    """Polls in a row before others have their turn; 0: waits for an event."""
 
 
 class VerbsNic:
@@ -82,7 +88,7 @@ class VerbsNic:
         self._cq = verbs("cq").CQ(self._context, depth, None, self._channel, 0)
         self._cq.req_notify()
         self._queue_pairs: dict[int, VerbsQueuePair] = {}
-        self._memory = Registrations(device.name, self._pd)
+        self._memory = Registrations(device.name, self._pd, relaxed_ordering=config.relaxed_ordering > 0)
         nothing = self.register_memory(memoryview(bytearray(1)))
         lkey = self._memory.by_key[nothing.key].lkeys[0]
         self._requests = Requests((nothing.va, lkey), self._segments_max)
@@ -94,6 +100,8 @@ class VerbsNic:
         self._done: list[Completion] = []
         """Completions of queue pairs that were destroyed."""
         self._serial = 0
+        self._fruitless = 0
+        """Turns since the last completion."""
         self._changed = trio.lowlevel.ParkingLot()
         """Who waits for completions, or to be connected, looks again."""
         self._run_scope: trio.CancelScope | None = None
@@ -113,27 +121,25 @@ class VerbsNic:
             mtu_max=self.device.mtu,
             qps_max=self._qps_max,
             retry_forever=self.device.name.startswith("rxe"),
+            cpus=cpus_near(self.device.name),
         )
 
     # --- verbs
 
     def register_memory(self, buffer: memoryview) -> MemoryRegion:
-        registered = self._memory.begin(buffer)
-        with self._registering(registered):
-            while not self._memory.go_on(registered):
-                pass
-        return registered.region
+        with self._translated("register memory", f"{buffer.nbytes} bytes"):
+            return self._memory.register(buffer)
 
-    @contextlib.contextmanager
-    def _registering(self, registered: Registered) -> Iterator[None]:
-        """Parts of what cannot be registered whole are given back."""
-        try:
-            with self._translated("register memory", f"{registered.data.nbytes} bytes"):
-                yield
-        except BaseException:
-            with contextlib.suppress(self._refusal):
-                registered.close()
-            raise
+    async def register_memory_in_parts(self, buffer: memoryview) -> MemoryRegion:
+        registered = self._memory.begin(buffer)
+        with (
+            self._translated("register memory", f"{buffer.nbytes} bytes"),
+            self._memory.undone(registered),
+        ):
+            while not self._memory.go_on(registered):
+                await trio.lowlevel.checkpoint()
+                self._require_open()
+        return registered.region
 
     def deregister_memory(self, region: MemoryRegion) -> None:
         self._memory.end(region)
@@ -226,20 +232,7 @@ class VerbsNic:
         queue_pair = self._queue_pairs.get(qpn) or self._of(qpn)
         if not queue_pair.is_connected:
             raise LocalMisuse(f"queue pair {qpn} is not connected")
-        used = total = 0
-        into, known = self._requests.segments, self._memory.by_key
-        for key, va, nbytes in segments:
-            if nbytes:
-                of = known.get(key)
-                if of is None or nbytes < 0 or not of.va <= va <= of.va + of.nbytes - nbytes:
-                    raise LocalMisuse(f"{Segment(key, va, nbytes)} is not inside a registered memory region")
-                total += nbytes
-                for gathered in of.gather(va, nbytes):
-                    if used == len(into):
-                        raise LocalMisuse(f"a write has more segments than the {used} that the device takes")
-                    one = into[used]
-                    one.addr, one.length, one.lkey = gathered
-                    used += 1
+        used, total = self._memory.gather(segments, self._requests.segments)
         self._serial = serial = self._serial + 1
         request = self._requests.write(serial, used, total, queue_pair.inline_max, imm)
         request.set_wr_rdma(rkey, remote_va)
@@ -314,10 +307,24 @@ class VerbsNic:
         await trio.lowlevel.checkpoint()
         while True:
             self._require_open()
-            found = self.poll()
+            found = self.poll() or self._poll_on()
             if found:
+                self._fruitless = 0
                 return found
+            if self._fruitless < _FRUITLESS_MAX and self._config.busy_polls:
+                self._fruitless += 1
+                await trio.lowlevel.checkpoint()
+                continue
+            self._fruitless = 0
             await self._changed.park()
+
+    def _poll_on(self) -> list[Completion]:
+        """Ask again and again instead of waiting for an event, where that was wished for."""
+        for _ in range(self._config.busy_polls):
+            found = self.poll()
+            if found or self._lost is not None:
+                return found
+        return []
 
     def _require_open(self) -> None:
         if self._closed is not None or self._lost is not None:
@@ -365,21 +372,10 @@ class VerbsNic:
         self._changed.unpark_all()
 
     async def _watch_device(self, fd: int) -> None:
-        """Say what happens to it; a device that is lost loses its host the link."""
-        while True:
-            await trio.lowlevel.wait_readable(fd)
-            try:
-                event = self._context.get_async_event()
-            except self._refusal as error:
-                log.warning("%s: its events cannot be read any more: %s", self.device.name, error)
-                return
-            kind = int(event.event_type)
-            event.ack()  # a queue pair is not destroyed before all of its events are
-            level = logging.WARNING if events.is_worth_a_warning(kind) else logging.INFO
-            log.log(level, "%s: %s", self.device.name, events.name(kind))
-            if events.is_fatal(kind):
-                self._lose(events.name(kind))
-                return
+        """A device that is lost loses its host the link."""
+        why = await events.watch(self._context, fd, self.device.name)
+        if why is not None:
+            self._lose(why)
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()

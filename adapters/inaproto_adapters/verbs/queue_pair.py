@@ -26,6 +26,8 @@ _RC: Final = 2
 _LOCAL_WRITE, _REMOTE_WRITE = 1, 2
 _RETRIES_MAX: Final = 7
 _HOP_LIMIT: Final = 64
+SERVICE_LEVEL_MAX: Final = 7
+"""A tag has three bits for a priority."""
 _MIN_RNR_TIMER: Final = 1
 """Code of 10 us: the shortest."""
 _INLINE_BYTES: Final = 128
@@ -101,7 +103,13 @@ class VerbsQueuePair:
 
     def connect(self, remote: QpAddress, attributes: QpAttributes, *, gid_index: int) -> None:
         """Ready to send to ``remote``, what waited first. Raises ``FabricError`` if the device refuses."""
-        handle = address_handle(remote.ip, attributes.traffic_class, port=self._port, gid_index=gid_index)
+        handle = address_handle(
+            remote.ip,
+            attributes.traffic_class,
+            port=self._port,
+            gid_index=gid_index,
+            service_level=attributes.service_level,
+        )
         wanted = verbs("qp").QPAttr(port_num=self._port)
         wanted.qp_access_flags = _LOCAL_WRITE | _REMOTE_WRITE
         wanted.path_mtu = MTUS.index(attributes.mtu) + 1
@@ -262,7 +270,9 @@ class VerbsQueuePair:
             ) from None
 
 
-def address_handle(ip: bytes, traffic_class: int, *, port: int, gid_index: int) -> Any:
+def address_handle(
+    ip: bytes, traffic_class: int, *, port: int, gid_index: int, service_level: int = 0
+) -> Any:
     """``AHAttr`` of the peer ``ip``. The hop limit is the packets' TTL, for which pyverbs takes 1: no router
     would let them pass."""
     address = verbs("addr")
@@ -271,7 +281,7 @@ def address_handle(ip: bytes, traffic_class: int, *, port: int, gid_index: int) 
     route = address.GlobalRoute(
         dgid=address.GID(mapped), sgid_index=gid_index, hop_limit=_HOP_LIMIT, traffic_class=traffic_class
     )
-    return address.AHAttr(port_num=port, is_global=1, gr=route, dlid=0)
+    return address.AHAttr(port_num=port, is_global=1, gr=route, dlid=0, sl=service_level)
 
 
 def _check(attributes: QpAttributes, mtu_max: int) -> None:
@@ -281,6 +291,8 @@ def _check(attributes: QpAttributes, mtu_max: int) -> None:
         raise LocalMisuse(f"timeout {attributes.timeout} is not an exponent of 0 to {TIMEOUT_EXPONENT_MAX}")
     if not 0 <= attributes.traffic_class < 256:
         raise LocalMisuse(f"traffic class {attributes.traffic_class} is no byte")
+    if not 0 <= attributes.service_level <= SERVICE_LEVEL_MAX:
+        raise LocalMisuse(f"service level {attributes.service_level} is not 0 to {SERVICE_LEVEL_MAX}")
     for name in ("retry_count", "rnr_retry"):
         value = getattr(attributes, name)
         if not 0 <= value <= _RETRIES_MAX:

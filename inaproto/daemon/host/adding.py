@@ -9,7 +9,6 @@ Invariant: when a job has ended, nothing is written into its tensors any more.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, Self
@@ -17,6 +16,7 @@ from typing import Final, Protocol, Self
 import trio
 
 from inaproto.core.host.local_reduction import Slice
+from inaproto.daemon.host.placement import Placement, unbound
 from inaproto.errors import InvariantBroken, LocalMisuse
 
 ADDERS_MAX: Final = 8
@@ -102,12 +102,14 @@ class Adders:
         idle: Callable[[], None],
         *,
         threads: bool = True,
+        placement: Placement | None = None,
     ) -> None:
         self._jobs = jobs
         self._idle = idle
         self._free = trio.lowlevel.ParkingLot()
         self._threads = threads
-        self._count = min(len(os.sched_getaffinity(0)), ADDERS_MAX) if threads else 1
+        self._placement = placement or unbound()
+        self._count = min(len(self._placement.everywhere), ADDERS_MAX) if threads else 1
         self._limiter = trio.CapacityLimiter(self._count)
         self._turn = 0
 
@@ -136,7 +138,7 @@ class Adders:
                 await trio.lowlevel.checkpoint()
                 continue
             with trio.CancelScope(shield=True):  # what was handed out must come back
-                await trio.to_thread.run_sync(adding.run, limiter=self._limiter)
+                await trio.to_thread.run_sync(self._placement.elsewhere(adding.run), limiter=self._limiter)
             job.end_slice(adding)
 
     def _next(self) -> tuple[AddingJob, Adding] | tuple[None, None]:

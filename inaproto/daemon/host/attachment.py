@@ -25,6 +25,7 @@ from inaproto.daemon.host.adding import Adders
 from inaproto.daemon.host.link_probing import LinkProbing
 from inaproto.daemon.host.link_waits import Connecting
 from inaproto.daemon.host.local_rank import LocalRank, Owner
+from inaproto.daemon.host.placement import Placement
 from inaproto.daemon.host.request_batches import batched
 from inaproto.daemon.host.ring import HostRing
 from inaproto.daemon.host.totals import HostTotals
@@ -38,6 +39,7 @@ from inaproto.errors import (
     FabricLost,
     InvariantBroken,
     JoinRefused,
+    LocalMisuse,
 )
 from inaproto.ports import Completion, Nic, PortClosed, QpAttributes, RandomBits, TellsCompletions
 from inaproto.units import MS, Instant
@@ -86,6 +88,7 @@ class Fabric:
         totals: HostTotals | None = None,
         heard_of_peer: Callable[[PeerMessage], None] = lambda word: None,
         add_in_threads: bool = True,
+        placement: Placement | None = None,
     ) -> None:
         self.settings = settings
         self._totals = totals
@@ -105,12 +108,13 @@ class Fabric:
         self._alarm = Alarm(self._deadline, self._wake)
         patience_ms = min(settings.stall_ms, settings.operation_timeout_ms or settings.stall_ms)
         self._patience_ns = patience_ms * MS
-        self._adders = Adders(self.rings, self._look, threads=add_in_threads)
+        self._adders = Adders(self.rings, self._look, threads=add_in_threads, placement=placement)
         attributes = QpAttributes(
             mtu=settings.mtu,
             timeout=settings.transport_timeout,
             retry_count=settings.retry_count,
             traffic_class=settings.traffic_class,
+            service_level=settings.service_level,
         )
         self._probing = LinkProbing(nic, attributes, self._tell)
         if isinstance(nic, TellsCompletions):
@@ -176,6 +180,19 @@ class Fabric:
             self._serve(ring)
         ring.add(rank, next(self._ids))
         return rank
+
+    async def prepare(self, ranks: Sequence[LocalRank]) -> None:
+        """What they share is registered before they rejoin, with turns for others where that takes long."""
+        try:
+            for buffer in [buffer for rank in ranks for buffer in rank.segments.values()]:
+                # Whoever rejoins is told of it, or that the NIC is gone.
+                with contextlib.suppress(LocalMisuse, FabricError, PortClosed):
+                    await buffer.register_slowly(self._nic)
+        except BaseException:
+            self._stream.close()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + NIC_CLOSE_S):
+                await self._nic.aclose()
+            raise
 
     def rejoin(self, ring: HostRing) -> None:
         """Announce ranks that waited for a switch in the middle of their job; or that they ended since."""

@@ -25,6 +25,7 @@ import trio
 from inaproto.ca.identity import Role
 from inaproto.daemon.host.attachment import Fabric
 from inaproto.daemon.host.opening import HelloRefused, NoFabric, OpenNic, open_fabric
+from inaproto.daemon.host.placement import Placement, unbound
 from inaproto.daemon.host.ring import HostRing
 from inaproto.daemon.host.seats import HostSeats
 from inaproto.daemon.host.session import ClientSession
@@ -65,6 +66,7 @@ async def run_host(
     turns_of: TurnsOf = no_turns,
     queue_pairs: QueuePairs | None = None,
     add_in_threads: bool = True,
+    placement: Placement | None = None,
     task_status: trio.TaskStatus[HostDaemon] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled. ``open_nic`` makes the NIC whose port is at the path that the switch names.
@@ -89,6 +91,7 @@ async def run_host(
         turns_of,
         queue_pairs,
         add_in_threads=add_in_threads,
+        placement=placement or unbound(),
     )
     try:
         async with trio.open_nursery() as nursery:
@@ -126,8 +129,10 @@ class HostDaemon:
         queue_pairs: QueuePairs | None = None,
         *,
         add_in_threads: bool = True,
+        placement: Placement,
     ) -> None:
         self._settings = settings
+        self._placement = placement
         self._open_nic = open_nic
         self._listening = listening
         self._door = door
@@ -204,6 +209,7 @@ class HostDaemon:
             "models_link": None if self.models is None else self.models.link_status(),
             "models_nic": None if self.models is None else self.models.nic_status(),
             "nic": {},
+            "placement": self._placement.status(),
         }
         if isinstance(self._door, TlsDoor):
             record["credentials"] = self._door.credentials.status()
@@ -267,6 +273,7 @@ class HostDaemon:
                     instance=self._instance,
                     turns_of=self._turns_of,
                     add_in_threads=self._add_in_threads,
+                    placement=self._placement,
                     totals=self._totals,
                     heard_of_peer=self._turn_seats.heard_of_peer,
                 )
@@ -314,6 +321,7 @@ class HostDaemon:
 
     async def _use(self, fabric: Fabric) -> str:
         """Serve ``fabric`` until it ends; returns why it did."""
+        await fabric.prepare([rank for ring in self._away for rank in ring.ranks.values()])
         self._fabric = fabric
         self._fabrics += 1
         away, self._away = self._away, []

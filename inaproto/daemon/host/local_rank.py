@@ -8,14 +8,15 @@ its ring ends: the transport may still have to repeat what a neighbour lacks.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Protocol
 
 from inaproto.core.host.operations import Operation
 from inaproto.core.host.ranks import HostedRank
 from inaproto.daemon.host.ring_orders import Tensor
 from inaproto.daemon.net.shared_buffers import SharedBuffer, check_request
-from inaproto.errors import JobError
-from inaproto.ports import Nic
+from inaproto.errors import FabricError, JobError, LocalMisuse
+from inaproto.ports import Nic, PortClosed
 from inaproto.units import Instant
 from inaproto.wire.control_messages import Gone, Regrouped
 from inaproto.wire.messages.client import AllReduce, DonePath, Join
@@ -101,6 +102,37 @@ class LocalRank:
         self.owner.operation_done(op_index, path, now - self.tensors.pop(op_index).since)
 
     # --- memory
+
+    async def share(self, buffer: SharedBuffer) -> None:
+        """A segment of its process, which is registered with its NIC. That may take long, and meanwhile the
+        rank may end, or get another NIC.
+
+        Raises ``JobError`` where it cannot be registered.
+        """
+        while True:
+            ring = self.ring
+            if self.has_ended or ring is None:
+                buffer.close()  # the process will read that its job has failed
+                return
+            nic = ring.nic
+            try:
+                await buffer.register_slowly(nic)
+            except (LocalMisuse, FabricError) as error:
+                buffer.close()
+                raise JobError(
+                    f"segment {buffer.segment} cannot be registered: {error}; use fewer, larger buffers"
+                ) from None
+            except PortClosed:  # it is registered with the NIC of the next fabric, as all others are
+                pass
+            except BaseException:
+                buffer.close()
+                raise
+            if self.ring is ring and ring.nic is nic and not self.has_ended:
+                self.segments[buffer.segment] = buffer
+                return
+            with contextlib.suppress(LocalMisuse, FabricError):  # that NIC may be closed
+                buffer.deregister()
+            buffer.nic = None
 
     def register(self, nic: Nic) -> None:
         """Its memory, with the NIC of the host's next fabric. Raises ``LocalMisuse`` when that is full."""

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from inaproto.daemon.host.attachment import Fabric
+from inaproto.daemon.host.placement import Placement
 from inaproto.daemon.host.totals import HostTotals
 from inaproto.daemon.host.turns import TurnsOf, no_turns
 from inaproto.daemon.net.control_address import Door
@@ -48,6 +49,7 @@ async def open_fabric(
     totals: HostTotals | None = None,
     heard_of_peer: Callable[[PeerMessage], None] = lambda word: None,
     add_in_threads: bool = True,
+    placement: Placement | None = None,
 ) -> Fabric:
     """Connect to the switch through ``door``; ``instance`` names the daemon that does.
 
@@ -73,6 +75,7 @@ async def open_fabric(
         totals=totals,
         heard_of_peer=heard_of_peer,
         add_in_threads=add_in_threads,
+        placement=placement,
     )
 
 

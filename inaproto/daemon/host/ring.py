@@ -97,6 +97,7 @@ class HostRing(HostDriver):
                 timeout=settings.transport_timeout,
                 retry_count=settings.retry_count,
                 traffic_class=settings.traffic_class,
+                service_level=settings.service_level,
             ),
         )
         super().__init__(clock)

@@ -113,7 +113,10 @@ class ClientSession:
                 message = await self._stream.receive()
                 if isinstance(message, Leave) and message.reason:
                     return f"process {self._pid} has given up: {for_people(message.reason)}"
-                self._handle(message)
+                if isinstance(message, Buffer):
+                    await self._buffer(message)
+                else:
+                    self._handle(message)
             except EndOfChannel as end:
                 return f"process {self._pid} ended without leaving (its connection was {end.reason})"
             except DecodeError as error:
@@ -136,8 +139,6 @@ class ClientSession:
         match message:
             case AllReduce():
                 self._all_reduce(message)
-            case Buffer():
-                self._buffer(message)
             case Join():
                 self._asked_to_join(message)
             case Leave():
@@ -195,7 +196,7 @@ class ClientSession:
         if refusal:
             raise JoinRefused(f"rank {join.rank} (pid {join.pid}) cannot join job {join.job!r}: {refusal}")
 
-    def _buffer(self, message: Buffer) -> None:
+    async def _buffer(self, message: Buffer) -> None:
         descriptor = self._stream.take_descriptor()
         if descriptor is None:
             raise JobError(f"segment {message.segment}: no descriptor came with the message")
@@ -218,9 +219,7 @@ class ClientSession:
         if rank.has_ended or rank.ring is None:
             os.close(descriptor)  # the process will read that its job has failed
         else:
-            rank.segments[message.segment] = map_buffer(
-                descriptor, segment=message.segment, nbytes=message.nbytes, nic=rank.ring.nic
-            )
+            await rank.share(map_buffer(descriptor, segment=message.segment, nbytes=message.nbytes))
         self._send(Ok(id=message.id))
 
     def _report(self, id: int) -> None:

@@ -21,13 +21,14 @@ from dataclasses import dataclass
 
 from inaproto.client.huge_pages import map_shared
 from inaproto.core.host.operations import Memory, Operation
-from inaproto.errors import FabricError, JobError, LocalMisuse
-from inaproto.ports import MemoryRegion, Nic
+from inaproto.errors import JobError
+from inaproto.ports import MemoryRegion, Nic, RegistersInParts
 from inaproto.units import OpIndex
 from inaproto.wire.ina_header import Dtype, Op, signature
 from inaproto.wire.messages.client import AllReduce
 
 SEGMENT_BYTES_MAX = 1 << 40
+_NOWHERE = MemoryRegion(0, 0, 0)
 _SEALS_ALLOWED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -39,14 +40,32 @@ class SharedBuffer:
     nbytes: int
     memory: mmap.mmap
     view: memoryview
-    nic: Nic | None
+    nic: Nic | None = None
     """None while it is registered with none."""
-    region: MemoryRegion
+    region: MemoryRegion = _NOWHERE
+    is_closed: bool = False
 
     def register(self, nic: Nic) -> None:
         """Register it with the NIC of the host's next fabric. Raises ``LocalMisuse`` when that is full."""
-        self.region = nic.register_memory(self.view.toreadonly())
-        self.nic = nic
+        if self.nic is not nic:
+            self.region = nic.register_memory(self.view.toreadonly())  # peers write to receive slots only
+            self.nic = nic
+
+    async def register_slowly(self, nic: Nic) -> None:
+        """The same, with turns for others where that takes long; it may be closed meanwhile.
+
+        Raises ``LocalMisuse``, ``FabricError``, ``PortClosed``.
+        """
+        if self.nic is nic:
+            return
+        if not isinstance(nic, RegistersInParts):
+            self.register(nic)
+            return
+        region = await nic.register_memory_in_parts(self.view.toreadonly())
+        if self.is_closed:
+            nic.deregister_memory(region)
+        else:
+            self.region, self.nic = region, nic
 
     def deregister(self) -> None:
         if self.nic is not None:
@@ -55,6 +74,7 @@ class SharedBuffer:
 
     def close(self) -> None:
         """Forget the segment; its memory goes when nobody maps it any more."""
+        self.is_closed = True
         self.deregister()
         # Where the NIC still holds a view (BufferError), the mapping ends with that view.
         with contextlib.suppress(BufferError):
@@ -62,20 +82,13 @@ class SharedBuffer:
             self.memory.close()
 
 
-def map_buffer(descriptor: int, *, segment: int, nbytes: int, nic: Nic) -> SharedBuffer:
-    """Check, map and register ``nbytes`` of a client's memfd; closes the descriptor.
+def map_buffer(descriptor: int, *, segment: int, nbytes: int) -> SharedBuffer:
+    """Check and map ``nbytes`` of a client's memfd, to be registered; closes the descriptor.
 
     Raises ``JobError`` that says what is wrong with the descriptor.
     """
     memory = map_memory(descriptor, segment=segment, nbytes=nbytes)
-    view = memoryview(memory)
-    try:
-        region = nic.register_memory(view.toreadonly())  # peers write to receive slots only
-    except (LocalMisuse, FabricError) as error:
-        raise JobError(
-            f"segment {segment} cannot be registered: {error}; use fewer, larger buffers"
-        ) from None
-    return SharedBuffer(segment, nbytes, memory, view, nic, region)
+    return SharedBuffer(segment, nbytes, memory, memoryview(memory))
 
 
 def map_memory(descriptor: int, *, segment: int, nbytes: int) -> mmap.mmap:

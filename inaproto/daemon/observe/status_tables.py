@@ -326,6 +326,9 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
                 yield Text(f"  {who}: {ring['stall']}")
     yield from show_nic(status.get("models_nic"))
     yield from show_models(status.get("models", []))
+    placement = status.get("placement", {})
+    if placement.get("why"):
+        yield Text(f"  runs on CPUs {placement['cpus']}, {placement['why']}")
     if status.get("nic"):
         yield from _nic(status["nic"])
 

@@ -44,6 +44,7 @@ from inaproto.daemon.net.names import (
     server_socket,
 )
 from inaproto.daemon.net.unix_sockets import require_path_fits
+from inaproto.daemon.settings.cpus import ALL, AUTO, parse_cpus
 from inaproto.daemon.settings.fabric_file import place_in
 from inaproto.errors import ConfigError
 from inaproto.faults.weather import Weather
@@ -105,6 +106,12 @@ def _name_or_none(value: str) -> str:
 def _link(value: str) -> str:
     if value and not re.fullmatch(r"[a-z0-9_-]+:[^\s/:]{1,15}", value):
         raise ValueError("must be an adapter and an interface such as packet:eth1, xdp:eth1 or tap:tap0")
+    return value
+
+
+def _cpus(value: str) -> str:
+    if value not in (AUTO, ALL):
+        parse_cpus(value)
     return value
 
 
@@ -316,6 +323,14 @@ class HostSettings(Settings):
     """Retries without progress before a queue pair fails; 7 never gives up."""
     traffic_class: int = Field(default=0, ge=0, le=252, multiple_of=4)
     """TOS byte of RoCE packets, DSCP * 4: 104 (DSCP 26) for the lossless class of many networks."""
+    service_level: int = Field(default=0, ge=0, le=7)
+    """With nic verbs: service level, which a device at a VLAN makes the tag's priority (PCP)."""
+    relaxed_ordering: Literal["on", "off"] = "off"
+    """With nic verbs: let the device write what it receives in any order, where device and kernel can."""
+    busy_polls: int = Field(default=0, ge=0, le=1 << 20)
+    """With nic verbs: ask the device so often in a row before others have their turn; 0: wait for events."""
+    cpus: Annotated[str, AfterValidator(_cpus)] = AUTO
+    """CPUs of the thread that serves the NIC, as 0-3,8; all; or auto: those near a device, if known."""
     stall_ms: int = Field(default=1000, ge=10, le=3_600_000)
     """An operation without progress for this long is reported to the switch."""
     operation_timeout_ms: int = Field(default=600_000, ge=0, le=1_000_000_000)

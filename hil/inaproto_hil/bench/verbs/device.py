@@ -92,10 +92,16 @@ class StubbedDevice:
     def __init__(self, *, real: bool = True) -> None:
         self.calls: Counter[str] = Counter()
         """Calls of the device."""
+        self.at_call: dict[str, Callable[[], object]] = {}
+        """What happens meanwhile."""
         self.refuses: set[str] = set()
         """Calls that fail."""
         self.chains: list[list[Any]] = []
         """Writes of each call, where they are objects of Python."""
+        self.access: list[int] = []
+        """Flags of memory that was registered."""
+        self.addresses: list[Any] = []
+        """Of peers."""
         self.received: list[int] = []
         """Receives that were posted, where they are objects of Python."""
         self.inline_max = 1 << 10
@@ -119,6 +125,7 @@ class StubbedDevice:
             "CQ": self._queue,
             "QP": self._queue_pair,
             "MR": self._region,
+            "AHAttr": self._address,
             "SGE": requests.SGE,
             "SendWR": self._write(requests.SendWR),
             "RecvWR": requests.RecvWR,
@@ -154,6 +161,7 @@ class StubbedDevice:
     def call(self, name: str) -> None:
         """Count it. Raises ``PyverbsError`` where it is refused."""
         self.calls[name] += 1
+        self.at_call.get(name, _nothing)()
         if name in self.refuses:
             raise PyverbsError(f"Failed to {name}")
 
@@ -185,14 +193,19 @@ class StubbedDevice:
             raise PyverbsError("Failed to create QP: Invalid argument")
         return _QueuePair(self, self._number())
 
-    def _region(self, *given: Any, **fields: Any) -> Any:
+    def _address(self, **fields: Any) -> Any:
+        self.addresses.append(_Part(**fields))
+        return self.addresses[-1]
+
+    def _region(self, pd: Any, nbytes: int, access: int, *, address: int) -> Any:
         self.call("reg_mr")
+        self.access.append(access)
         key = self._number()
         return _Region(self, lkey=key, rkey=key)
 
     def poll(self, most: int) -> tuple[int, list[Any]]:
         """As ``CQ.poll`` does it: an object for each."""
-        self.calls["poll"] += 1
+        self.call("poll")
         made: list[Any] = []
         while self.completed and len(made) < most:
             made.append(self._completion(**self.completed.popleft()))
@@ -256,6 +269,9 @@ class _QueuePair(_Part):
             while request is not None:
                 self._device.received.append(request.wr_id)
                 request = request.next_wr
+
+
+def _nothing() -> None: ...
 
 
 def _names() -> list[str]:

@@ -231,9 +231,11 @@ class RingEngine(PathEngine):
             return []
         if not self._expected:
             return self._break(Blame("predecessor", "result of a message not sent", f"result {event.imm}"))
-        wrong = self._contradiction(event)
-        if wrong is not None:
-            return self._break(wrong)
+        header, nbytes, _ = self._expected[0]
+        if event.header != header or event.nbytes != nbytes:
+            wrong = self._contradiction(event)
+            if wrong is not None:
+                return self._break(wrong)
         actions = self._window_actions(self._window.result_arrived(event.imm), now)
         return actions + self._go_on(now)
 
