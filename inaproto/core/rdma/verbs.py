@@ -92,7 +92,7 @@ class QpAttributes:
     """A NIC may tell the completion of each so many-th write alone, and of the last one, where several are
     posted in one go; it says the same of those before."""
     service_level: int = 0
-    """Of an RDMA device; at a VLAN it becomes the priority in the tag."""
+    """What an RDMA device at a VLAN makes the priority in the tag."""
     spread_timers: bool = True
     """From the third timeout in a row, timers of several queue pairs differ, where the NIC can do that: those
     in lock step would overrun a queue that they share each time anew."""
