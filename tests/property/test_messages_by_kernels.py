@@ -6,12 +6,16 @@ Longer: ``INAPROTO_SEEDS=0:2000 pytest tests/property/test_messages_by_kernels.p
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from random import Random
 
 import numpy as np
 import pytest
 
+from inaproto.core.rdma.packetiser import GatherList
+from inaproto.core.rdma.reliable_connection import packets_of
+from inaproto.core.rdma.requester import Message, PostWrite, Transmit
 from inaproto.errors import DecodeError
 from inaproto.ports import QpAttributes, Segment
 from inaproto.units import Frames, Instant
@@ -22,6 +26,7 @@ from tests.unit.test_softnic_arrivals import at_once, history, in_blocks, rows
 from tests.unit.test_softnic_engine import LEFT, RIGHT, T0, Link
 
 USE = Callable[[str], None]
+RIGHT_QP = SoftNicEngine(RIGHT).create_qp(psn=0)
 
 
 @pytest.mark.parametrize("seed", seeds(24))
@@ -130,3 +135,39 @@ def test_most_packets_in_good_weather_go_by_the_kernel(
         link.target[:] = bytes(100_000)
         link.to_left()
     assert link.right.responder_steps == 6  # three receives and three messages
+
+
+@pytest.mark.parametrize("seed", seeds(200))
+def test_packets_of_any_part_of_a_message_are_built_alike(seed: int, use_kernels: USE) -> None:
+    """Pieces of any length, numbers that wrap, pads, with an immediate and without, parts and probes."""
+    rng = Random(f"{seed}/build")
+    mtu = rng.choice([256, 1024])
+    sizes = [rng.choice([0, 1, 40, 256, 3000, rng.randrange(5000)]) for _ in range(rng.randrange(1, 6))]
+    memory = Random(seed).randbytes(sum(sizes) or 1)
+    imm = rng.choice([None, 0, rng.randrange(1 << 32)])
+    write = PostWrite(1, sum(sizes), rng.randrange(1 << 64), rng.randrange(1 << 32), imm)
+    message = Message(write, 0, 0, packets_of(write.nbytes, mtu))
+    first = rng.choice([0, rng.randrange(message.packets)])
+    count = rng.choice([1, message.packets - first, rng.randrange(message.packets - first) + 1])
+    every = rng.choice([1, 2, 7, 256])
+    asking = rng.choice([range(first, first + 1), range(first // every * every, first + count, every)])
+    order = Transmit(message, first, count, rng.choice([5, 0xFFFFF0]), asking)
+    segments = []
+    built = []
+    for kernels in ("compiled", "numpy"):
+        use_kernels(kernels)
+        engine = SoftNicEngine(LEFT)
+        region = engine.register_memory(memoryview(memory))
+        qpn = engine.create_qp(psn=0).qpn
+        engine.connect_qp(qpn, RIGHT_QP, QpAttributes(mtu=mtu, traffic_class=seed % 256))
+        ends = list(itertools.accumulate(sizes))
+        segments = [Segment(region.key, region.va + end - n, n) for end, n in zip(ends, sizes, strict=True)]
+        pieces = [engine._memory.source(segment) for segment in segments]
+        places = engine._memory.places(segments) if kernels == "compiled" else ()
+        connection = engine._qps[qpn].connection
+        assert connection is not None
+        connection.gathers[0] = GatherList(pieces, places)
+        engine._output._ip_id = 0xFFFF - seed % 300
+        engine._output.transmit(connection, order)
+        built.append([block.tolist() for block in engine.take_output()])
+    assert built[0] == built[1]

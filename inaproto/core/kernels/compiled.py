@@ -78,6 +78,8 @@ class Compiled:
         self.reduce.argtypes, self.reduce.restype = (address, number) * 2 + (number, number), None
         self.copy = library.kernels_copy
         self.copy.argtypes, self.copy.restype = (address, address, number), None
+        self.build = library.kernels_build
+        self.build.argtypes, self.build.restype = (address, address), None
         self.take = library.kernels_take
         self.take.argtypes, self.take.restype = (address, number, address), None
         self.seal = library.kernels_seal

@@ -18,6 +18,12 @@ _ORDER: Final = struct.Struct("9q")
 _FOUND: Final = struct.Struct("7q")
 _OPCODE_AT: Final = 42
 _RETH: Final = struct.Struct(">QII")
+_RETH_BYTES: Final = 16
+_IMM_BYTES: Final = 4
+_ICRC_BYTES: Final = 4
+PIECES_MAX: Final = 4
+"""Pieces in which a message may lie in memory."""
+_BUILD: Final = struct.Struct(f"11qQ3q{2 * PIECES_MAX}q")
 _FRAME_BYTES_MIN: Final = BTH_END + 4
 
 _SAME_COLUMNS: Final = (*range(6), 12, 13, 14, 21, 23, *range(26, 34), 36, 37, 47, 48, 49)
@@ -116,3 +122,77 @@ class Arrivals:
         self.block, self.row = struct.unpack_from("2q", words, 56)
         packets, nbytes, asked, ended, imm = struct.unpack_from("5q", words, 72)
         return Taken(packets, nbytes, asked, bool(ended), None if imm < 0 else imm)
+
+
+class Departures:
+    """Builds the frames of a message, or of a part of it."""
+
+    def __init__(self, kernels: Compiled) -> None:
+        self._build = kernels.build
+        self._words = bytearray(_BUILD.size)
+        self._words_at = ctypes.addressof(ctypes.c_char.from_buffer(self._words))
+
+    def build(
+        self,
+        header: int,
+        pieces: Sequence[int],
+        *,
+        psn: int,
+        ip_id: int,
+        first: int,
+        count: int,
+        packets: int,
+        mtu: int,
+        nbytes: int,
+        asking: range,
+        reth: tuple[int, int],
+        imm: int | None,
+    ) -> list[Frames]:
+        """Packets ``first`` to ``first + count - 1`` of the ``packets`` of a message of ``nbytes``.
+
+        ``header`` is the address of 54 bytes that the packets of the flow have in common, ``pieces`` are
+        address and length of each piece of the message, ``reth`` is address and key. As
+        ``packetiser.build_frames``: a block for the first packet, one for the middle ones, one for the last.
+        """
+        last, end = packets - 1, first + count
+        shapes: list[tuple[int, int]] = []
+        bare = BTH_END + _ICRC_BYTES
+        if first == 0 < last:
+            shapes.append((1, bare + _RETH_BYTES + mtu))
+        middle = min(end, last) - max(first, 1)
+        if middle > 0:
+            shapes.append((middle, bare + mtu))
+        if end > last:
+            bytes_left = nbytes - last * mtu
+            extensions = _RETH_BYTES * (last == 0) + _IMM_BYTES * (imm is not None)
+            shapes.append((1, bare + extensions + bytes_left + (-bytes_left & 3)))
+        out = np.empty(sum(rows * length for rows, length in shapes), np.uint8)
+        _BUILD.pack_into(
+            self._words,
+            0,
+            header,
+            psn,
+            ip_id,
+            first,
+            count,
+            packets,
+            mtu,
+            nbytes,
+            asking.start,
+            asking.stop,
+            asking.step,
+            reth[0],
+            reth[1],
+            -1 if imm is None else imm,
+            len(pieces) // 2,
+            *pieces,
+            *(0,) * (2 * PIECES_MAX - len(pieces)),
+        )
+        self._build(self._words_at, address_of(out))
+        frames: list[Frames] = []
+        begin = 0
+        for rows, length in shapes:
+            stop = begin + rows * length
+            frames.append(out[begin:stop].reshape(rows, length))
+            begin = stop
+        return frames

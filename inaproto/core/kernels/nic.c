@@ -29,6 +29,16 @@ typedef struct {
     i64 ended, imm;         /* out: whether the last one was the message's last; its immediate, or -1 */
 } Taken;
 
+/* Register of the CRC behind the headers, with what routers may change as ones. */
+static u32 headers_crc(const u8 *frame, i64 width) {
+    u8 masked[8 + HEADER_MAX];
+    memset(masked, 0xFF, 8);
+    memcpy(masked + 8, frame + IP, (size_t)(width - IP));
+    masked[8 + 15 - IP] = masked[8 + 22 - IP] = masked[8 + 24 - IP] = masked[8 + 25 - IP] = 0xFF;
+    masked[8 + 40 - IP] = masked[8 + 41 - IP] = masked[8 + 46 - IP] = 0xFF;
+    return crc_more(masked, (size_t)(8 + width - IP), ~0u);
+}
+
 static int of_connection(const u8 *frame, const u8 *key) {
     u64 differs = 0;
     for (int at = 0; at < COLUMNS; at += 8) {
@@ -70,14 +80,9 @@ void kernels_take(const Block *blocks, i64 count, Taken *t) {
             if ((be32(frame + 50) & 0xFFFFFF) != ((u32)(t->psn + k) & 0xFFFFFF)) break;
             if (starts != (t->starts && !k) || (with_imm && !t->may_end_with_imm)) break;
             if (ends ? bytes != left || left > t->mtu : bytes != t->mtu || left <= t->mtu) break;
-            u8 masked[8 + HEADER_MAX];
-            memset(masked, 0xFF, 8);
-            memcpy(masked + 8, frame + IP, (size_t)(width - IP));
-            masked[8 + 15 - IP] = masked[8 + 22 - IP] = masked[8 + 24 - IP] = masked[8 + 25 - IP] = 0xFF;
-            masked[8 + 40 - IP] = masked[8 + 41 - IP] = masked[8 + 46 - IP] = 0xFF;
-            u32 icrc, crc = crc_more(masked, (size_t)(8 + width - IP), ~0u);
+            u32 icrc;
             memcpy(&icrc, frame + length - 4, 4);
-            if (~crc_more(frame + width, (size_t)(bytes + pad), crc) != icrc) break;
+            if (~crc_more(frame + width, (size_t)(bytes + pad), headers_crc(frame, width)) != icrc) break;
             memcpy(t->to + nbytes, frame + width, (size_t)bytes);
             nbytes += bytes, left -= bytes, k++;
             if (frame[50] & 0x80) asking = opcode;
@@ -94,4 +99,63 @@ void kernels_take(const Block *blocks, i64 count, Taken *t) {
         t->block++;
     }
     t->row = row, t->packets = k, t->nbytes = nbytes, t->asked = asked;
+}
+
+/* ---- build: packets of a message -------------------------------------------------------------------------------- */
+
+enum { PIECES_MAX = 4 };
+
+typedef struct {
+    const u8 *header;                   /* BTH_END bytes; what differs between packets is filled in */
+    i64 psn, id;                        /* PSN and IP identification of the first one */
+    i64 first, count, packets;          /* which packets of how many */
+    i64 mtu, nbytes;                    /* the message's */
+    i64 asks, asks_end, asks_step;      /* packets that ask for an ACK besides the last: from, to, how far apart */
+    u64 va;
+    i64 rkey, imm;                      /* no immediate: -1 */
+    i64 pieces;
+    struct { const u8 *data; i64 nbytes; } piece[PIECES_MAX];
+} Order;
+
+static void put16(u8 *to, u32 value) { to[0] = (u8)(value >> 8), to[1] = (u8)value; }
+static void put32(u8 *to, u32 value) { value = __builtin_bswap32(value), memcpy(to, &value, 4); }
+
+/* Writes whole frames, one behind the other. */
+void kernels_build(const Order *o, u8 *out) {
+    i64 piece = 0, at = o->first * o->mtu, last = o->packets - 1;
+    for (; piece < o->pieces && at >= o->piece[piece].nbytes; piece++) at -= o->piece[piece].nbytes;
+    for (i64 k = 0; k < o->count; k++) {
+        i64 packet = o->first + k, left = o->nbytes - packet * o->mtu, bytes = packet == last ? left : o->mtu;
+        int starts = packet == 0, ends = packet == last, with_imm = ends && o->imm >= 0;
+        int asking = ends || (packet >= o->asks && packet < o->asks_end && (packet - o->asks) % o->asks_step == 0);
+        i64 pad = -bytes & 3, width = BTH_END + 16 * starts + 4 * with_imm;
+        u32 udp = (u32)(8 + 12 + width - BTH_END + bytes + pad + 4), sum = 0;
+        memcpy(out, o->header, BTH_END);
+        put16(out + 16, 20 + udp);
+        put16(out + 18, (u32)(o->id + k));
+        for (int word = IP; word < IP + 20; word += 2) sum += word == IP + 10 ? 0 : be16(out + word);
+        sum = (sum & 0xFFFF) + (sum >> 16);
+        put16(out + 24, ~((sum & 0xFFFF) + (sum >> 16)));
+        put16(out + 38, udp);
+        out[42] = (u8)(starts ? (ends ? WRITE_ONLY + with_imm : WRITE_FIRST) : ends ? WRITE_LAST + with_imm : WRITE_MIDDLE);
+        out[43] = (u8)(pad << 4);
+        put32(out + 50, ((u32)(o->psn + k) & 0xFFFFFF) | (asking ? 0x80000000u : 0));
+        if (starts) {
+            put32(out + BTH_END, (u32)(o->va >> 32)), put32(out + BTH_END + 4, (u32)o->va);
+            put32(out + BTH_END + 8, (u32)o->rkey), put32(out + BTH_END + 12, (u32)o->nbytes);
+        }
+        if (with_imm) put32(out + width - 4, (u32)o->imm);
+        u32 crc = headers_crc(out, width);
+        for (out += width; bytes;) {
+            i64 here = o->piece[piece].nbytes - at;
+            if (here > bytes) here = bytes;
+            crc = crc_copy(o->piece[piece].data + at, out, (size_t)here, crc);
+            out += here, bytes -= here, at += here;
+            if (at == o->piece[piece].nbytes) piece++, at = 0;
+        }
+        memset(out, 0, (size_t)pad);
+        crc = ~crc_more(out, (size_t)pad, crc);
+        memcpy(out + pad, &crc, 4);
+        out += pad + 4;
+    }
 }

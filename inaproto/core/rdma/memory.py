@@ -10,6 +10,7 @@ Invariant: a region that is given out by ``source`` or ``target`` lies whole ins
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,6 +78,14 @@ class MemoryTable:
             raise LocalMisuse(f"{segment} is not inside a registered memory region")
         known, begin = found
         return known.view[begin : begin + segment.nbytes]
+
+    def places(self, segments: Iterable[Segment]) -> list[int]:
+        """Where in this process the bytes are that ``source`` gives for each, and how many."""
+        found: list[int] = []
+        for key, va, nbytes in segments:
+            known = self._regions[key]
+            found += (known.address + va - known.region.va, nbytes)
+        return found
 
     def permits(self, key: int, va: int, nbytes: int) -> bool:
         """A peer may write there."""

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.kernels import active
-from inaproto.core.kernels.messages import Arrivals
+from inaproto.core.kernels.messages import Arrivals, Departures
 from inaproto.core.kernels.rows import rows_by
 from inaproto.core.rdma.arp import arp_question, arp_replies
 from inaproto.core.rdma.counters import NicCounters
@@ -148,7 +148,8 @@ class SoftNicEngine:
         self._next_qpn = config.first_qpn
         self._deadlines = Deadlines()
         self._repliers: dict[int, Connection] = {}  # with replies to flush; a dict keeps their order
-        self._output = Output(self._counters, frames_max=config.output_frames_max)
+        departures = None if kernels is None else Departures(kernels)
+        self._output = Output(self._counters, departures, frames_max=config.output_frames_max)
         self._completions: list[Completion] = []
         self._work = 0  # requests open or completed but not polled
 
@@ -211,7 +212,10 @@ class SoftNicEngine:
     ) -> None:
         """The bytes are read whenever they are sent, until the completion: leave them alone till then."""
         qp = self._qp(qpn)
-        gather = GatherList([self._memory.source(segment) for segment in segments])
+        memory = self._memory
+        pieces = [memory.source(segment) for segment in segments]
+        places = () if self._arrivals is None else memory.places(segments)
+        gather = GatherList(pieces, places)
         if not (0 <= remote_va <= _U64_MAX and 0 <= rkey <= _U32_MAX and 0 <= imm <= _U32_MAX):
             raise LocalMisuse(
                 f"remote_va {remote_va} must fit 64 bits, rkey {rkey} and immediate {imm} 32 bits each"

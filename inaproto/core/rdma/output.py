@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inaproto.core.kernels.messages import PIECES_MAX, Departures
 from inaproto.core.rdma.counters import NicCounters
 from inaproto.core.rdma.packetiser import build_frames
 from inaproto.core.rdma.queue_pair import Connection
@@ -16,7 +17,11 @@ _ACK = Opcode.RC_ACK
 class Output:
     """Frames over ``frames_max`` that nobody took yet are dropped and counted, as on a wire."""
 
-    def __init__(self, counters: NicCounters, *, frames_max: int) -> None:
+    def __init__(
+        self, counters: NicCounters, departures: Departures | None = None, *, frames_max: int
+    ) -> None:
+        """``departures``: what builds messages, if a compiled kernel does."""
+        self._departures = departures
         self._counters = counters
         self._frames_max = frames_max
         self._blocks: list[Frames] = []
@@ -36,8 +41,28 @@ class Output:
     def transmit(self, connection: Connection, order: Transmit) -> None:
         """Build the packets of an order and queue them."""
         gather = connection.gathers[order.message.serial]
-        mtu = connection.attributes.mtu
-        for frames in build_frames(connection.builder, order, gather, mtu=mtu, ip_id=self._ip_id):
+        departures, places = self._departures, gather.places
+        if departures is not None and 0 < len(places) <= 2 * PIECES_MAX:
+            message = order.message
+            write = message.write
+            blocks = departures.build(
+                connection.leaving_at,
+                places,
+                psn=order.psn,
+                ip_id=self._ip_id,
+                first=order.first_packet,
+                count=order.count,
+                packets=message.packets,
+                mtu=connection.attributes.mtu,
+                nbytes=write.nbytes,
+                asking=order.ack_packets,
+                reth=(write.remote_va, write.rkey),
+                imm=write.imm,
+            )
+        else:
+            mtu = connection.attributes.mtu
+            blocks = build_frames(connection.builder, order, gather, mtu=mtu, ip_id=self._ip_id)
+        for frames in blocks:
             self.emit(frames)
         self._ip_id = (self._ip_id + order.count) & 0xFFFF
 

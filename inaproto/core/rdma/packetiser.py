@@ -23,13 +23,17 @@ _FEW: Final = 16
 
 
 class GatherList:
-    """The bytes of a message, in pieces."""
+    """The bytes of a message, in pieces.
 
-    def __init__(self, pieces: Sequence[memoryview | NDArray[np.uint8]]) -> None:
+    ``places``: address and length of each piece in this process, for compiled kernels; empty: not known.
+    """
+
+    def __init__(self, pieces: Sequence[memoryview | NDArray[np.uint8]], places: Sequence[int] = ()) -> None:
         self._pieces = [
             piece if isinstance(piece, memoryview) else piece.data for piece in pieces if len(piece)
         ]
         self.nbytes = sum(map(len, self._pieces))
+        self.places: Final = places
 
     def span(self, begin: int, nbytes: int) -> memoryview | bytes:
         """``nbytes`` consecutive bytes from ``begin`` on; a view if they are in one piece."""
