@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -16,6 +17,7 @@ from tests.hil.softroce.filtered_port import FilteredPort
 
 pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
 
+_TAGGED, _IPV4, _ROCE = b"\x81\0", b"\x08\0", (4791).to_bytes(2, "big")
 _ARP, _ARP_REQUEST = b"\x08\x06", b"\0\1"
 
 
@@ -26,6 +28,34 @@ async def test_three_kernel_hosts_are_summed(softroce: Image) -> None:
     found = await run_switched(softroce, config)
     assert [row["wrong"] for row in found.rows] == [0, 0, 0]
     assert all(row["paths"] == ["switch"] for row in found.rows)
+    assert sum(one["retry_exceeded"] for one in found.devices) == 0
+
+
+class Tags:
+    """Counts RoCE packets at the ports of the switch by the VLAN in which they are."""
+
+    def __init__(self) -> None:
+        self.counted: Counter[tuple[str, int | None]] = Counter()
+
+    def wrap(self, port: FramePort, name: str) -> FramePort:
+        return FilteredPort(port, name, self._look)
+
+    def _look(self, frames: Frames, port: str, *, is_result: bool) -> Frames:
+        for frame in map(bytes, frames):
+            tagged = frame[12:14] == _TAGGED
+            headers = frame[18 if tagged else 14 :]
+            if frame[16 if tagged else 12 :][:2] == _IPV4 and headers[22:24] == _ROCE:
+                vlan = int.from_bytes(frame[14:16], "big") & 0xFFF if tagged else None
+                self.counted["out" if is_result else "in", vlan] += 1
+        return frames
+
+
+async def test_kernel_hosts_in_a_vlan_are_summed(softroce: Image) -> None:
+    tags = Tags()
+    config = SwitchedConfig(hosts=2, mtu=1024, rows=[("float32", 64 << 10)], vlan=5)
+    found = await run_switched(softroce, config, tags.wrap)
+    assert [(row["wrong"], row["paths"]) for row in found.rows] == [(0, ["switch"])]
+    assert set(tags.counted) == {("in", 5), ("out", 5)}, tags.counted
     assert sum(one["retry_exceeded"] for one in found.devices) == 0
 
 

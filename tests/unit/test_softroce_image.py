@@ -82,6 +82,18 @@ def test_each_host_has_a_route_of_its_own() -> None:
         assert own.index("mtu 4200 up") < own.index(f"rdma link add {host.device}")
 
 
+def test_hosts_in_a_vlan_have_their_addresses_there_and_their_devices_below() -> None:
+    text = set_up([GuestHost(1), GuestHost(2)], ethernet_mtu=1500, vlan=5)
+    for number in (1, 2):
+        host = GuestHost(number)
+        made = text.index(f"ip link add link $D name vlan{number} type vlan id 5")
+        begun = text.index(f"D=$(nic {host.mac})")
+        there = text.index(f"D=vlan{number}")
+        addressed = text.index(f"ip addr add {host.ip}/24 dev $D")
+        assert begun < made < there < addressed
+        assert f"rdma link add {host.device} type rxe netdev $(nic {host.mac})" in text
+
+
 def test_what_is_missing_is_one_line_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "_SEARCHED", "/nowhere")
     with pytest.raises(Unsupported, match=r"apt-get install -y --no-install-recommends .*qemu-system-x86"):

@@ -1,8 +1,8 @@
 """Memory that a device may read or write, and by which keys.
 
 A large region that only this host reads from is registered in parts, each a region of the device's own: to
-pin 16 MiB takes a device a millisecond or two, and pyverbs keeps Python's lock meanwhile, so that a thread
-for it would stop all others, too. What peers write to has one key, hence one part.
+pin 4 MiB of ordinary pages takes a millisecond or two, and pyverbs keeps Python's lock meanwhile, so that a
+thread for it would stop all others, too. What peers write to has one key, hence one part.
 
 Invariant: a buffer stays alive while any part of it is registered.
 """
@@ -21,12 +21,10 @@ from inaproto.errors import InvariantBroken, LocalMisuse
 from inaproto.ports import MemoryRegion, Segment
 from inaproto_adapters.verbs.library import verbs
 
-PART_BYTES: Final = 16 << 20
+PART_BYTES: Final = 4 << 20
+"""The event loop may have to register two in a row, and others are to wait 5 ms at most."""
 _LOCAL_WRITE, _REMOTE_WRITE = 1, 2
 _RELAXED_ORDERING: Final = 1 << 20
-
-Gathered = tuple[int, int, int]
-"""Address, bytes and local key of a segment, as a device wants them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,20 +61,6 @@ class Registered:
         self.mrs.append(mr)
         self.lkeys.append(mr.lkey)
         self.nbytes += nbytes
-
-    def gather(self, va: int, nbytes: int) -> list[Gathered]:
-        """Segments for ``nbytes`` bytes at ``va``: one for each part that has some of them."""
-        part, inside = divmod(va - self.va, self.part_bytes)
-        if inside + nbytes <= self.part_bytes:  # nearly always
-            return [(va, nbytes, self.lkeys[part])]
-        found: list[Gathered] = []
-        while nbytes:
-            part, inside = divmod(va - self.va, self.part_bytes)
-            length = min(nbytes, self.part_bytes - inside)
-            found.append((va, length, self.lkeys[part]))
-            va += length
-            nbytes -= length
-        return found
 
     def close(self) -> None:
         """Give all parts back; what the device refuses is raised when all have been tried."""
@@ -136,19 +120,33 @@ class Registrations:
     def gather(self, segments: Sequence[Segment], into: Sequence[Any]) -> tuple[int, int]:
         """Fill segments of the device: how many, and of how many bytes. Raises ``LocalMisuse``."""
         used = total = 0
+        room = len(into)
         for key, va, nbytes in segments:
             if nbytes:
                 of = self.by_key.get(key)
                 if of is None or nbytes < 0 or not of.va <= va <= of.va + of.nbytes - nbytes:
                     raise LocalMisuse(f"{Segment(key, va, nbytes)} is not inside a registered memory region")
                 total += nbytes
-                for gathered in of.gather(va, nbytes):
-                    if used == len(into):
-                        raise LocalMisuse(f"a write has more segments than the {used} that the device takes")
+                begin, part_bytes = va - of.va, of.part_bytes
+                part = begin // part_bytes
+                if begin + nbytes <= (part + 1) * part_bytes and used < room:  # nearly always
                     one = into[used]
-                    one.addr, one.length, one.lkey = gathered
+                    one.addr, one.length, one.lkey = va, nbytes, of.lkeys[part]
                     used += 1
+                else:
+                    used = self._gather_parts(of, va, nbytes, into, used)
         return used, total
+
+    def _gather_parts(self, of: Registered, va: int, nbytes: int, into: Sequence[Any], used: int) -> int:
+        while nbytes:
+            if used == len(into):
+                raise LocalMisuse(f"a write has more segments than the {used} that the device takes")
+            part, inside = divmod(va - of.va, of.part_bytes)
+            length = min(nbytes, of.part_bytes - inside)
+            one = into[used]
+            one.addr, one.length, one.lkey = va, length, of.lkeys[part]
+            used, va, nbytes = used + 1, va + length, nbytes - length
+        return used
 
     def end(self, region: MemoryRegion) -> None:
         """Raises ``LocalMisuse`` for one that is not registered."""

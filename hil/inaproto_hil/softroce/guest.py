@@ -156,12 +156,13 @@ async def boot(
     ports: Sequence[Path],
     *,
     mtu: int = 1024,
+    vlan: int | None = None,
     memory_mb: int = MEMORY_MB,
     folder: Path | None = None,
 ) -> AsyncIterator[Guest]:
     """A running guest, with one host for each of ``ports``: the sockets that their NICs are connected to.
 
-    ``mtu``: of RoCE paths, in bytes. Raises ``GuestFailed``.
+    ``mtu``: of RoCE paths, in bytes; ``vlan``: in which they are, if in any. Raises ``GuestFailed``.
     """
     hosts = [GuestHost(number) for number in range(1, len(ports) + 1)]
     with tempfile.TemporaryDirectory(prefix="ina-guest-", dir=folder) as work:
@@ -171,7 +172,7 @@ async def boot(
         (listener,) = listeners
         agent_port = listener.socket.getsockname()[1]
         ethernet_mtu = max(1500, mtu + ROCE_OVERHEAD)
-        job = set_up(hosts, ethernet_mtu=ethernet_mtu) + _agent(agent_port, token)
+        job = set_up(hosts, ethernet_mtu=ethernet_mtu, vlan=vlan) + _agent(agent_port, token)
         out, log = _shared(Path(work), job, console)
         command = _command(image, hosts, ports, out, host_mtu=ethernet_mtu, memory_mb=memory_mb)
         async with trio.open_nursery() as nursery:

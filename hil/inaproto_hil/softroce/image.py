@@ -18,7 +18,7 @@ from typing import Final
 from inaproto.errors import ConfigError
 from inaproto_hil.softroce import init as init_script
 from inaproto_hil.softroce.kernel import KernelFiles, download, offered, unpack
-from inaproto_hil.softroce.modules import load_order
+from inaproto_hil.softroce.modules import WANTED, load_order
 from inaproto_hil.softroce.packages import program, require
 
 _EMPTY_FOLDERS: Final = ("proc", "sys", "dev", "host", "rw", "new", "out")
@@ -46,7 +46,8 @@ def open_image(say: Callable[[str], None], root: Path | None = None) -> Image:
     require()
     root = root or default_root()
     package = offered()
-    key = hashlib.sha256(f"{package}{init_script.TEXT}{_busybox().stat().st_size}".encode()).hexdigest()[:16]
+    made_of = f"{package}{WANTED}{init_script.TEXT}{_busybox().stat().st_size}"
+    key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
     folder = root / key
     if not folder.is_dir():
         root.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ WANTED: Final = (
     "9p",
     "9pnet_virtio",
     "virtio_net",
+    "8021q",
     "overlay",
     "ib_uverbs",
     "rdma_rxe",

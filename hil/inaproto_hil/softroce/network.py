@@ -45,12 +45,16 @@ class GuestHost:
         return f"rxe{self.number}"
 
 
-def set_up(hosts: Sequence[GuestHost], *, ethernet_mtu: int) -> str:
-    """The part of the guest's job that makes its network: shell."""
+def set_up(hosts: Sequence[GuestHost], *, ethernet_mtu: int, vlan: int | None = None) -> str:
+    """The part of the guest's job that makes its network: shell.
+
+    In a ``vlan`` hosts have their addresses at interfaces of it, and their devices, those of the NICs,
+    a GID for each: packets from that are tagged.
+    """
     lines = [
         "set -e",
         "nic() { for d in /sys/class/net/*; do",
-        '  if [ "$(cat $d/address)" = "$1" ]; then basename $d; return; fi; done',
+        '  if [ "$(cat $d/address)" = "$1" ] && [ -e $d/device ]; then basename $d; return; fi; done',
         '  echo "no NIC $1" >&2; exit 1; }',
         f"C=$(nic {CONTROL_MAC}); ip addr add 10.0.9.15/24 dev $C; ip link set $C up",
         "for where in all default; do",
@@ -69,9 +73,21 @@ def set_up(hosts: Sequence[GuestHost], *, ethernet_mtu: int) -> str:
             f"echo 1 > {conf}/accept_local; echo 0 > {conf}/rp_filter",
             f"echo 1 > {conf}/arp_ignore; echo 2 > {conf}/arp_announce",
             f"ip link set $D mtu {ethernet_mtu} up",
+            *([] if vlan is None else _in_vlan(vlan, host, ethernet_mtu)),
             f"ip addr add {host.ip}/24 dev $D",
             f"ip route add 10.0.0.0/24 dev $D src {host.ip} table {table}",
             f"ip rule add pref {10 + host.number} from {host.ip} iif lo lookup {table}",
-            f"rdma link add {host.device} type rxe netdev $D",
+            f"rdma link add {host.device} type rxe netdev $(nic {host.mac})",
         ]
     return "\n".join([*lines, ""])
+
+
+def _in_vlan(vlan: int, host: GuestHost, mtu: int) -> list[str]:
+    name, conf = f"vlan{host.number}", f"/proc/sys/net/ipv4/conf/vlan{host.number}"
+    return [
+        f"ip link add link $D name {name} type vlan id {vlan}",
+        f"echo 1 > {conf}/accept_local; echo 0 > {conf}/rp_filter",
+        f"echo 1 > {conf}/arp_ignore; echo 2 > {conf}/arp_announce",
+        f"ip link set {name} mtu {mtu} up",
+        f"D={name}",
+    ]

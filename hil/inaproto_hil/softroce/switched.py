@@ -43,6 +43,8 @@ class SwitchedConfig:
     message_packets: int = 64
     seconds: float = 60.0
     """Seconds that an all-reduce may take."""
+    vlan: int | None = None
+    """In which the hosts of the guest are."""
     own: int = 0
     """Hosts outside the guest, on userspace NICs; their ranks come first."""
 
@@ -123,7 +125,7 @@ async def run_switched(image: Image, config: SwitchedConfig, wrap_port: WrapPort
 
 
 async def _in_guest(image: Image, config: SwitchedConfig, ports_path: Path, control_port: int) -> Switched:
-    async with boot(image, [ports_path] * config.hosts, mtu=config.mtu) as guest:
+    async with boot(image, [ports_path] * config.hosts, mtu=config.mtu, vlan=config.vlan) as guest:
         ips = [host.ip for host in guest.hosts]
         plan = config.plan(ips, first_rank=config.own, control_port=control_port)
         longest = PROGRAM_S + min(config.seconds * config.iterations * len(config.rows), RUN_S_MAX)

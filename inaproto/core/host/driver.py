@@ -167,11 +167,12 @@ class HostDriver(ABC):
         if holdings.tensors is None and self.core.engine is not None:
             holdings.tensors = self._tensors()
         holdings.begin()
+        perform = holdings.perform
         for action in actions:
             try:
                 if isinstance(action, _OF_MESSAGES):
                     if fault is None and (refused is None or not isinstance(action, _BY_NIC)):
-                        holdings.perform(action)
+                        perform(action)
                 elif fault is not None and not isinstance(action, _TOLD):
                     pass
                 elif isinstance(action, events.OpenLinks):

@@ -229,9 +229,19 @@ class RingLink(_HostLink):
 
     def post_message(self, msg_id: int, slot: int, header: bytes, payload: Segment) -> None:
         """Send a message: its header, which is kept in its slot, and ``payload``, which is not copied."""
-        if self._successor is None:
+        successor = self._successor
+        if successor is None:
             raise LocalMisuse("a message before the queue pairs were connected")
-        self._write(_OUT, self._successor, msg_id, slot, header=header, area=0, payload=payload)
+        at = slot * INA_HEADER_BYTES
+        self._headers[at : at + INA_HEADER_BYTES] = header
+        self.nic.post_write_imm(
+            self.qpns[_OUT],
+            msg_id,
+            (self._heads[slot], payload),
+            remote_va=successor.va + slot * self.slot_bytes,
+            rkey=successor.rkey,
+            imm=msg_id,
+        )
 
     def post_staged(self, msg_id: int, slot: int, header: bytes, at: int, nbytes: int) -> None:
         """Send ``nbytes`` of staging slot ``at`` as a message."""
