@@ -12,11 +12,13 @@ from inaproto.core.host.engines.two_paths import Binding
 from inaproto.core.host.events import AllReduceDone, HostAction, Log, Noted, SumLocally, Tell
 from inaproto.core.host.operations import (
     BASE,
+    UP,
     Operation,
     OperationFailed,
     PostMessage,
     ResultArrived,
     RingBroken,
+    SendCompleted,
     Stalled,
 )
 from inaproto.core.host.ranks import HostedRank, HostedRanks
@@ -246,3 +248,22 @@ def test_an_all_reduce_that_goes_by_another_path_elsewhere_is_asked_about() -> N
         plain.call(number, operation(), Instant(1))
     assert plain.ask(Instant(2), unlike="h1") == [asks(number, unlike="h1") for number in (0, 2)]
     assert plain.answered(OpIndex(0), Binding(BASE), Instant(3)) == []
+
+
+@pytest.mark.parametrize("path", ["switch", "chain"])
+def test_several_acknowledgements_are_the_same_as_each_after_the_other(path: RingPath) -> None:
+    together, apart = begun(TWO_HOSTS, path), begun(TWO_HOSTS, path)
+    ids = []
+    for made in (together, apart):
+        called = made.call(0, operation(nbytes=5000), Instant(0))
+        ids = [int(it.msg_id) for it in called if isinstance(it, PostMessage)] or [0, 2]
+    one_by_one = [it for msg_id in ids for it in apart.step(SendCompleted(msg_id), Instant(0))]
+    assert together.acknowledged(BASE, UP, ids, Instant(0)) == one_by_one
+    assert together.engine is not None
+    assert apart.engine is not None
+    assert together.engine.view() == apart.engine.view()
+    assert together.engine.view().unacknowledged == 0
+
+
+def test_a_host_without_a_ring_has_nothing_to_be_acknowledged() -> None:
+    assert carrier(0, size=2).acknowledged(BASE, UP, (0, 1), Instant(0)) == []

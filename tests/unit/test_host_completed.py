@@ -8,8 +8,7 @@ import pytest
 
 from inaproto.core.host.events import Completed
 from inaproto.core.host.job import HostJob
-from inaproto.core.host.message_window import MessageWindow, Offered, SendMessage, WindowConfig
-from inaproto.errors import Blame, LocalMisuse
+from inaproto.errors import LocalMisuse
 from inaproto.units import Instant
 from inaproto_hil.bench.verbs.device import StubbedDevice
 from inaproto_hil.bench.verbs.host import Shape, StubbedHost
@@ -55,25 +54,6 @@ def written(seed: int, *, together: bool) -> list[Written]:
 @pytest.mark.parametrize("seed", range(6))
 def test_one_step_sends_what_many_do(seed: int) -> None:
     assert written(seed, together=True) == written(seed, together=False)
-
-
-def test_a_window_takes_several_acknowledgements_at_once() -> None:
-    window = MessageWindow(WindowConfig(2))
-    window.step(Offered(6), Instant(0))
-    for result in range(2):
-        window.result_arrived(result)
-    assert window.sends_completed((0, 1)) == [SendMessage(2, 2), SendMessage(3, 3)]  # type: ignore[arg-type]
-    assert window.view().completed == 2
-    assert window.sends_completed(()) == []
-
-
-def test_acknowledgements_out_of_order_are_blamed_behind_what_was_good() -> None:
-    window = MessageWindow(WindowConfig(2))
-    window.step(Offered(6), Instant(0))
-    window.result_arrived(0)
-    sent, blamed = window.sends_completed((0, 0))
-    assert sent == SendMessage(2, 2)  # type: ignore[arg-type]
-    assert blamed == Blame("transport", "send completed out of order", "message 0 where 1 is due")
 
 
 def test_a_bundle_has_no_bundles_in_it() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from inaproto.core.host import events
 from inaproto.core.host.driver import HostDriver
+from inaproto.core.host.engines.two_paths import TwoPaths
 from inaproto.core.host.operations import BASE, INA, Operation, PostMessage, TakeResult, Woke
 from inaproto.core.host.view import Phase
 from inaproto.errors import FabricError, InvariantBroken, LocalMisuse
@@ -212,3 +213,34 @@ def test_while_the_ring_does_not_run_none_is_handed_out_and_what_was_added_meanw
     driver.stub.phase = Phase.RUNNING
     assert driver.take_slice() is PART
     assert driver.heard == [SUMMED]
+
+
+ARRIVED: Any = events.MessageArrived(BASE, -1, 5, 6, 7, b"")
+FAILED: Any = events.ConnectionFailed(BASE, -1, False, None)  # type: ignore[arg-type]
+
+
+def acknowledged(msg_id: int, path: Any = BASE, edge: int = -1) -> Any:
+    return events.MessageAcknowledged(path, edge, msg_id)
+
+
+def test_what_is_completed_together_is_one_step_acknowledgements_first() -> None:
+    driver = Driver([])
+    driver.completed_all(
+        [acknowledged(0), ARRIVED, None, acknowledged(1), FAILED, acknowledged(4, edge=2), acknowledged(2)]  # type: ignore[list-item]
+    )
+    firsts = events.MessagesAcknowledged(BASE, -1, (0, 1, 2)), events.MessagesAcknowledged(BASE, 2, (4,))
+    assert driver.heard == [events.Completed((*firsts, ARRIVED, FAILED))]
+
+
+def test_nothing_that_is_completed_is_no_step() -> None:
+    driver = Driver([])
+    driver.completed_all([])
+    driver.completed_all([None])  # type: ignore[list-item]
+    assert driver.heard == []
+
+
+def test_of_two_rings_each_completion_is_a_step() -> None:
+    driver = Driver([])
+    driver.stub.engine = object.__new__(TwoPaths)
+    driver.completed_all([acknowledged(0), ARRIVED, acknowledged(1)])
+    assert driver.heard == [acknowledged(0), ARRIVED, acknowledged(1)]

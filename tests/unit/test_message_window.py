@@ -134,3 +134,31 @@ def test_invariants_hold_for_every_interleaving(exponent: int, script: list[str]
         # Work-conserving: what is not sent is held back by a result or by an acknowledgement.
         assert view.sent == view.offered or n in (view.in_flight, view.unacknowledged)
     assert order == [serial % 32 for serial in range(len(order))]
+
+
+def test_a_window_takes_several_acknowledgements_at_once() -> None:
+    window = MessageWindow(WindowConfig(2))
+    window.step(Offered(6), NOW)
+    for result in range(2):
+        window.result_arrived(result)
+    assert window.sends_completed((0, 1)) == [SendMessage(MsgId(2), 2), SendMessage(MsgId(3), 3)]
+    assert window.view().completed == 2
+    assert window.sends_completed(()) == []
+
+
+def test_acknowledgements_out_of_order_are_blamed_behind_what_was_good() -> None:
+    window = MessageWindow(WindowConfig(2))
+    window.step(Offered(6), NOW)
+    for result in range(2):
+        assert window.result_arrived(result) == [ResultAccepted(MsgId(result), result)]
+    sent, blamed = window.sends_completed((0, 0))
+    assert sent == SendMessage(MsgId(2), 2)
+    assert blamed == Blame("transport", "send completed out of order", "message 0 where 1 is due")
+
+
+def test_acknowledgements_of_what_was_not_sent_are_blamed() -> None:
+    window = MessageWindow(WindowConfig(2))
+    window.step(Offered(1), NOW)
+    [blamed] = window.sends_completed((0, 1))
+    assert blamed == Blame("transport", "send completed out of order", "message 1 where 1 is due")
+    assert window.view().completed == 1

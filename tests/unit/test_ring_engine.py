@@ -323,3 +323,36 @@ def test_a_ring_of_engines_sums_exactly_in_any_order_of_events(
             expected = sum(tensor[index] for tensor in tensors)
             assert np.array_equal(member.buffers[index].view(np.int32), expected)
     assert all(member.engine.view().unacknowledged == 0 for member in ring.members)
+
+
+def test_several_acknowledgements_are_the_same_as_each_after_the_other() -> None:
+    """Results came first: it is for their acknowledgement that the next messages wait."""
+    together, apart = (RingEngine(ring_config(0, 2, window_messages=2)) for _ in range(2))
+    for engine in (together, apart):
+        posts = engine.step(Submit(operation(nbytes=6 * FULL)), NOW)
+        for msg_id, post in enumerate(posts):
+            assert isinstance(post, PostMessage)
+            assert len(engine.step(result(engine, msg_id, post), NOW)) == 1
+    found = together.sends_completed((0, 1), NOW)
+    assert found == [*apart.step(SendCompleted(0), NOW), *apart.step(SendCompleted(1), NOW)]
+    assert [(it.msg_id, it.offset) for it in found if isinstance(it, PostMessage)] == [
+        (2, 2 * FULL),
+        (3, 3 * FULL),
+    ]
+    assert together.view() == apart.view()
+    together.halt()
+    assert together.sends_completed((2, 3), NOW) == []
+
+
+def test_headers_follow_the_operation_and_its_last_message() -> None:
+    engine = RingEngine(ring_config(1, 4, window_messages=8))
+    first = engine.step(Submit(operation(0, nbytes=2 * FULL)), NOW)
+    second = engine.step(Submit(operation(1, nbytes=2 * FULL, dtype=Dtype.F32)), NOW)
+    headers = [InaHeader.decode(it.header) for it in first + second if isinstance(it, PostMessage)]
+    assert [(it.op_index, it.msg_id, it.dtype, it.is_last, it.is_result) for it in headers] == [
+        (0, 0, Dtype.I32, False, False),
+        (0, 1, Dtype.I32, True, False),
+        (1, 2, Dtype.F32, False, False),
+        (1, 3, Dtype.F32, True, False),
+    ]
+    assert all(it.rank == 1 for it in headers)
