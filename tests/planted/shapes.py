@@ -208,6 +208,18 @@ def half_sums_of_racks(config: WorldConfig) -> WorldConfig:
     return replace(racks, jobs=jobs, faults=(), recover_ns=S, refusing=0)
 
 
+def with_shards(config: WorldConfig) -> WorldConfig:
+    """The switch has two shards. Both die in the middle of long messages on slow links, and are soon back."""
+    config = slowly_told(config)
+    jobs = tuple(replace(job, think_ns=0, slow_rank=-1, depth=4, mismatch=None) for job in config.jobs)
+    links = tuple(replace(link, weather=Weather()) for link in config.links)
+    deaths = tuple(
+        Fault(at, FaultKind.SHARD_DEATH, shard, 100 * US, job=0, operation=operation)
+        for operation, (at, shard) in enumerate(((300 * US, 0), (500 * US, 1), (700 * US, 0)))
+    )
+    return replace(config, jobs=jobs, links=links, faults=deaths, recover_ns=S, shards=2)
+
+
 def across_racks(config: WorldConfig) -> WorldConfig:
     """Several switches, jobs across them, and all that befalls them."""
     return draw_racks(config.seed)

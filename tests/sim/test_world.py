@@ -141,7 +141,10 @@ def test_each_fault_heals(kind: FaultKind) -> None:
     job = JobConfig("job0", (0, 1, 2), (400,) * 40, think_ns=MS)
     weather = Weather(drop=0.5) if kind is FaultKind.BURST else Weather()
     faults = tuple(Fault(at * MS, kind, 1, 4 * MS, weather) for at in (6, 30))
-    config = WorldConfig(str(kind), (job,), (LinkConfig(),) * 3, faults, weather_until_ns=60 * MS)
+    shards = int(kind is FaultKind.SHARD_DEATH)
+    config = WorldConfig(
+        str(kind), (job,), (LinkConfig(),) * 3, faults, weather_until_ns=60 * MS, shards=shards
+    )
     result = run(config)
     assert result.violation is None
     assert result.marks[f"fault: {kind}"] == 2

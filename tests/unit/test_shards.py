@@ -165,9 +165,20 @@ def test_a_shard_that_comes_again_hears_what_it_must_not_let_pass_before_its_por
     assert sorted(switch.step(SwitchArrived("shard 1")), key=repr) == sorted(
         [*both[0], *both[1], Admit("shard 1")], key=repr
     )
-    assert switch.step(SwitchArrived("shard 1"))[-1] == Admit("shard 1")
     assert switch.step(Installed("shard 1", 9)) == [], "no answer to what was ordered before"
     assert switch.owner(10) == "shard 1"
+
+
+def test_a_shard_that_comes_again_before_its_end_was_heard_has_lost_its_rings() -> None:
+    switch = Switch()
+    switch.owner(7), switch.owner(8)
+    fault, *orders = switch.step(SwitchArrived("shard 1"))
+    assert fault == Tell(RingFault(7, 0, SWITCH_LOST, "shard 1 of the switch is gone: it restarted"))
+    assert orders == [
+        Order("shard 1", InstallRing(ring(7))),
+        Order("shard 1", RemoveRing(7)),
+        Admit("shard 1"),
+    ]
 
 
 def test_what_a_shard_had_long_ago_is_forgotten() -> None:

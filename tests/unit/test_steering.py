@@ -5,12 +5,16 @@ from __future__ import annotations
 import socket
 import struct
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inaproto.daemon.settings.config import SwitchSettings, load_switch_settings
 from inaproto.errors import ConfigError
 from inaproto.parts import links_of
 from inaproto.ports import Steering
+from inaproto.sim.frames.shards import shards_of
 from inaproto.wire.roce import Bth, Opcode, RocePacket
 from inaproto.wire.udp import shard_port
 from inaproto_adapters.frames import PacketLink
@@ -100,11 +104,20 @@ def test_everything_else_is_for_the_switchs_own_process(what: str) -> None:
     assert takers(frame) == expected
 
 
+@given(st.data())
+def test_the_filter_and_its_twin_of_the_simulated_world_agree(data: st.DataObject) -> None:
+    frame = bytearray(packet(shard_port(data.draw(st.integers(0, SHARDS + 1)))).encode_frame())
+    for at in data.draw(st.lists(st.sampled_from([12, 13, 14, 20, 21, 23, 34, 35, 36, 37]), max_size=2)):
+        frame[at] = data.draw(st.integers(0, 255))
+    twin = shards_of(np.frombuffer(bytes(frame), np.uint8)[None], SHARDS)
+    assert takers(bytes(frame)) == twin.tolist()
+
+
 # --- settings
 
 
-def settings(**given: object) -> SwitchSettings:
-    return load_switch_settings({"dir": "/tmp/ina", **given}, None, {}).settings
+def settings(**fields: object) -> SwitchSettings:
+    return load_switch_settings({"dir": "/tmp/ina", **fields}, None, {}).settings
 
 
 def test_each_process_has_a_port_of_its_own_on_every_interface() -> None:
@@ -119,15 +132,15 @@ def test_each_process_has_a_port_of_its_own_on_every_interface() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("fields", "told"),
     [
         ({}, r"shards \(flag --shards\): have rings of hosts at network interfaces; give them: --port"),
         ({"port": ("packet:eth1",), "shards": "64"}, "shards"),
     ],
 )
-def test_shards_that_cannot_be_are_refused(given: dict[str, object], told: str) -> None:
+def test_shards_that_cannot_be_are_refused(fields: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        settings(**{"shards": "2"} | given)
+        settings(**{"shards": "2"} | fields)
 
 
 @pytest.mark.parametrize("port", ["xdp:eth1", "tap:tap0"])

@@ -239,6 +239,8 @@ def fault_node(fault: Fault, config: WorldConfig) -> int:
         return SWITCH_NODE + fault.trunk
     if fault.kind is FaultKind.SWITCH_REBOOT:
         return SWITCH_NODE + fault.target % len(node_names(config.topology))
+    if fault.kind is FaultKind.SHARD_DEATH:
+        return SWITCH_NODE
     return fault.target % len(config.links)
 
 

@@ -79,6 +79,7 @@ from inaproto.wire.messages.ina import InaParked
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.host import SimHost
+    from inaproto.sim.frames.shards import SimShard
     from inaproto.sim.frames.switch import SimSwitch
     from inaproto.sim.frames.world import World
 
@@ -127,7 +128,7 @@ class Session:
 class SwitchSession:
     """The control connection of a switch that is not the first."""
 
-    def __init__(self, world: World, switch: SimSwitch, boot: int) -> None:
+    def __init__(self, world: World, switch: SimSwitch | SimShard, boot: int) -> None:
         self.switch = switch
         self.is_open = True
         self.boot = boot
@@ -191,6 +192,7 @@ class ControlPlane:
             boot_id=self._boot_id,
             recover_ns=self._world.config.recover_ns,
             along=along,
+            shards=self._world.config.shards,
         )
         self.core = Core(config, fabric)
         self._wake_at = None
@@ -256,7 +258,7 @@ class ControlPlane:
 
     # --- other switches
 
-    def open_switch_session(self, switch: SimSwitch) -> SwitchSession | None:
+    def open_switch_session(self, switch: SimSwitch | SimShard) -> SwitchSession | None:
         if not self._world.switch.is_up:
             return None
         session = self._switches[switch.name] = SwitchSession(self._world, switch, self.boots)
@@ -269,16 +271,21 @@ class ControlPlane:
             self.handle(SwitchLost(session.switch.name, reason))
 
     def _to_switch(self, name: str, action: InstallRing | RemoveRing | Admit) -> None:
-        if self._world.fabric is None or name == self._world.switch.name:
-            self._world.switch.ordered(action)
-        elif name in self._switches:
+        if name in self._switches:
             self._switches[name].to_switch(action)
+        elif name == self._name:
+            self._world.switch.ordered(action)
+
+    @property
+    def _name(self) -> str:
+        """As the core calls the switch that this is at."""
+        return ALONE if self._world.fabric is None else self._world.switch.name
 
     # --- what the accelerators say
 
-    def said_of_ring(self, switch: SimSwitch, event: RingFault | RingRefused | Installed) -> None:
+    def said_of_ring(self, switch: SimSwitch | SimShard, event: RingFault | RingRefused | Installed) -> None:
         said: SwitchEvent
-        name = ALONE if self._world.fabric is None else switch.name
+        name = self._name if switch is self._world.switch else switch.name
         match event:
             case RingFault():
                 self._world.mark(f"a ring was stopped: {event.rule}")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+from inaproto.core.rendezvous.fabric.shards import shard_name
 from inaproto.errors import FabricLost
 from inaproto.faults.weather import Weather
 from inaproto.sim.frames.draw.swarm import Fault, FaultKind, WorldConfig
@@ -72,7 +73,7 @@ class Faults:
                 world.mark(f"fault during an all-reduce: {trunk}{fault.kind}")
 
     def _is_running(self, fault: Fault, host: SimHost) -> bool:
-        is_wide = fault.kind is FaultKind.SWITCH_REBOOT or fault.trunk >= 0
+        is_wide = fault.kind in (FaultKind.SWITCH_REBOOT, FaultKind.SHARD_DEATH) or fault.trunk >= 0
         hosts = self._world.hosts if is_wide else [host]
         rings = (ring for hit in hosts for ring in hit.rings)
         return any(ring.waits_here or (ring.engine and ring.engine.deadline is not None) for ring in rings)
@@ -112,6 +113,11 @@ class Faults:
                     return False
                 switch.go_down()
                 after(switch.boot)
+            case FaultKind.SHARD_DEATH:
+                shards = world.switch.shards
+                if not shards or not shards[fault.target % len(shards)].die():
+                    return False
+                after(shards[fault.target % len(shards)].boot)
             case FaultKind.NIC_RESET:
                 if not host.is_up:
                     return False
@@ -167,4 +173,6 @@ def hit_by(fault: Fault, config: WorldConfig) -> str:
         return f"{switch.name}>{names[switch.above]}"
     if fault.kind is FaultKind.SWITCH_REBOOT:
         return "the switch" if len(names) == 1 else names[fault.target % len(names)]
+    if fault.kind is FaultKind.SHARD_DEATH:
+        return shard_name(1 + fault.target % config.shards) if config.shards else "no shard"
     return f"host{fault.target % len(config.links)}"

@@ -202,7 +202,9 @@ def _fewer_hosts(candidate: Candidate) -> Iterator[Candidate]:
 
 
 def _is_of_fabric(fault: Fault, config: WorldConfig) -> bool:
-    """It strikes no host: a trunk, or a switch, of which a world of several counts its own."""
+    """It strikes no host: a trunk, a shard, or a switch, of which a world of several counts its own."""
+    if fault.kind is FaultKind.SHARD_DEATH:
+        return True
     return fault.trunk >= 0 or (config.topology is not None and fault.kind is FaultKind.SWITCH_REBOOT)
 
 

@@ -30,6 +30,7 @@ from inaproto.sim.frames.control_plane import DETECTION_NS, ControlPlane, Switch
 from inaproto.sim.frames.draw.topology import SWITCH_NODE
 from inaproto.sim.frames.link import SimLink
 from inaproto.sim.frames.notes import note_kind
+from inaproto.sim.frames.shards import ShardedAccelerator, SimShard
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS, Frames, PortId
 from inaproto.wire.messages.switch import Role
@@ -126,7 +127,8 @@ class SimSwitch:
         """Over all boots."""
         self.lost_in = 0
         """Frames that found the switch down; over all boots."""
-        self.accelerator: Accelerator
+        self.accelerator: Accelerator | ShardedAccelerator
+        self.shards = [SimShard(world, self, shard) for shard in range(1, 1 + world.config.shards)]
 
     def __str__(self) -> str:
         return "the switch" if self._world.config.topology is None else self.name
@@ -143,27 +145,36 @@ class SimSwitch:
 
     def boot(self, _: Any = None) -> None:
         self._boots += 1
-        self.accelerator = self._world.make_accelerator(
-            AcceleratorConfig(
-                memory_bytes_max=self.memory_bytes_max,
-                ring_ports=frozenset(port for port, trunk in self._trunk_of.items() if trunk.is_for_rings),
-                ports_up=frozenset(port for port, trunk in self._trunk_of.items() if trunk.below is self),
-            )
-        )
+        own = self.new_accelerator()
+        self.accelerator = ShardedAccelerator(own, len(self.shards)) if self.shards else own
         self.frames_in = 0
         self._rings.clear()
         if self.control is not None:
             self.control.boot()
             self._admitted_by = self.control.boots
         self.is_up = True  # hosts attach anew, with NICs made since: a softnic dies with its port
+        for shard in self.shards:
+            shard.boot()
         if self.control is None:
             self._connect()
+
+    def new_accelerator(self) -> Accelerator:
+        """The one of a process that starts."""
+        return self._world.make_accelerator(
+            AcceleratorConfig(
+                memory_bytes_max=self.memory_bytes_max,
+                ring_ports=frozenset(port for port, trunk in self._trunk_of.items() if trunk.is_for_rings),
+                ports_up=frozenset(port for port, trunk in self._trunk_of.items() if trunk.below is self),
+            )
+        )
 
     def go_down(self) -> None:
         self._world.accelerator_gone(self)
         self._had_rings = True
         for hook in self._world.hooks.switch_rebooted:
             hook(self)
+        for shard in self.shards:
+            shard.die()
         self.is_up = False
         self._admitted_by = 0
         for trunk in self.trunks:
@@ -180,6 +191,17 @@ class SimSwitch:
             self.session = None
         for host in hosts:
             self._world.agenda.after(DETECTION_NS, host.port_gone, host.nic)
+
+    @property
+    def sharded(self) -> ShardedAccelerator:
+        """The accelerator of a switch that has shards."""
+        assert isinstance(self.accelerator, ShardedAccelerator)
+        return self.accelerator
+
+    def lost_with(self, shard: SimShard) -> None:
+        """A shard has died: packets of its rings are on their way."""
+        self._had_rings = True
+        self._world.mark("a shard died")
 
     @property
     def is_admitted(self) -> bool:
@@ -268,6 +290,9 @@ class SimSwitch:
 
     def _take(self, port: PortId, blocks: list[Frames]) -> None:
         world, node = self._world, self.node
+        if self.shards:
+            blocks, lost = self.sharded.taken(blocks)
+            self.lost_in += lost
         for block in blocks:
             self.frames_in += len(block)
             self.frames_taken += len(block)
@@ -300,27 +325,34 @@ class SimSwitch:
             case _:
                 pass
 
-    def _step_accelerator(self, event: PortUp | PortDown | InstallRing | RemoveRing) -> bool:
+    def _step_accelerator(
+        self, event: PortUp | PortDown | InstallRing | RemoveRing, shard: SimShard | None = None
+    ) -> bool:
         """Whether the accelerator did not refuse."""
         self._world.steps.accelerator += 1
-        actions = self.accelerator.step(event, self._world.agenda.now)
+        accelerator = self.accelerator if shard is None else shard.accelerator
+        actions = accelerator.step(event, self._world.agenda.now)
         for action in actions:
-            self._perform_of_accelerator(action)
+            self._perform_of_accelerator(action, shard)
         return not any(isinstance(action, RingRefused) for action in actions)
 
-    def _perform_of_accelerator(self, action: Action) -> None:
+    def _perform_of_accelerator(self, action: Action, shard: SimShard | None = None) -> None:
+        """``shard``: whose it is, where that was told something."""
         match action:
             case Blame():
                 expected = self._had_rings if action.rule in OF_LATE_PACKETS else False
+                if self.shards and self._world.damage and action.rule in OF_LATE_PACKETS:
+                    expected = True  # a damaged source port leads to a shard that does not have the ring
                 if not expected and not (self._world.damage and action.rule in OF_DAMAGED_PACKETS):
                     raise Violated("nobody is to blame", f"{self} blames {action}")
                 self._world.mark(f"the switch blamed: {action.rule}")
             case RingFault():
                 self._world.mark("a ring was faulted for its ranks disagreed")
-                self._world.control.said_of_ring(self, action)
+                has_it = next((one for one in self.shards if action.ring_id in one.rings), None)
+                self._world.control.said_of_ring(has_it or self, action)
             case RingRefused():
                 self._world.mark("a ring was refused for want of memory")
-                self._world.control.said_of_ring(self, action)
+                self._world.control.said_of_ring(shard or self, action)
             case EmitFrames():
                 raise InvariantBroken("frames are sent where they arrive, nowhere else")
             case _:
@@ -328,22 +360,24 @@ class SimSwitch:
 
     # --- control
 
-    def ordered(self, order: InstallRing | RemoveRing | Admit) -> bool:
-        """Performs an order of the control plane. Whether the accelerator has not refused."""
+    def ordered(self, order: InstallRing | RemoveRing | Admit, shard: SimShard | None = None) -> bool:
+        """Performs an order of the control plane, to it or to a shard of it. Whether the accelerator has not
+        refused."""
         world = self._world
+        who = self if shard is None else shard
         match order:
             case InstallRing(spec):
                 self._rings[spec.ring_id] = None
                 self._mark_role(spec.role)
                 for installed in world.hooks.ring_installed:
                     installed(self, spec)
-                if not self._step_accelerator(order):
+                if not self._step_accelerator(order, shard):
                     return False
-                world.control.said_of_ring(self, Installed(self.name, spec.ring_id))
+                world.control.said_of_ring(who, Installed(who.name, spec.ring_id))
             case RemoveRing(ring_id):
                 self._had_rings = True
                 self._rings.pop(ring_id, None)
-                self._step_accelerator(order)
+                self._step_accelerator(order, shard)
                 for removed in world.hooks.ring_removed:
                     removed(self, ring_id)
             case Admit():

@@ -106,7 +106,7 @@ class OneSwitch:
 
     def _arrived(self, shard: str, now: Instant) -> list[TreeAction]:
         """Its ports open when it knows which packets it must not let pass."""
-        actions: list[TreeAction] = []
+        actions = self._lost(shard, "it restarted")
         specs = self._shards.arrived(shard, now)
         for spec in specs or ():
             actions += [Order(shard, InstallRing(spec)), Order(shard, RemoveRing(spec.ring_id))]

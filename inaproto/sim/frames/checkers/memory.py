@@ -48,11 +48,12 @@ class BoundedMemory(Checker):
                 raise Violated(
                     self.name, f"ring {ring_id}: {held} payload buffers in use and {spare} spare ones"
                 )
-        if accelerator.view().memory_bytes != granted or granted > switch.memory_bytes_max:
+        allowed = switch.memory_bytes_max * (1 + len(switch.shards))
+        if accelerator.view().memory_bytes != granted or granted > allowed:
             raise Violated(
                 self.name,
                 f"the accelerator of {switch} counts {accelerator.view().memory_bytes} bytes, its rings were "
-                f"granted {granted}, allowed are {switch.memory_bytes_max}",
+                f"granted {granted}, allowed are {allowed}",
             )
 
     def _host(self, host: SimHost) -> None:

@@ -23,6 +23,7 @@ from inaproto.sim.kernel.config import Recorded
 from inaproto.units import MS, US, S
 from inaproto.wire.control_messages import PathAsked
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.udp import SHARDS_MAX
 
 RANKS_MAX: Final = 16
 _CLEAR: Final = Weather()
@@ -48,6 +49,8 @@ class FaultKind(StrEnum):
     """Host ``target`` runs nothing; what arrives waits as long as its receive ring has room."""
     CLOCK_JUMP = "clock jump"
     """The clock of host ``target`` is ``duration_ns`` ahead from then on."""
+    SHARD_DEATH = "shard death"
+    """Shard ``target`` of the switch, modulo their number, dies, and is started again after that time."""
     PROCESS_DEATH = "process death"
     """A training process of host ``target`` dies, and is started again ``duration_ns`` later."""
 
@@ -170,9 +173,15 @@ class WorldConfig(Recorded):
     """How long a job whose ring has ended waits for its ranks to go on; 0: it starts anew."""
     refusing: int = -1
     """At least 0: the accelerator of that switch has no memory for any ring."""
+    shards: int = 0
+    """Accelerators in processes of their own, of a world of one switch; each has as much memory."""
+    unsteered: tuple[int, ...] = ()
+    """Hosts whose NICs send from whichever UDP port they like."""
 
     def __post_init__(self) -> None:
         self._check_topology()
+        if not 0 <= self.shards <= SHARDS_MAX or (self.shards and self.topology is not None):
+            raise ConfigError(f"world: {self.shards} shards; there are up to {SHARDS_MAX}, at one switch")
         if self.recover_ns < 0 or (self.refusing >= 0 and not self.recover_ns):
             raise ConfigError("world: recover_ns is below 0, or 0 where a switch refuses all rings")
         for job in self.jobs:
@@ -218,8 +227,11 @@ class Swarm:
     packets_max: int = 1200
     """Packets of all jobs together, counting each rank's once: what a world costs."""
     faults_max: int = 6
-    kinds: tuple[FaultKind, ...] = tuple(kind for kind in FaultKind if kind is not FaultKind.PROCESS_DEATH)
-    """Processes die alone where hosts have several (:mod:`inaproto.sim.frames.draw.machines`)."""
+    kinds: tuple[FaultKind, ...] = tuple(
+        kind for kind in FaultKind if kind not in (FaultKind.PROCESS_DEATH, FaultKind.SHARD_DEATH)
+    )
+    """Processes die alone where hosts have several (:mod:`inaproto.sim.frames.draw.machines`), shards where a
+    switch has any (:mod:`inaproto.sim.frames.draw.shards`)."""
 
 
 def draw_world(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:

@@ -249,6 +249,7 @@ class SimHost:
             switch="" if self.world.fabric is None else self.switch.name,
             parks=True,
             overlays=True,
+            chooses_port=self.number not in self.world.config.unsteered,
         )
 
     def tell(self, message: Message) -> None:
