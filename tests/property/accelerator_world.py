@@ -296,9 +296,10 @@ class World:
         return {**counters.pop("dropped"), **counters}
 
     def _check_ledger(self) -> None:
-        """Every frame that came in is counted once: aggregated, bridged, or dropped by a named rule."""
-        counters = self._core.view().counters
+        """Every frame that came in is counted once: aggregated, bridged, dropped by name, or waiting."""
+        counters = self._core.counters
         accounted = counters.aggregated_in + counters.bridged + sum(counters.dropped.values())
+        accounted += self._core.waiting
         assert accounted == self.frames_in, f"seed {self.seed}: {counters}"
 
     def _compare_counters(self) -> None:

@@ -385,6 +385,7 @@ class HierarchyWorld:
             counters = accelerator.counters
             told = counters.aggregated_in + counters.results_in + counters.notes_in
             told += counters.bridged + counters.steered + sum(counters.dropped.values())
+            told += accelerator.waiting
             assert told == self.frames_in[name], f"seed {self.seed}, {name}: {counters}"
 
 

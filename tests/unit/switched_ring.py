@@ -18,7 +18,7 @@ from inaproto.core.switch.accelerator import (
     PortUp,
 )
 from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
-from inaproto.units import Frames, Instant, PortId
+from inaproto.units import Frames, Instant, PortId, S
 from inaproto.wire.ethernet import EthernetHeader
 from inaproto.wire.ina_header import (
     FLAG_LAST,
@@ -35,6 +35,7 @@ from inaproto.wire.udp import UdpHeader
 from tests.unit.exact_reference import exact
 
 NOW: Final = Instant(0)
+LATER: Final = Instant(S)
 MTU: Final = 64
 
 
@@ -274,4 +275,6 @@ def by_port(actions: Sequence[Action]) -> dict[int, list[bytes]]:
 
 
 def dropped(ring: SwitchedRing) -> dict[str, int]:
+    """By rule, when what waits for the first packet of its message has waited in vain."""
+    ring.accelerator.step(FramesArrived(PortId(0), ()), LATER)
     return ring.accelerator.view().counters.dropped

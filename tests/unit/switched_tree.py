@@ -26,7 +26,7 @@ from inaproto.core.switch.tree.translation import start_psn
 from inaproto.units import PortId
 from inaproto.wire.roce import Opcode, RocePacket
 from inaproto.wire.tree_note import TreeNote
-from tests.unit.switched_ring import NOW, SwitchedRing, block, emitted, mac, others
+from tests.unit.switched_ring import LATER, NOW, SwitchedRing, block, emitted, mac, others
 
 FIGURE_5: Final = TreeSwitch("S", (TreeSwitch("L1", (0, 1)), TreeSwitch("L2", (2, 3))))
 """Two racks of two workers below a spine; the paper's worker Wn is rank n - 1."""
@@ -216,7 +216,8 @@ class SwitchedTree:
         return [sent for sent in self.carried if (sent.sender, sent.receiver) == (sender, receiver)]
 
     def count(self, name: str) -> dict[str, int]:
-        """Counters of a switch that are not 0; those of dropped packets by rule."""
+        """Counters of a switch that are not 0; those of dropped packets by rule, after all waiting."""
+        self.switches[name].step(FramesArrived(PortId(0), ()), LATER)
         counters = self.switches[name].view().counters
         kept = {field: getattr(counters, field) for field in counters.__dataclass_fields__}
         dropped: dict[str, int] = kept.pop("dropped")

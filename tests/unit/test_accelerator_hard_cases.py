@@ -259,7 +259,8 @@ def test_nothing_unverified_is_forwarded_on_a_registered_connection(opcode: int)
 
 def accounted(ring: SwitchedRing) -> int:
     counters = ring.accelerator.view().counters
-    return counters.aggregated_in + counters.bridged + sum(counters.dropped.values())
+    waiting = ring.accelerator.waiting
+    return counters.aggregated_in + counters.bridged + sum(counters.dropped.values()) + waiting
 
 
 def test_first_packets_of_one_block_that_disagree_are_all_counted() -> None:

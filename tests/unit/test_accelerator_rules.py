@@ -234,6 +234,7 @@ def test_memory_of_several_rings_adds_up() -> None:
 def test_what_was_counted_when_one_looked_stays() -> None:
     ring = SwitchedRing(2)
     ring.send(0, 0, 1)
+    dropped(ring)
     before = ring.accelerator.view()
     ring.send(0, 0, 1)
     assert before.counters.dropped == {"first packet of the message not seen": 1}
@@ -260,6 +261,8 @@ def test_the_view_as_plain_values() -> None:
             "notes_out": 0,
             "steered": 0,
             "strange_addresses": 0,
+            "early": 0,
+            "early_taken": 0,
             "links_down": 0,
             "pool_takeovers": 0,
             "pool_conflicts": 0,
@@ -269,6 +272,7 @@ def test_the_view_as_plain_values() -> None:
         "memory_bytes": 5,
         "connections": 6,
         "pools": {},
+        "waiting": 0,
     }
 
 

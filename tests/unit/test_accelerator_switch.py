@@ -35,6 +35,7 @@ from tests.unit.switched_ring import (
     SwitchedRing,
     block,
     by_port,
+    dropped,
     emitted,
     ip,
     mac,
@@ -238,6 +239,7 @@ def test_removing_a_ring_that_is_not_there_changes_nothing() -> None:
 def test_the_view_is_a_snapshot_and_there_is_no_deadline() -> None:
     ring = SwitchedRing(2)
     ring.send(0, 0, 1)
+    dropped(ring)
     before = ring.accelerator.view()
     ring.finish(0)
     assert before.rings == {7: {"ranks": 2, "next_message": 0, "next_packet": 0, "failed": False}}

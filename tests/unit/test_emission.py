@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inaproto.core.switch.accelerator import Counters
-from tests.unit.switched_ring import SwitchedRing, block, by_port, emitted, mac, nameless, ring_of
+from tests.unit.switched_ring import SwitchedRing, block, by_port, dropped, emitted, mac, nameless, ring_of
 
 
 def counters(ring: SwitchedRing) -> Counters:
@@ -86,12 +86,13 @@ def trickled(ring: SwitchedRing, rank: int, serial: int, offsets: Iterable[int])
 
 @pytest.mark.parametrize("serial", [0, 1, 6])
 def test_a_resend_that_trickles_in_moves_the_hole_and_signals_nothing(serial: int) -> None:
-    """Rank 1's first packet was lost, and so none of its message could be placed."""
+    """Rank 1's first packet was lost, and so none of its message could be placed; none waited so long."""
     ring = begun(serial, message_packets=8)
     for rank in (0, 2):
         ring.send(rank, serial)
         ring.send(rank, serial + 1)
     ring.send(1, serial, *range(1, 8))
+    assert dropped(ring) == {"first packet of the message not seen": 7}
     assert by_port(ring.send(1, serial + 1)) == {2: [ring.result(1, serial + 1, 0)]}
     assert trickled(ring, 1, serial, range(8)) == [
         *(ring.result(1, serial, offset) for offset in range(8)),

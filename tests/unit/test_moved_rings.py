@@ -62,11 +62,11 @@ def test_the_first_packet_of_the_first_message_may_be_lost() -> None:
     move(ring, 3)
     ring.epoch = 2
     assert ring.send(0, 3, 1, 2, 3) == []
+    assert dropped(ring) == {"first packet of the message not seen": 3}
     assert ring.send(0, 4) == ring.send(1, 3) == ring.send(1, 4) == ring.send(2, 3) == []
     assert by_port(ring.send(2, 4)) == {1: [ring.result(0, 4, 0)]}, "that flow alone sees the gap"
     results = by_port(ring.send(0, 3))
     assert results == {port: frames + ring.results(4)[port] for port, frames in ring.results(3).items()}
-    assert dropped(ring) == {"first packet of the message not seen": 3}
 
 
 def test_the_first_message_may_be_overtaken_by_the_second() -> None:

@@ -128,6 +128,7 @@ def test_sums_of_a_turn_that_is_over_are_dropped_above() -> None:
     for sent in late:
         one.arrive("S", one.ports["S"]["L1"], sent.frame)
     assert one.carried == []
+    one.count("S")
     assert one.switches["S"].view().counters.dropped == {
         "stale turn": 1,
         "first packet of the message not seen": 3,

@@ -5,8 +5,9 @@ taken apart with ``struct``, every ICRC is a whole zlib CRC, tables are dicts. I
 the benchmark and the judge of ``tests/property/test_accelerator_against_reference.py``, so it is plain
 but not slow on purpose: compiled formats, header and payload cut once, no copies it can avoid.
 
-Differences from the core that whoever compares them must know: nothing here bounds memory but the window,
-and without a clock the connections of a removed ring stay closed until a ring has them again.
+Differences from the core that whoever compares them must know: nothing here bounds memory but the window, and
+without a clock packets wait for the first one of their message without end, and the connections of a removed
+ring stay closed until a ring has them again.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ class NaiveAccelerator:
         self.blames: list[Blame] = []
         self.faults: list[tuple[int, int, str]] = []
         self.counters = dict.fromkeys(
-            ("aggregated_in", "results_out", "replayed", "replay_filled", "gaps_signalled", "bridged"), 0
+            (
+                *("aggregated_in", "results_out", "replayed", "replay_filled", "gaps_signalled", "bridged"),
+                *("early", "early_taken"),
+            ),
+            0,
         )
         self.dropped: dict[str, int] = {}
         for spec in specs:
@@ -105,6 +110,9 @@ class NaiveAccelerator:
         with np.errstate(all="ignore"):
             for frame in frames:
                 self._packet(port, frame, touched, out)
+            for flow in self._flows.values():
+                if flow.early and flow.ring.spec.ring_id in touched:
+                    self._take_early(flow, touched, out)
         for ring in touched.values():
             if not ring.failed:
                 self._advance(ring, out)
@@ -220,7 +228,11 @@ class NaiveAccelerator:
                     flow.latest = index
                     break
             else:
-                self._drop("first packet of the message not seen")
+                if self._may_open(flow, psn):
+                    self.counters["early"] += 1
+                    flow.early.append((port, frame, psn))
+                else:
+                    self._drop("first packet of the message not seen")
                 return
         assert entry is not None, "an entry was hit"
         serial = entry[0]
@@ -255,6 +267,40 @@ class NaiveAccelerator:
                 ring.done_high = max(ring.done_high, (serial, offset))
         if flow.replay_next is not None or (serial, offset) < (ring.serial, ring.offset):
             self._replay(flow, (serial, offset), out)
+
+    @staticmethod
+    def _may_open(flow: Flow, psn: int) -> bool:
+        """Whether a message that the flow does not know yet may have that PSN."""
+        spec = flow.ring.spec
+        mask = (1 << spec.psn_bits) - 1
+        known = sorted(entry for entry in flow.opened if entry is not None)
+        if not known:
+            return True
+        serial, first, packets = known[-1]
+        begin = first - (spec.window_messages - 1) * spec.message_packets
+        for older, psn0, length in known:
+            if older <= serial - spec.window_messages:  # all results of that one were sent
+                begin = psn0 + length
+        span = (first + packets - begin) & mask
+        return (psn - begin) & mask < span + spec.window_messages * spec.message_packets
+
+    def _take_early(self, flow: Flow, touched: dict[int, Ring], out: Output) -> None:
+        """A message may have opened: its packets that came before its first one come in now."""
+        mask = (1 << flow.ring.spec.psn_bits) - 1
+        waiting, flow.early = flow.early, []
+        reached = flow.reached
+        for port, frame, psn in waiting:
+            offsets = [
+                (psn - e[1]) & mask for e in flow.opened if e is not None and (psn - e[1]) & mask < e[2]
+            ]
+            if any(offsets):
+                self.counters["early_taken"] += 1
+                self._packet(port, frame, touched, out)
+            elif not offsets and self._may_open(flow, psn):
+                flow.early.append((port, frame, psn))
+            else:
+                self._drop("first packet of the message not seen")
+        flow.reached = reached
 
     def _open(self, flow: Flow, frame: bytes, begin: int, end: int, psn: int) -> bool:
         """Take a message's first packet into the tables; False if it is refused."""

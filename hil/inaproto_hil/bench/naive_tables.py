@@ -102,6 +102,8 @@ class Flow:
     replay_next: Position | None = None
     gap_signalled: Position | None = None
     reached: Position = (-1, 0)
+    early: list[tuple[int, bytes, int]] = field(default_factory=list)
+    """(port, packet, PSN) of what came before the first packet of its message."""
 
 
 @dataclass(slots=True)

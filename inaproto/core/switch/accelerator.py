@@ -25,6 +25,7 @@ Rules beyond the paper's text, each with its reason:
   latest first packets (a router's), and in a VLAN of these. No packet takes away what others taught: the ICRC
   covers neither, and damage would shut the rank out. Without a control plane that knows the address, port and
   VLAN alone count.
+- *Early packets*, which overtook the first one of their message, wait for it a while (``early_packets``).
 - *VLAN tags* are taken off what comes in, and put back on what passes; results have that of the latest packet
   of their flow.
 - *Trunks for rings*: what comes there and is of no ring is dropped, and nothing else leaves there.
@@ -47,6 +48,7 @@ from inaproto.core.kernels import active
 from inaproto.core.switch.aggregator import OPENING_OPCODES, AggregatorArray, bytes_needed
 from inaproto.core.switch.bridge import Bridge, is_of_a_link
 from inaproto.core.switch.bursts import Bursts
+from inaproto.core.switch.early_packets import EarlyPackets
 from inaproto.core.switch.events import (
     AcceleratorConfig,
     AcceleratorView,
@@ -126,7 +128,15 @@ class Accelerator:
         self._tag = b""
         """VLAN tag that was taken off what is taken in now."""
         self._pools = SlotPools(self._counters)
-        self._ingest = Ingest(self._table, self._rings, self._emission, self._counters, self._pools)
+        self._early = EarlyPackets(
+            self._counters,
+            packets_max=self._config.early_packets_max,
+            flow_packets_max=self._config.early_flow_packets_max,
+            wait_ns=self._config.early_ns,
+        )
+        self._ingest = Ingest(
+            self._table, self._rings, self._emission, self._counters, self._pools, self._early
+        )
         kernels = active()
         self._bursts = (
             None
@@ -139,7 +149,7 @@ class Accelerator:
 
     @property
     def deadline(self) -> Instant | None:
-        """The accelerator has no timers: senders retransmit."""
+        """The accelerator has no timers: senders retransmit, and what waits is looked at when frames come."""
         return None
 
     @property
@@ -151,6 +161,11 @@ class Accelerator:
     def counters(self) -> Counters:
         """The live ones, to be read only; a view has a copy."""
         return self._counters
+
+    @property
+    def waiting(self) -> int:
+        """Packets that wait for the first one of their message."""
+        return self._early.waiting
 
     @property
     def addresses(self) -> Mapping[bytes, int]:
@@ -174,7 +189,8 @@ class Accelerator:
             rings[steered.spec.ring_id] = {"ranks": steered.spec.size, "steered": len(steered.steered)}
         copied = replace(self._counters, dropped=dict(self._counters.dropped))
         pools = self._pools.view()
-        return AcceleratorView(rings, copied, self._memory_bytes, len(self._table), pools)
+        waiting = self._early.waiting
+        return AcceleratorView(rings, copied, self._memory_bytes, len(self._table), pools, waiting)
 
     def step(self, event: Event, now: Instant) -> list[Action]:
         actions: list[Action] = []
@@ -275,6 +291,7 @@ class Accelerator:
         for flow in () if ring is None else ring.flows:
             self._table.remove(flow.spec)
             self._ingest.forget(flow)
+            self._early.forget(flow)
             # Its host may not know yet and go on sending: raw, the receiver would take it for results.
             self._retired[flow.spec.connection] = Instant(now + self._config.retired_ns)
         while len(self._retired) > self._config.retired_max:  # the oldest makes room
@@ -287,6 +304,9 @@ class Accelerator:
     # -- frames --------------------------------------------------------------------------------
 
     def _frames(self, port: PortId, blocks: Sequence[Frames], now: Instant, actions: list[Action]) -> None:
+        self._ingest.now = now
+        if self._early.waiting:
+            self._early.expire(now)
         touched: dict[int, RingState] = {}
         groups: list[tuple[bytes, Sequence[Frames]]] = [(b"", blocks)]
         try:
@@ -331,6 +351,8 @@ class Accelerator:
                         self._run(port, run, now, touched, actions)
         if self._tag:
             self._tag = self._ingest.tag = b""
+        if self._early.waiting:
+            self._take_early(touched, actions)
         for ring in touched.values():
             if ring.failed:
                 continue
@@ -338,6 +360,13 @@ class Accelerator:
                 self._emission.advance_tree(ring, actions)
             else:
                 self._emission.advance(ring, actions)
+
+    def _take_early(self, touched: dict[int, RingState], actions: list[Action]) -> None:
+        """Messages may have opened for which packets wait that came before their first."""
+        for connection in self._early.connections:
+            flow = self._table.get(*connection)
+            if flow is not None and flow.ring_id in touched:
+                self._ingest.take_early(flow, actions)
 
     def _run(
         self,

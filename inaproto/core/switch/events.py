@@ -11,7 +11,7 @@ from inaproto.core.switch.aggregator import AggregatorArray, Region
 from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.ring_spec import NO_TURN, RingSpec
 from inaproto.errors import Blame
-from inaproto.units import Frames, PortId, S
+from inaproto.units import MS, Frames, PortId, S
 
 TURN_LOST: Final = "turn lost"
 """Rule of a fault: another ring of its pool took its slots while messages were in them. No rank disagrees."""
@@ -27,6 +27,13 @@ class AcceleratorConfig:
     addresses_max: int = 4096
     replay_fill_packets_max: int = 32
     """Longest hole in a resend that is filled from kept results."""
+    early_packets_max: int = 4096
+    """Packets that wait for the first one of their message: of 4 KiB each, 16 MiB."""
+    early_flow_packets_max: int = 1024
+    """Those of one connection: what a link of 10 Gbit/s brings in 1 ms, in packets of 1 KiB."""
+    early_ns: int = 10 * MS
+    """How long they wait: longer than paths through a fabric differ, and far shorter than the time after
+    which a NIC sends again unasked."""
     retired_ns: int = 60 * S
     """How long nothing passes on the connections of a removed ring."""
     retired_max: int = 65_536
@@ -128,6 +135,10 @@ class Counters:
     strange_addresses: int = 0
     """Taken for their key, though their Ethernet address was not that of their rank, nor of a router that two
     first packets in a row came by."""
+    early: int = 0
+    """Packets that came before the first one of their message, and waited for it."""
+    early_taken: int = 0
+    """Those among them for which it came in time. The others are dropped."""
     links_down: int = 0
     """Packets for a switch whose port is down: not sent."""
     pool_takeovers: int = 0
@@ -166,6 +177,8 @@ class AcceleratorView:
     memory_bytes: int
     connections: int
     pools: dict[str, PoolView] = field(default_factory=dict)
+    waiting: int = 0
+    """Packets that wait for the first one of their message."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)

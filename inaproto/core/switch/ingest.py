@@ -28,18 +28,19 @@ from inaproto.core.switch.aggregator import (
     packet_fault,
     without_rank,
 )
+from inaproto.core.switch.early_packets import Early, EarlyPackets
 from inaproto.core.switch.emission import Emission
 from inaproto.core.switch.events import TURN_LOST, Action, Counters, RingFault, RingState
 from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry, Rows
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.core.switch.slot_pools import Refusal, SlotPools
 from inaproto.errors import Blame, DecodeError
-from inaproto.units import Frames, PortId
+from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.icrc import ICRC_BYTES
 from inaproto.wire.ina_header import INA_HEADER_BYTES, InaHeader
 from inaproto.wire.packet import Packet
 from inaproto.wire.run_template import RunTemplate
-from inaproto.wire.vector import BTH_END, RoceRun
+from inaproto.wire.vector import BTH_END, RoceRun, decode_runs
 from inaproto.wire.vlan import vlan_of
 
 _CONNECTION: Final = slice(26, 50)
@@ -54,12 +55,16 @@ class Ingest:
         emission: Emission,
         counters: Counters,
         pools: SlotPools,
+        early: EarlyPackets,
     ) -> None:
         self._table = table
         self._rings = rings
         self._emission = emission
         self._counters = counters
         self._pools = pools
+        self._early = early
+        self.now = Instant(0)
+        """When what is taken in now arrived."""
         self._templates: dict[bytes, tuple[Flow, RunTemplate]] = {}
         """Templates of the middle packets of each flow, by what identifies a connection in its headers."""
         self.tag = b""
@@ -252,9 +257,30 @@ class Ingest:
             else:
                 self._store(ring, flow, region, run, rows, offsets, actions)
         if placed < len(run.frames):
-            self._counters.drop("first packet of the message not seen", len(run.frames) - placed)
+            self._keep_early(ring, flow, port, run)
         elif run.opcode == MIDDLE and not ring.failed:
             self._remember(flow, run)
+
+    def _keep_early(self, ring: RingState, flow: Flow, port: PortId, run: RoceRun) -> None:
+        """Packets that no known message has may be of one whose first packet they overtook."""
+        left = np.ones(len(run.frames), np.bool_)
+        for _, rows, _ in flow.locate(run.psn):
+            left[rows] = False
+        self._early.keep(flow, ring.spec, Early(self.now, port, self.tag, run.frames[left], run.psn[left]))
+
+    def take_early(self, flow: Flow, actions: list[Action]) -> None:
+        """Take in what waited for messages that are open now.
+
+        It was sent before what came last: a sender that went back has not come past it again.
+        """
+        ring = self._rings[flow.ring_id]
+        reached, tag = flow.reached, self.tag
+        for early in self._early.opened(flow, ring.spec):
+            self.tag = early.tag
+            for run in decode_runs(early.frames):
+                if isinstance(run, RoceRun):
+                    self.general(ring, flow, early.port, run, actions)
+        flow.reached, self.tag = reached, tag
 
     def _remember(self, flow: Flow, run: RoceRun) -> None:
         """Make the headers of right middle packets the flow's template; one for each flow."""

@@ -79,6 +79,8 @@ DECLARED: Final[dict[str, str]] = {
     "switch: replayed": "a result was sent again from memory",
     "switch: replay_filled": "a result went on from memory, in the place of a packet that was lost",
     "switch: gaps_signalled": "the accelerator let a gap pass, for the receiver to answer",
+    "switch: early": "a packet waited for the first one of its message",
+    "switch: early_taken": "the first packet came in time for one that had overtaken it",
     "switch: dropped: wrong ICRC": "the accelerator dropped a damaged packet",
     "switch: dropped: malformed packet of a ring": "the accelerator dropped a packet that makes no sense",
     "switch: dropped: first packet of the message not seen": "a packet came whose message is not known",

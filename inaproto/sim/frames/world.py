@@ -49,7 +49,7 @@ _SAMPLE_EVENTS: Final = 1024
 _COUNTED: Final = (
     *("results_out", "replayed", "replay_filled", "gaps_signalled", "bridged"),
     *("sums_up", "sums_up_again", "results_in", "results_down", "results_down_again"),
-    *("notes_in", "notes_out", "steered", "links_down", "strange_addresses"),
+    *("notes_in", "notes_out", "steered", "links_down", "strange_addresses", "early", "early_taken"),
 )
 """What accelerators count, and is told as marks."""
 

@@ -13,6 +13,8 @@ it afterwards, in a canonical form that is the state's fingerprint too. What it 
 - the compiled kernels' words of a region: where its arrays are, which stay, and what is set from the region's
   own state before each use; a payload buffer that was exchanged is told to them;
 - ``finished_last``, which ``finish`` sets before anybody reads it;
+- packets that wait for the first one of their message: here none do, and are dropped at once. Of waiting
+  nothing follows that does not follow from the same packets' coming later;
 - which table entry was hit last: a hint, as long as the entries' PSN ranges are disjoint. Where they are not,
   it stays in the fingerprint.
 
@@ -28,7 +30,14 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.switch.accelerator import Accelerator, EmitFrames, FramesArrived, InstallRing, PortUp
+from inaproto.core.switch.accelerator import (
+    Accelerator,
+    AcceleratorConfig,
+    EmitFrames,
+    FramesArrived,
+    InstallRing,
+    PortUp,
+)
 from inaproto.core.switch.aggregator import HEADER_BYTES, AggregatorArray, Region
 from inaproto.core.switch.events import RingState
 from inaproto.core.switch.lookup_table import Flow
@@ -363,7 +372,7 @@ def slot_words(config: RingWorldConfig, message: int, offset: int, ranks: list[i
 
 def fresh_accelerator(config: RingWorldConfig) -> Accelerator:
     """An accelerator with a port and a known address for each host, and the ring installed."""
-    accelerator = Accelerator()
+    accelerator = Accelerator(AcceleratorConfig(early_packets_max=0))
     for host in range(config.ranks):
         accelerator.step(PortUp(PortId(host)), NOW)
     for host in range(config.ranks):

@@ -144,7 +144,7 @@ class Ledger(Checker):
         if switch.is_up:
             counters = switch.accelerator.counters
             told = counters.aggregated_in + counters.bridged + sum(counters.dropped.values())
-            told += counters.results_in + counters.notes_in + counters.steered
+            told += counters.results_in + counters.notes_in + counters.steered + switch.accelerator.waiting
             if told != switch.frames_in:
                 raise Violated(
                     self.name,
