@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from inaproto.units import PSN_MASK, Frames
 from inaproto.wire.crc import copy_rows, crc32
 from inaproto.wire.icrc import ICRC_BYTES, masked_header
+from inaproto.wire.roce import Opcode
 from inaproto.wire.run_builder import CopyRows, RunBuilder
 from inaproto.wire.vector import BTH_END, EXTENSIONS, FlowTemplate
 
@@ -36,6 +37,8 @@ HEADER_BYTES: Final = {
     opcode: BTH_END + 16 * reth + 4 * imm + 4 * aeth for opcode, (reth, imm, aeth) in EXTENSIONS.items()
 }
 """Ethernet header to the last extension header, by opcode."""
+ACK_BYTES: Final = HEADER_BYTES[Opcode.RC_ACK] + ICRC_BYTES
+"""Length of an acknowledgement."""
 _LAYOUTS_MAX: Final = 64
 
 
@@ -140,6 +143,14 @@ def decode_packet(data: bytes) -> Packet | None:
         payload_bytes,
         pad,
     )
+
+
+def ack_key(data: bytes) -> bytes:
+    """All of a frame of ``ACK_BYTES`` that :func:`decode_packet` looks at, but for its PSN.
+
+    What has the key of an acknowledgement is one, between the same two.
+    """
+    return data[:18] + data[20:24] + data[26:50]
 
 
 class _Layout(NamedTuple):

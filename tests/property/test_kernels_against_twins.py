@@ -121,11 +121,12 @@ class Memory:
         self.share = rng.integers(0, 1 << 32, (ranks, slots), np.uint32)
         self.crc = np.zeros(slots, np.uint32)
         self.ina = rng.integers(0, 256, (ranks, 40), np.uint8)
+        self.done = np.zeros(slots, np.bool_)
         self.payload = PayloadPool(ranks, slots, mtu).take()
         self.payload.array[...] = rng.integers(0, 256, (ranks, slots, mtu), np.uint8)
 
     def kernels(self, compiled: kernels.Compiled) -> RegionKernels:
-        arrays = (self.header, self.seen, self.result, self.share, self.crc, self.ina)
+        arrays = (self.header, self.seen, self.result, self.share, self.crc, self.ina, self.done)
         made = RegionKernels(compiled, arrays, inputs=len(self.seen), first=(6, 70), middle=(7, 54))
         made.opened(self.payload)
         return made

@@ -120,6 +120,16 @@ def test_packets_in_any_order_and_again_leave_the_sum_of_all(
     assert results(region) == [expected(offset) for offset in finished]
 
 
+def test_the_payload_that_fills_a_slot_is_the_last_one_in_it() -> None:
+    """Also where nobody has added up yet: kernels do at once, and both ways must say the same."""
+    region = fresh_region()
+    for rank in range(3):
+        region.store(rank, middles(rank, [1, 2]), slice(0, 2), slice(1, 3))
+    assert region.store(0, middles(0, [5, 6]), slice(0, 2), slice(1, 3)) is None
+    assert region.finish() == 2
+    assert results(region) == [expected(1), expected(2)]
+
+
 @pytest.mark.parametrize("scattered", [False, True])
 def test_a_block_of_which_some_is_finished_already(scattered: bool) -> None:
     """Only what is not finished is stored: a later payload must not change a result, nor miss its slot."""

@@ -12,6 +12,7 @@ from inaproto.core.switch.accelerator import InstallRing, PortDown, PortUp, Remo
 from inaproto.core.switch.bursts import Bursts
 from inaproto.core.switch.ingest import Ingest
 from inaproto.units import PortId
+from inaproto.wire import icrc
 from inaproto.wire.ina_header import Dtype
 from tests.unit.switched_ring import NOW, SwitchedRing, emitted, mac, others
 from tests.unit.test_flow_order import as_blocks
@@ -121,6 +122,18 @@ def test_a_packet_that_is_missing_twice_there_or_of_another_layout_is_no_burst(b
     odd = both.ring.packet(1, 2, at, payload=bytes(44))
     second = both.ring.message(1, 2)
     both.arrive(1, [*second[:at], odd, *second[at + 1 :]])
+
+
+def test_in_a_full_slot_nothing_is_replaced(both: Both) -> None:
+    """A packet with another's number, and a right ICRC, that comes at once with those that fill the slots."""
+    both.arrive(0, both.ring.message(0, 1))
+    frames = both.ring.message(1, 1)
+    forged = bytearray(frames[4])
+    forged[50:54] = frames[3][50:54]
+    icrc.seal(forged)
+    out = both.arrive(1, [*frames[:4], bytes(forged), *frames[4:]])
+    assert [len(of_port) for of_port in out.values()] == [PACKETS, PACKETS]
+    assert out[0][3] != out[0][4]
 
 
 def test_from_another_port_or_address_nothing_is_taken(both: Both) -> None:

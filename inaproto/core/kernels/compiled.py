@@ -31,8 +31,8 @@ _FAST_CRC: Final = 1
 _FAST_SUM: Final = 2
 _HALVES: Final = 4
 _WIDE: Final = 8
-PLACE: Final = struct.Struct("6q")
-FOUND: Final = struct.Struct("2q")
+PLACE: Final = struct.Struct("7q")
+FOUND: Final = struct.Struct("4q")
 FOUND_AT: Final = PLACE.size
 
 

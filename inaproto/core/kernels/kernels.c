@@ -428,12 +428,13 @@ i64 kernels_scan(const u8 *const *blocks, i64 count, i64 behind, Scan *s) {
     return classes;
 }
 
-/* ---- place: packets of one flow into the slots of a message --------------------------------------------------- */
+/* ---- a message's memory ---------------------------------------------------------------------------------------- */
 
 typedef struct {
     u8 *payload, *header, *seen, *result;
     u32 *share, *result_crc;
-    u8 *ina; /* the ranks' own headers of the message: (ranks, 40) */
+    u8 *ina;  /* the ranks' own headers of the message: (ranks, 40) */
+    u8 *done; /* slots that have their result */
     i64 ranks, slots, mtu;
 } Region;
 
@@ -442,11 +443,142 @@ typedef struct { /* how packets look, and how long the shift of their header's s
     const u32 *shift;
 } Layout;
 
+/* ---- sum: the results of slots, and their CRC ------------------------------------------------------------------ */
+
+enum { F32 = 1, I32 = 2, F16 = 3, BF16 = 4 };
+
+/* All left to right in the order of ranks; every NaN becomes the quiet one without sign and payload. */
+
+/* ``ranks`` rows from ``first`` on, ``apart`` bytes apart; that of rank ``own`` is elsewhere, if there is one. */
+#define ROWS const u8 *first, size_t apart, i64 ranks, i64 own, const u8 *of_own
+#define ROW(rank) ((rank) == own ? of_own : first + (size_t)(rank) * apart)
+
+static void sum_f32(ROWS, u8 *out, i64 bytes) {
+    for (i64 at = 0; at < bytes; at += 4) {
+        float total, next;
+        memcpy(&total, ROW(0) + at, 4);
+        for (i64 rank = 1; rank < ranks; rank++) {
+            memcpy(&next, ROW(rank) + at, 4);
+            total += next;
+        }
+        u32 bits = 0x7FC00000u;
+        if (total == total) memcpy(&bits, &total, 4);
+        memcpy(out + at, &bits, 4);
+    }
+}
+
+static void sum_i32(ROWS, u8 *out, i64 bytes) {
+    for (i64 at = 0; at < bytes; at += 4) {
+        u32 total, next;
+        memcpy(&total, ROW(0) + at, 4);
+        for (i64 rank = 1; rank < ranks; rank++) {
+            memcpy(&next, ROW(rank) + at, 4);
+            total += next;
+        }
+        memcpy(out + at, &total, 4);
+    }
+}
+
+#if X86
+/* 64 bytes at a time, and the rest as above. */
+#define STRIP 64
+
+__attribute__((target("avx2"))) static void sum_f32_avx2(ROWS, u8 *out, i64 bytes) {
+    const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
+    i64 at = 0;
+    for (; at + STRIP <= bytes; at += STRIP) {
+        const u8 *from = ROW(0) + at;
+        __m256 a = _mm256_loadu_ps((const float *)from), b = _mm256_loadu_ps((const float *)(from + 32));
+        for (i64 rank = 1; rank < ranks; rank++) {
+            from = ROW(rank) + at;
+            a = _mm256_add_ps(a, _mm256_loadu_ps((const float *)from));
+            b = _mm256_add_ps(b, _mm256_loadu_ps((const float *)(from + 32)));
+        }
+        a = _mm256_blendv_ps(a, quiet, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+        b = _mm256_blendv_ps(b, quiet, _mm256_cmp_ps(b, b, _CMP_UNORD_Q));
+        _mm256_storeu_ps((float *)(out + at), a);
+        _mm256_storeu_ps((float *)(out + at + 32), b);
+    }
+    sum_f32(first + at, apart, ranks, own, of_own + at, out + at, bytes - at);
+}
+
+__attribute__((target("avx2"))) static void sum_i32_avx2(ROWS, u8 *out, i64 bytes) {
+    i64 at = 0;
+    for (; at + STRIP <= bytes; at += STRIP) {
+        const u8 *from = ROW(0) + at;
+        __m256i a = _mm256_loadu_si256((const __m256i *)from), b = _mm256_loadu_si256((const __m256i *)(from + 32));
+        for (i64 rank = 1; rank < ranks; rank++) {
+            from = ROW(rank) + at;
+            a = _mm256_add_epi32(a, _mm256_loadu_si256((const __m256i *)from));
+            b = _mm256_add_epi32(b, _mm256_loadu_si256((const __m256i *)(from + 32)));
+        }
+        _mm256_storeu_si256((__m256i *)(out + at), a);
+        _mm256_storeu_si256((__m256i *)(out + at + 32), b);
+    }
+    sum_i32(first + at, apart, ranks, own, of_own + at, out + at, bytes - at);
+}
+#else
+#define sum_f32_avx2 sum_f32
+#define sum_i32_avx2 sum_i32
+#endif
+
+#ifdef WIDE
+static WIDE void sum_f32_wide(ROWS, u8 *out, i64 bytes) {
+    const __m512i quiet = _mm512_set1_epi32(0x7FC00000);
+    i64 at = 0;
+    for (; at + 2 * STRIP <= bytes; at += 2 * STRIP) {
+        const u8 *from = ROW(0) + at;
+        __m512 a = _mm512_loadu_ps(from), b = _mm512_loadu_ps(from + 64);
+        for (i64 rank = 1; rank < ranks; rank++) {
+            from = ROW(rank) + at;
+            a = _mm512_add_ps(a, _mm512_loadu_ps(from));
+            b = _mm512_add_ps(b, _mm512_loadu_ps(from + 64));
+        }
+        __m512i x = _mm512_castps_si512(a), y = _mm512_castps_si512(b);
+        x = _mm512_mask_mov_epi32(x, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet);
+        y = _mm512_mask_mov_epi32(y, _mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q), quiet);
+        _mm512_storeu_si512(out + at, x);
+        _mm512_storeu_si512(out + at + 64, y);
+    }
+    sum_f32_avx2(first + at, apart, ranks, own, of_own + at, out + at, bytes - at);
+}
+
+static WIDE void sum_i32_wide(ROWS, u8 *out, i64 bytes) {
+    i64 at = 0;
+    for (; at + 2 * STRIP <= bytes; at += 2 * STRIP) {
+        const u8 *from = ROW(0) + at;
+        __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 64);
+        for (i64 rank = 1; rank < ranks; rank++) {
+            from = ROW(rank) + at;
+            a = _mm512_add_epi32(a, _mm512_loadu_si512(from));
+            b = _mm512_add_epi32(b, _mm512_loadu_si512(from + 64));
+        }
+        _mm512_storeu_si512(out + at, a);
+        _mm512_storeu_si512(out + at + 64, b);
+    }
+    sum_i32_avx2(first + at, apart, ranks, own, of_own + at, out + at, bytes - at);
+}
+#endif
+
+typedef void Sum(ROWS, u8 *out, i64 bytes);
+
+static Sum *sum_of(i64 kind) {
+#ifdef WIDE
+    if (wide && fast_sum) return kind == F32 ? sum_f32_wide : sum_i32_wide;
+#endif
+    if (fast_sum) return kind == F32 ? sum_f32_avx2 : sum_i32_avx2;
+    return kind == F32 ? sum_f32 : sum_i32;
+}
+
+/* ---- place: packets of one flow into the slots of a message --------------------------------------------------- */
+
 typedef struct {
     i64 rank, offset, packets; /* the first one's slot, and how many the message has */
     i64 psn, psn_mask;
     const Layout *layouts; /* of the first, the middle and the last packet; opcode -1: not known */
+    i64 kind;              /* of elements to be added up as soon as a slot is full; 0: later, or not here */
     i64 right, past;       /* out: packets placed, and the offset behind the last of them */
+    i64 full, full_past;   /* out: slots that have their result now, and the offset behind the last of them */
 } Place;
 
 enum { AHEAD = 1 };
@@ -455,11 +587,20 @@ static void prefetched(const u8 *frame, i64 n) {
     for (i64 at = 0; at < n; at += 64) __builtin_prefetch(frame + at);
 }
 
+/* Whether all other ranks have sent their packet of slot ``o``. */
+static int fills_slot(const Region *r, i64 rank, i64 o) {
+    for (i64 other = 0; other < r->ranks; other++)
+        if (other != rank && !r->seen[other * r->slots + o]) return 0;
+    return 1;
+}
+
 /* Takes the frames ``order[from:to]`` as long as they are the next packets of the message, in slots that this
    rank has not filled; those with a wrong ICRC are taken and forgotten, but for the first one of a message.
-   Returns how many it took. */
+   A payload that fills its slot is added to the others from where it is. Returns how many it took. */
 i64 kernels_place(const Scan *s, i64 from, i64 to, const Region *r, Place *p) {
-    i64 k = 0, right = 0, past = p->offset;
+    i64 k = 0, right = 0, past = p->offset, full = 0, full_past = 0;
+    Sum *sum = p->kind ? sum_of(p->kind) : 0;
+    size_t apart = (size_t)(r->slots * r->mtu);
     for (; from + k < to && p->offset + k < p->packets; k++) {
         i64 o = p->offset + k, i = s->order[from + k];
         const u8 *frame = s->frame[i];
@@ -472,7 +613,11 @@ i64 kernels_place(const Scan *s, i64 from, i64 to, const Region *r, Place *p) {
         if (r->seen[slot]) break;
         u32 icrc, share = header_share(frame, (size_t)l->width, l->shift);
         memcpy(&icrc, frame + length - 4, 4);
-        if ((~crc_copy(frame + l->width, r->payload + slot * r->mtu, (size_t)l->tail, ~0u) ^ share) != icrc) {
+        const u8 *body = frame + l->width;
+        int fills = sum && !l->pad && fills_slot(r, p->rank, o);
+        u32 crc = fills ? crc_more(body, (size_t)l->tail, ~0u)
+                        : crc_copy(body, r->payload + slot * r->mtu, (size_t)l->tail, ~0u);
+        if ((~crc ^ share) != icrc) {
             if (o == 0) break; /* what it said of the message cannot be believed */
             continue;
         }
@@ -480,137 +625,18 @@ i64 kernels_place(const Scan *s, i64 from, i64 to, const Region *r, Place *p) {
         memset(r->header + slot * HEADER_MAX + 40, 0, 2); /* no UDP checksum: the payload will be another */
         r->share[slot] = share;
         r->seen[slot] = 1;
+        if (fills) {
+            u8 *out = r->result + o * r->mtu;
+            sum(r->payload + o * r->mtu, apart, r->ranks, p->rank, body, out, l->tail);
+            r->result_crc[o] = ~crc_more(out, (size_t)l->tail, ~0u);
+            r->done[o] = 1;
+            full++, full_past = o + 1;
+        }
         right++;
         past = o + 1;
     }
-    p->right = right;
-    p->past = past;
+    p->right = right, p->past = past, p->full = full, p->full_past = full_past;
     return k;
-}
-
-/* ---- sum: the results of slots, and their CRC ------------------------------------------------------------------ */
-
-enum { F32 = 1, I32 = 2, F16 = 3, BF16 = 4 };
-
-/* All left to right in the order of ranks; every NaN becomes the quiet one without sign and payload. */
-
-static void sum_f32(const u8 *first, size_t apart, i64 ranks, u8 *out, i64 bytes) {
-    for (i64 at = 0; at < bytes; at += 4) {
-        float total, own;
-        memcpy(&total, first + at, 4);
-        for (i64 rank = 1; rank < ranks; rank++) {
-            memcpy(&own, first + (size_t)rank * apart + at, 4);
-            total += own;
-        }
-        u32 bits = 0x7FC00000u;
-        if (total == total) memcpy(&bits, &total, 4);
-        memcpy(out + at, &bits, 4);
-    }
-}
-
-static void sum_i32(const u8 *first, size_t apart, i64 ranks, u8 *out, i64 bytes) {
-    for (i64 at = 0; at < bytes; at += 4) {
-        u32 total, own;
-        memcpy(&total, first + at, 4);
-        for (i64 rank = 1; rank < ranks; rank++) {
-            memcpy(&own, first + (size_t)rank * apart + at, 4);
-            total += own;
-        }
-        memcpy(out + at, &total, 4);
-    }
-}
-
-#if X86
-/* 64 bytes at a time, and the rest as above. */
-#define STRIP 64
-
-__attribute__((target("avx2"))) static void sum_f32_avx2(const u8 *first, size_t apart, i64 ranks, u8 *out,
-                                                         i64 bytes) {
-    const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
-    i64 at = 0;
-    for (; at + STRIP <= bytes; at += STRIP) {
-        const u8 *from = first + at;
-        __m256 a = _mm256_loadu_ps((const float *)from), b = _mm256_loadu_ps((const float *)(from + 32));
-        for (i64 rank = 1; rank < ranks; rank++) {
-            from += apart;
-            a = _mm256_add_ps(a, _mm256_loadu_ps((const float *)from));
-            b = _mm256_add_ps(b, _mm256_loadu_ps((const float *)(from + 32)));
-        }
-        a = _mm256_blendv_ps(a, quiet, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-        b = _mm256_blendv_ps(b, quiet, _mm256_cmp_ps(b, b, _CMP_UNORD_Q));
-        _mm256_storeu_ps((float *)(out + at), a);
-        _mm256_storeu_ps((float *)(out + at + 32), b);
-    }
-    sum_f32(first + at, apart, ranks, out + at, bytes - at);
-}
-
-__attribute__((target("avx2"))) static void sum_i32_avx2(const u8 *first, size_t apart, i64 ranks, u8 *out,
-                                                         i64 bytes) {
-    i64 at = 0;
-    for (; at + STRIP <= bytes; at += STRIP) {
-        const u8 *from = first + at;
-        __m256i a = _mm256_loadu_si256((const __m256i *)from), b = _mm256_loadu_si256((const __m256i *)(from + 32));
-        for (i64 rank = 1; rank < ranks; rank++) {
-            from += apart;
-            a = _mm256_add_epi32(a, _mm256_loadu_si256((const __m256i *)from));
-            b = _mm256_add_epi32(b, _mm256_loadu_si256((const __m256i *)(from + 32)));
-        }
-        _mm256_storeu_si256((__m256i *)(out + at), a);
-        _mm256_storeu_si256((__m256i *)(out + at + 32), b);
-    }
-    sum_i32(first + at, apart, ranks, out + at, bytes - at);
-}
-#else
-#define sum_f32_avx2 sum_f32
-#define sum_i32_avx2 sum_i32
-#endif
-
-#ifdef WIDE
-static WIDE void sum_f32_wide(const u8 *first, size_t apart, i64 ranks, u8 *out, i64 bytes) {
-    const __m512i quiet = _mm512_set1_epi32(0x7FC00000);
-    i64 at = 0;
-    for (; at + 2 * STRIP <= bytes; at += 2 * STRIP) {
-        const u8 *from = first + at;
-        __m512 a = _mm512_loadu_ps(from), b = _mm512_loadu_ps(from + 64);
-        for (i64 rank = 1; rank < ranks; rank++) {
-            from += apart;
-            a = _mm512_add_ps(a, _mm512_loadu_ps(from));
-            b = _mm512_add_ps(b, _mm512_loadu_ps(from + 64));
-        }
-        __m512i x = _mm512_castps_si512(a), y = _mm512_castps_si512(b);
-        x = _mm512_mask_mov_epi32(x, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet);
-        y = _mm512_mask_mov_epi32(y, _mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q), quiet);
-        _mm512_storeu_si512(out + at, x);
-        _mm512_storeu_si512(out + at + 64, y);
-    }
-    sum_f32_avx2(first + at, apart, ranks, out + at, bytes - at);
-}
-
-static WIDE void sum_i32_wide(const u8 *first, size_t apart, i64 ranks, u8 *out, i64 bytes) {
-    i64 at = 0;
-    for (; at + 2 * STRIP <= bytes; at += 2 * STRIP) {
-        const u8 *from = first + at;
-        __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 64);
-        for (i64 rank = 1; rank < ranks; rank++) {
-            from += apart;
-            a = _mm512_add_epi32(a, _mm512_loadu_si512(from));
-            b = _mm512_add_epi32(b, _mm512_loadu_si512(from + 64));
-        }
-        _mm512_storeu_si512(out + at, a);
-        _mm512_storeu_si512(out + at + 64, b);
-    }
-    sum_i32_avx2(first + at, apart, ranks, out + at, bytes - at);
-}
-#endif
-
-typedef void Sum(const u8 *first, size_t apart, i64 ranks, u8 *out, i64 bytes);
-
-static Sum *sum_of(i64 kind) {
-#ifdef WIDE
-    if (wide && fast_sum) return kind == F32 ? sum_f32_wide : sum_i32_wide;
-#endif
-    if (fast_sum) return kind == F32 ? sum_f32_avx2 : sum_i32_avx2;
-    return kind == F32 ? sum_f32 : sum_i32;
 }
 
 /* Sums of the slots ``begin`` to ``end - 1`` over all ranks, in their order, and their CRCs. That of slot ``last``
@@ -621,7 +647,7 @@ void kernels_sum(const Region *r, i64 kind, i64 begin, i64 end, i64 last, i64 pa
     for (i64 o = begin; o < end; o++) {
         const u8 *first = r->payload + o * r->mtu;
         u8 *out = r->result + o * r->mtu;
-        sum(first, apart, r->ranks, out, r->mtu);
+        sum(first, apart, r->ranks, -1, 0, out, r->mtu);
         size_t tail = (size_t)r->mtu;
         if (o == last) memset(out + payload, 0, (size_t)pad), tail = (size_t)(payload + pad);
         r->result_crc[o] = ~crc_more(out, tail, ~0u);

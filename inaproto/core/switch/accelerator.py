@@ -79,7 +79,7 @@ from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.connection import contradicts_itself, is_plainly_other, lenient_connection
 from inaproto.wire.ina_header import INA_HEADER_BYTES, MAGIC, InaHeader
 from inaproto.wire.messages.switch import VirtualConnection
-from inaproto.wire.packet import decode_packet
+from inaproto.wire.packet import ACK_BYTES, Packet, ack_key, decode_packet
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
 from inaproto.wire.vlan import TAG_BEGIN, TAG_TYPE, by_tag, is_tagged, with_tag
@@ -104,6 +104,9 @@ __all__ = [
 NO_RING_THERE: Final = "of no ring, on a trunk for rings"
 _LENIENT_BYTES: Final = 160
 """As much of a frame as VLAN tags, IP options and a BTH can take."""
+_ACKS_MAX: Final = 1024
+_Ack = tuple[bytes, bytes, bytes]
+"""Of an acknowledgement: source address, source IP address, destination address."""
 _MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
 
 
@@ -127,6 +130,8 @@ class Accelerator:
         )
         self._tag = b""
         """VLAN tag that was taken off what is taken in now."""
+        self._acks: dict[bytes, _Ack] = {}
+        """Headers of acknowledgements that were decoded; the next one of a connection has the same."""
         self._pools = SlotPools(self._counters)
         self._early = EarlyPackets(
             self._counters,
@@ -333,10 +338,15 @@ class Accelerator:
                     vectors = self._bursts.take(port, group, taken)
             for frames in vectors:
                 if len(frames) == 1:
-                    packet = decode_packet(frames.tobytes())
-                    if packet is not None and packet.opcode == Opcode.RC_ACK:  # half of all single frames
-                        self._bridge.learn(packet.src_mac, port, packet.src_ip)
-                        self._pass(port, packet.dst_mac, frames, actions)
+                    data = frames.tobytes()
+                    ack = self._acks.get(ack_key(data)) if frames.shape[1] == ACK_BYTES else None
+                    packet = decode_packet(data) if ack is None else None
+                    if packet is not None and packet.opcode == Opcode.RC_ACK:
+                        ack = self._remembered(data, packet)
+                    if ack is not None:  # half of all single frames
+                        src_mac, src_ip, dst_mac = ack
+                        self._bridge.learn(src_mac, port, src_ip)
+                        self._pass(port, dst_mac, frames, actions)
                         continue
                     flow = None if packet is None else self._ingest.single(port, packet)
                 else:
@@ -367,6 +377,12 @@ class Accelerator:
             flow = self._table.get(*connection)
             if flow is not None and flow.ring_id in touched:
                 self._ingest.take_early(flow, actions)
+
+    def _remembered(self, data: bytes, packet: Packet) -> _Ack:
+        if len(self._acks) >= _ACKS_MAX:
+            self._acks.clear()
+        found = self._acks[ack_key(data)] = packet.src_mac, packet.src_ip, packet.dst_mac
+        return found
 
     def _run(
         self,

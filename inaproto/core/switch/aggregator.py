@@ -27,7 +27,7 @@ from inaproto.core.switch.packet_memory import Cut, OutputArena, PayloadBuffer, 
 from inaproto.core.switch.region_kernels import RegionKernels
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.crc import crc32
-from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, InaHeader
+from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype, InaHeader
 from inaproto.wire.vector import RoceRun
 
 FIRST: Final = 0x06
@@ -112,6 +112,7 @@ class Region:
         "_stored_to",
         "agreed",
         "done",
+        "filled",
         "finished_last",
         "header",
         "ina",
@@ -130,6 +131,7 @@ class Region:
         "serial",
         "share",
         "silent",
+        "sums",
         "top",
     )
 
@@ -161,6 +163,10 @@ class Region:
         self.top = [0] * ranks
         """For each rank, the offset behind the last one stored: from there on nothing has come."""
         self.finished_last = -1
+        self.filled = 0
+        """Slots that have their results since ``finish`` was asked: the kernel that placed added them up."""
+        self.sums: Dtype | None = None
+        """What that kernel can add up of this message."""
         self.ina_bytes: NDArray[np.uint8] = np.empty((ranks, INA_HEADER_BYTES), np.uint8)
         self.result = aligned(packets_max, mtu)
         self.result_cuts = [memoryview(row) for row in self.result]
@@ -190,13 +196,23 @@ class Region:
         compiled = active()
         if compiled is not None and self.kernels is None:
             self._compile(compiled)
+        self.filled, self.sums = 0, None
         if self.kernels is not None:
             self.kernels.opened(self.payload)
+            self.sums = ina.dtype if self.kernels.sums(ina.dtype, ina.op) else None
         self.seen[:] = False
         self.done[:] = False
 
     def _compile(self, compiled: Compiled) -> None:
-        memory = (self.header, self.seen, self.result, self.share, self.result_crc, self.ina_bytes)
+        memory = (
+            self.header,
+            self.seen,
+            self.result,
+            self.share,
+            self.result_crc,
+            self.ina_bytes,
+            self.done,
+        )
         first, middle = (FIRST, _FIRST_HEADER_BYTES), (MIDDLE, _MIDDLE_HEADER_BYTES)
         self.kernels = RegionKernels(compiled, memory, inputs=len(self.seen), first=first, middle=middle)
 
@@ -272,11 +288,17 @@ class Region:
         if low < self._stored_from:  # noqa: PLR1730
             self._stored_from = low
 
+    def fill(self, slots: int, past: int) -> None:
+        """Account for ``slots`` that have their results, all before ``past``, the last one just before it."""
+        self.finished_last = max(past - 1, self.finished_last) if self.filled else past - 1
+        self.filled += slots
+        self.pending -= slots
+
     def store(self, rank: int, run: RoceRun, rows: Rows, offsets: Rows) -> NDArray[np.bool_] | None:
         """Keep packets of ``rank``; returns which of them were already done, bool (n,), or None if none.
 
         Headers are always those of the latest packet (a resend has another IP id and AckReq); the
-        payload of a finished slot is not touched, its inputs no longer matter.
+        payload of a full slot is not touched: its result is there, or will be before anything else comes.
         """
         width = run.header_bytes
         self.header[rank, offsets, :width] = run.frames[rows, :width]
@@ -289,19 +311,20 @@ class Region:
         done: NDArray[np.bool_] = self.done[offsets]
         if self.payload is None:
             return done
+        full = done if self.silent else np.logical_and.reduce(self.seen[:, offsets], axis=0)
         before = int(np.count_nonzero(self.seen[rank]))
         low, past = (
             (offsets.start, offsets.stop)
             if isinstance(offsets, slice)
             else (int(offsets.min()), int(offsets.max()) + 1)
         )
-        if self.pending == self.packets or not done.any():
+        if not full.any():
             self.payload.array[rank, offsets, :length] = tail[rows]
             self.seen[rank, offsets] = True
             self.stored(rank, int(np.count_nonzero(self.seen[rank])) - before, low, past)
             return None
-        if not done.all():
-            fresh = np.flatnonzero(~done)
+        if not full.all():
+            fresh = np.flatnonzero(~full)
             at = (
                 np.arange(offsets.start, offsets.stop)[fresh]
                 if isinstance(offsets, slice)
@@ -310,7 +333,7 @@ class Region:
             self.payload.array[rank, at, :length] = tail[rows][fresh]
             self.seen[rank, at] = True
             self.stored(rank, int(np.count_nonzero(self.seen[rank])) - before, low, past)
-        return done
+        return done if done.any() else None
 
     def finish(self) -> int:
         """Compute the results of all slots that became full; returns how many.
@@ -320,14 +343,17 @@ class Region:
         """
         low, past = self._stored_from, self._stored_to
         self._stored_from, self._stored_to = len(self.done), 0
+        filled, self.filled = self.filled, 0
         if self.silent or self.payload is None or low >= past:
-            return 0
+            return filled
         packets = self.packets
-        if self.missing == 0 and self.pending == packets:
+        if self.pending == 0:
+            ready, spans = 0, []
+        elif self.missing == 0 and self.pending == packets:
             ready, spans = packets, [(0, packets)]
         elif past - low == 1:  # one packet came: what arrays would cost is more than all the rest
             if self._done_bytes[low] or 0 in self._seen_bytes[low :: len(self.done)]:
-                return 0
+                return filled
             ready, spans = 1, [(low, past)]
         else:
             full: NDArray[np.bool_] = np.logical_and.reduce(self.seen[:, low:past], axis=0)
@@ -336,9 +362,7 @@ class Region:
             spans = [(low + begin, low + end) for begin, end in spans_of(full)]
         assert self.ina is not None, "an open region has the header that opened it"
         array = self.payload.array
-        kernels = self.kernels
-        if kernels is not None and not kernels.sums(self.ina.dtype, self.ina.op):
-            kernels = None
+        kernels = self.kernels if self.sums is not None else None
         for a, b in spans:
             # Whole rows, though the last packet may be short: what lies behind its end is not sent.
             if kernels is not None:
@@ -351,12 +375,12 @@ class Region:
                 )
                 self._checksum(a, b)
             self._done_bytes[a:b] = bytes([1]) * (b - a)
-            self.finished_last = b - 1
+            self.finished_last = max(b - 1, self.finished_last) if filled else b - 1
         self.pending -= ready
         if self.pending == 0:
             self.pool.give_back(self.payload)
             self.payload = None
-        return ready
+        return ready + filled
 
     def _checksum(self, begin: int, end: int) -> None:
         whole = min(end, self.packets - 1)

@@ -157,15 +157,24 @@ class Bursts:
         if guess is not None and guess[2] % ina.dtype.itemsize:
             guess = None
         kernels.last(guess or last)
-        went, right, past = kernels.place(self._scan, at, end, rank, offset, packets, psn, flow.psn_mask)
+        went, right, past, filled, filled_past = kernels.place(
+            self._scan, at, end, rank, offset, packets, psn, flow.psn_mask, region.sums
+        )
+        if filled:
+            region.fill(filled, filled_past)
         if guess is not None and right and past == packets:
             region.last = LastPacket(*guess)
         elif last is None and at + went < end and offset + went == packets - 1:
             more = self._last(region, rank, at + went, psn + went, flow.psn_mask)
             if more:
                 went, right, past = went + 1, right + 1, packets
-        if went:
-            self._book(ring, flow, region, offset, went, right, past)
+        if right < went:
+            self._counters.drop("wrong ICRC", went - right)
+        if right:
+            self._counters.aggregated_in += right
+            region.stored(rank, right, offset, past)
+            flow.reached = entry.serial * ring.spec.message_packets + past - 1
+            ring.dirty[entry.serial] = region
             if is_first:
                 flow.shown = flow.src_mac, flow.dst_mac, psn
                 flow.open_message(entry)
@@ -208,23 +217,11 @@ class Bursts:
         layout = LastPacket(opcode, width, payload, pad)
         region.kernels.last(layout)
         offset = region.packets - 1
-        _, right, _ = region.kernels.place(
+        _, right, *_ = region.kernels.place(
             self._scan, at, at + 1, rank, offset, region.packets, psn, psn_mask
         )
         region.last = layout if right else None
         return bool(right)
-
-    def _book(
-        self, ring: RingState, flow: Flow, region: Region, offset: int, went: int, right: int, past: int
-    ) -> None:
-        self._counters.aggregated_in += right
-        if right < went:
-            self._counters.drop("wrong ICRC", went - right)
-            if not right:
-                return
-        region.stored(flow.row, right, offset, past)
-        flow.reached = region.serial * ring.spec.message_packets + past - 1
-        ring.dirty[region.serial] = region
 
     # -- what is left --------------------------------------------------------------------------
 

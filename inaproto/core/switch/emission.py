@@ -74,10 +74,11 @@ class Emission:
         """Send results that the frontier passed, on every flow."""
         if not passed:
             return
-        everyone = slice(0, ring.spec.size)
+        size = ring.spec.size
+        everyone = slice(0, size)
         egress = [(self._bridge.egress(flow.dst_mac, flow.ingress), flow.tag) for flow in ring.flows]
         for region, begin, end in passed:
-            self._counters.results_out += (end - begin) * ring.spec.size
+            self._counters.results_out += (end - begin) * size
             if region.kernels is None:
                 actions += _each(region.packets_out(everyone, begin, end, self._arena), egress)
                 continue

@@ -52,8 +52,8 @@ class RegionKernels:
         first: tuple[int, int],
         middle: tuple[int, int],
     ) -> None:
-        """``arrays``: header, seen, result, share, CRCs of results, the ranks' own headers; ``inputs``: ranks
-        that are added up; ``first`` and ``middle``: opcode and bytes of headers."""
+        """``arrays``: header, seen, result, share, CRCs of results, the ranks' own headers, done; ``inputs``:
+        ranks that are added up; ``first`` and ``middle``: opcode and bytes of headers."""
         _, seen, result = arrays[:3]
         slots, mtu = result.shape
         self.compiled = compiled
@@ -61,7 +61,7 @@ class RegionKernels:
         words = np.array([0, *(array.ctypes.data for array in arrays), inputs, slots, mtu], np.int64)
         assert seen.shape == (inputs, slots)
         self._words, self._at = words.data, words.ctypes.data
-        self._ina = arrays[-1].reshape(-1).data
+        self._ina = arrays[5].reshape(-1).data
         self.layouts = Layouts()
         self.layouts.put(_FIRST, *first, mtu, 0)
         self.layouts.put(_MIDDLE, *middle, mtu, 0)
@@ -91,18 +91,29 @@ class RegionKernels:
             self.layouts.put(_LAST, opcode, width, payload + pad, pad)
 
     def place(
-        self, scan: Scan, begin: int, end: int, rank: int, offset: int, packets: int, psn: int, psn_mask: int
-    ) -> tuple[int, int, int]:
+        self,
+        scan: Scan,
+        begin: int,
+        end: int,
+        rank: int,
+        offset: int,
+        packets: int,
+        psn: int,
+        psn_mask: int,
+        dtype: Dtype | None = None,
+    ) -> tuple[int, int, int, int, int]:
         """Frames in places ``begin`` to ``end - 1`` of the scan, which follow each other from ``offset`` on.
 
         Returns how many it took before one that is not exactly the next packet, or that was there before; how
-        many of these are right and are stored now; and the offset behind the last one stored.
+        many of these are right and are stored now; the offset behind the last one stored; and how many slots
+        it has filled, added up and checksummed, of elements of ``dtype`` (None: none), and the offset behind
+        the last one of them.
         """
         told = scan.place
-        PLACE.pack_into(told, 0, rank, offset, packets, psn, psn_mask, self.layouts.address)
+        kind = 0 if dtype is None else _SUMS[dtype]
+        PLACE.pack_into(told, 0, rank, offset, packets, psn, psn_mask, self.layouts.address, kind)
         taken: int = self._place(scan.address, begin, end, self._at, scan.place_at)
-        right, past = FOUND.unpack_from(told, FOUND_AT)
-        return taken, right, past
+        return taken, *FOUND.unpack_from(told, FOUND_AT)
 
     def keep_ina(self, rank: int, header: bytes) -> None:
         """The rank's own INA header, as its result will carry it: marked as a result."""
