@@ -37,7 +37,11 @@ class ClientTensors:
         self.ranks = len(tensors)
 
     def views(self, op_index: int, offset: int, nbytes: int) -> list[memoryview]:
-        return [tensors[op_index].view(offset, nbytes) for tensors in self._tensors]
+        if self.ranks > 1:
+            return [tensors[op_index].view(offset, nbytes) for tensors in self._tensors]
+        tensor = self._tensors[0][op_index]
+        at = tensor.offset + offset
+        return [tensor.buffer.view[at : at + nbytes]]
 
     def payload(self, op_index: int, offset: int, nbytes: int) -> Segment:
         (tensors,) = self._tensors
