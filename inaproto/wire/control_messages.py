@@ -96,6 +96,8 @@ class OutAddress:
     ip: Ip
     qpn: U24
     psn: U24
+    selective: Flag = False
+    """Packets behind a gap may be told to it, and it tells of them, if the other end can do so, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,8 @@ class IntoAddress:
     rkey: U32
     slots: U32
     slot_bytes: U32
+    selective: Flag = False
+    """As in ``OutAddress``."""
 
 
 OutField = Annotated[OutAddress, Record(OutAddress)]

@@ -8,12 +8,14 @@ completes with SUCCESS only when all of it was placed. The tests decide which fa
 from __future__ import annotations
 
 from collections import deque
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, TypeVar
 
 import numpy as np
 
+from inaproto.core.rdma.behind_gap import PacketsBehind
 from inaproto.core.rdma.reliable_connection import Outcome, packets_of
 from inaproto.core.rdma.requester import (
     AckArrived,
@@ -35,7 +37,10 @@ from inaproto.core.rdma.responder import (
     ResponderConfig,
     RunArrived,
 )
+from inaproto.core.rdma.selective_requester import SelectiveRequester
+from inaproto.core.rdma.selective_responder import SelectiveResponder
 from inaproto.units import Instant
+from inaproto.wire.behind_gap import BehindGap
 from inaproto.wire.roce import Opcode
 
 RKEY = 7
@@ -67,6 +72,7 @@ class AckPacket:
     psn: int
     syndrome: int
     msn: int
+    behind: BehindGap | None = None
     overtaken: int = 0
 
 
@@ -119,6 +125,12 @@ class RcWorld:
     completed: int = 0
     order: list[tuple[int, int]] = field(default_factory=list)
     """Every packet of every message, in the only order allowed."""
+    selective: bool = False
+    """Packets behind a gap are placed as they come."""
+    there: frozenset[tuple[int, int]] = frozenset()
+    """Packets that were placed, on a selective connection."""
+    lost: int = 0
+    """Packets and acknowledgements that the weather took."""
 
     @classmethod
     def start(
@@ -130,21 +142,30 @@ class RcWorld:
         window: int,
         ack_every: int,
         mtu: int = 1,
+        selective: bool = False,
     ) -> RcWorld:
-        requester = RcRequester(
+        requester = (SelectiveRequester if selective else RcRequester)(
             RequesterConfig(
                 initial_psn=initial_psn,
                 mtu=mtu,
                 outstanding_packets_max=window,
                 ack_every=ack_every,
                 backoff_doublings_max=0,
+                behind_max=window - 1 if selective else 0,
                 psn_mask=psn_mask,
             )
         )
-        responder = RcResponder(ResponderConfig(initial_psn=initial_psn, mtu=mtu, psn_mask=psn_mask))
+        responder = (SelectiveResponder if selective else RcResponder)(
+            ResponderConfig(
+                initial_psn=initial_psn,
+                mtu=mtu,
+                psn_mask=psn_mask,
+                behind_max=window - 1 if selective else 0,
+            )
+        )
         sizes = tuple(packets_of(nbytes, mtu) for nbytes in lengths)
         order = [(message, packet) for message, size in enumerate(sizes) for packet in range(size)]
-        return cls(lengths, sizes, requester, responder, order=order)
+        return cls(lengths, sizes, requester, responder, order=order, selective=selective)
 
     def fork(self) -> RcWorld:
         return replace(self, requester=_fork(self.requester), responder=_fork(self.responder))
@@ -163,6 +184,7 @@ class RcWorld:
             self.receives_posted,
             self.writes_posted,
             self.placed,
+            self.there,
             self.delivered,
             self.completed,
         )
@@ -225,7 +247,7 @@ class RcWorld:
                 case Deliver():
                     self._deliver(action)
                 case Reply():
-                    self.acks += (AckPacket(action.psn, action.syndrome, action.msn),)
+                    self._told(action)
                 case _:
                     raise AssertionError(f"{action} for packets that are all in order by construction")
 
@@ -233,7 +255,7 @@ class RcWorld:
         ack = self.acks[index]
         passed = (replace(other, overtaken=other.overtaken + 1) for other in self.acks[:index])
         self.acks = (*passed, *self.acks[index + 1 :])
-        self._requested(self.requester.step(AckArrived(ack.psn, ack.syndrome, ack.msn), self.now))
+        self._requested(self.requester.step(AckArrived(ack.psn, ack.syndrome, ack.msn, ack.behind), self.now))
 
     # ---- what must hold --------------------------------------------------------------------------
 
@@ -247,7 +269,7 @@ class RcWorld:
                     assert action.outcome is Outcome.SUCCESS
                     assert action.wr_id == self.completed, "a write completed out of order"
                     self.completed += 1
-                    assert self.placed >= sum(self.sizes[: self.completed]), "completed before it arrived"
+                    assert self.delivered >= self.completed, "completed before it arrived"
                 case _:
                     raise AssertionError(f"{action} although nothing can fail here")
         self._check_requester()
@@ -264,16 +286,41 @@ class RcWorld:
         assert view.window <= config.outstanding_packets_max
 
     def _place(self, packet: DataPacket, va: int) -> None:
-        assert self.placed < len(self.order), f"{packet} placed a second time"
-        assert packet.origin == self.order[self.placed], "placed out of order or twice"
         message, number = packet.origin
         assert va == VA_STRIDE * message + number * self.requester.config.mtu
+        if self.selective:
+            assert packet.origin not in self.there or self.lacked_receive(packet), "placed twice"
+            self.placed += packet.origin not in self.there
+            self.there |= {packet.origin}
+            return
+        assert self.placed < len(self.order), f"{packet} placed a second time"
+        assert packet.origin == self.order[self.placed], "placed out of order or twice"
         self.placed += 1
+
+    def lacked_receive(self, packet: DataPacket) -> bool:
+        """Whether it may have found no receive when it was due: then it is forgotten, and comes again."""
+        return (
+            packet.imm is not None
+            and packet.origin[0] == self.delivered
+            and bool(self.responder.counters.rnr_naks)
+        )
+
+    def _told(self, reply: Reply) -> None:
+        """What a reply says of packets behind a gap is what is there."""
+        self.acks += (AckPacket(reply.psn, reply.syndrome, reply.msn, reply.behind),)
 
     def _deliver(self, deliver: Deliver) -> None:
         assert deliver.wr_id == self.delivered, "a receive consumed out of order"
         assert deliver.imm == 1000 + self.delivered, "the wrong message was delivered"
         assert deliver.nbytes == self.lengths[self.delivered]
+        if self.selective:
+            if not deliver.nbytes:
+                self.there |= {(self.delivered, 0)}
+                self.placed += 1
+            packets = {(self.delivered, number) for number in range(self.sizes[self.delivered])}
+            assert packets <= self.there, "delivered before it was whole"
+            self.delivered += 1
+            return
         self.placed += not deliver.nbytes  # the packet of an empty message has nothing to place
         self.delivered += 1
         assert self.placed == sum(self.sizes[: self.delivered]), "delivered before it was whole"
@@ -282,7 +329,8 @@ class RcWorld:
 def _fork(core: _Core) -> _Core:
     twin = object.__new__(type(core))
     for name, value in vars(core).items():
-        object.__setattr__(twin, name, value.copy() if isinstance(value, deque) else value)
+        mutable = isinstance(value, deque | dict | PacketsBehind)
+        object.__setattr__(twin, name, deepcopy(value) if mutable else value)
     return twin
 
 
@@ -295,5 +343,9 @@ def _freeze(core: RcRequester | RcResponder, now: Instant) -> tuple[Any, ...]:
             value = value - now
         elif name in {"_went_back", "_timing"} and value is not None:
             value = (value[0], value[1] - now)
+        if isinstance(value, PacketsBehind):
+            value = repr(value)
+        elif isinstance(value, dict):
+            value = tuple(value.items())
         frozen.append(tuple(value) if isinstance(value, deque) else value)
     return tuple(frozen)

@@ -99,18 +99,29 @@ def acyclic(edges: list[list[int]]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "window", "ack_every", "overtakings", "faults", "receives_first"),
+    ("sizes", "window", "ack_every", "overtakings", "faults", "receives_first", "selective"),
     [
-        ((2, 1, 3, 1, 2), 3, 2, 1, 2, True),
-        ((3, 3, 3), 2, 1, 2, 3, True),
-        ((1, 2, 1), 3, 1, 1, 3, True),
-        ((2, 1, 1), 3, 2, 1, 2, False),
+        ((2, 1, 3, 1, 2), 3, 2, 1, 2, True, False),
+        ((3, 3, 3), 2, 1, 2, 3, True, False),
+        ((1, 2, 1), 3, 1, 1, 3, True, False),
+        ((2, 1, 1), 3, 2, 1, 2, False, False),
+        ((2, 1, 3), 3, 2, 1, 2, True, True),
+        ((3, 2), 3, 1, 1, 2, True, True),
+        ((2, 1, 1), 3, 2, 1, 1, False, True),
     ],
 )
 def test_every_interleaving_completes_and_places_once(
-    sizes: tuple[int, ...], window: int, ack_every: int, overtakings: int, faults: int, receives_first: bool
+    sizes: tuple[int, ...],
+    window: int,
+    ack_every: int,
+    overtakings: int,
+    faults: int,
+    receives_first: bool,
+    selective: bool,
 ) -> None:
-    world = RcWorld.start(sizes, psn_mask=MASK, initial_psn=6, window=window, ack_every=ack_every)
+    world = RcWorld.start(
+        sizes, psn_mask=MASK, initial_psn=6, window=window, ack_every=ack_every, selective=selective
+    )
     if receives_first:
         for _ in sizes:
             world.post_receive()

@@ -18,7 +18,7 @@ WIDTHS = st.sampled_from([8, 24])
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> RcWorld:
+def worlds(draw: st.DrawFn, *, selective: bool = False) -> RcWorld:
     mask = (1 << draw(WIDTHS)) - 1
     mtu = draw(st.sampled_from([1, 4, 256]))
     packets = st.integers(0, 40 * mtu)
@@ -32,6 +32,7 @@ def worlds(draw: st.DrawFn) -> RcWorld:
         window=window,
         ack_every=draw(st.integers(1, 30)),
         mtu=mtu,
+        selective=selective,
     )
 
 
@@ -82,8 +83,11 @@ def heal(world: RcWorld) -> int:
     return steps
 
 
-@given(world=worlds(), random=st.randoms(use_true_random=False), steps=st.integers(0, 300))
-def test_everything_is_placed_once_and_in_order_whatever_the_weather(
+either = st.booleans().flatmap(lambda selective: worlds(selective=selective))
+
+
+@given(world=either, random=st.randoms(use_true_random=False), steps=st.integers(0, 300))
+def test_everything_is_placed_once_and_delivered_in_order_whatever_the_weather(
     world: RcWorld, random: Random, steps: int
 ) -> None:
     for _ in range(steps):
@@ -92,7 +96,7 @@ def test_everything_is_placed_once_and_in_order_whatever_the_weather(
     assert world.placed == sum(world.sizes)
 
 
-@given(world=worlds())
+@given(world=either)
 def test_without_faults_nothing_is_sent_twice(world: RcWorld) -> None:
     heal(world)
     assert world.requester.counters.retransmits == world.requester.counters.timeouts == 0

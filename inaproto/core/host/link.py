@@ -112,6 +112,7 @@ class _HostLink:
             rkey=region.key,
             slots=self.slots,
             slot_bytes=self.slot_bytes,
+            selective=address.selective,
         )
 
     def _connect(
@@ -119,7 +120,8 @@ class _HostLink:
     ) -> None:
         """With room for ``window`` messages that are not acknowledged yet."""
         fitting = attributes.for_messages(window, self.slot_bytes)
-        self.nic.connect_qp(self.qpns[qp], QpAddress(peer.mac, peer.ip, peer.qpn, peer.psn), fitting)
+        remote = QpAddress(peer.mac, peer.ip, peer.qpn, peer.psn, peer.selective)
+        self.nic.connect_qp(self.qpns[qp], remote, fitting)
 
     def _takes_alike(self, peer: IntoAddress) -> bool:
         return (peer.slots, peer.slot_bytes) == (self.slots, self.slot_bytes)
@@ -190,7 +192,7 @@ class RingLink(_HostLink):
     def out(self) -> OutAddress:
         """For the successor."""
         qp = self._qps[_OUT]
-        return OutAddress(mac=qp.mac, ip=qp.ip, qpn=qp.qpn, psn=qp.psn)
+        return OutAddress(mac=qp.mac, ip=qp.ip, qpn=qp.qpn, psn=qp.psn, selective=qp.selective)
 
     @property
     def into(self) -> IntoAddress:
@@ -296,7 +298,7 @@ class TreeLink(_HostLink):
     def out(self) -> OutAddress:
         """For the parent, as ``into``."""
         qp = self._qps[0]
-        return OutAddress(mac=qp.mac, ip=qp.ip, qpn=qp.qpn, psn=qp.psn)
+        return OutAddress(mac=qp.mac, ip=qp.ip, qpn=qp.qpn, psn=qp.psn, selective=qp.selective)
 
     @property
     def into(self) -> IntoAddress:

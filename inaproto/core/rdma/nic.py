@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, assert_never
+from itertools import pairwise
+from typing import Final, SupportsInt, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,7 @@ from inaproto.core.rdma.verbs import (
 )
 from inaproto.errors import Blame, ConfigError, InvariantBroken, LocalMisuse
 from inaproto.units import PSN_MASK, Frames, Instant
+from inaproto.wire.behind_gap import BehindGap
 from inaproto.wire.icrc import ICRC_BYTES
 from inaproto.wire.packet import Packet, decode_packet
 from inaproto.wire.roce import Opcode
@@ -86,6 +88,8 @@ _NO_TIME: Final = Instant(0)
 _DEST_QP: Final = slice(47, 50)
 _ACK_REQUEST: Final = 50
 """Byte of a frame that is 0, or 0x80 where the packet asks for an ACK."""
+_WHOLE: Final = ((0, None),)
+"""A run that is not cut."""
 _MIDDLE: Final = Opcode.RC_WRITE_MIDDLE
 _WRITES: Final = range(Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY_IMM + 1)
 _STARTS: Final = (Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM)
@@ -116,6 +120,8 @@ class SoftNicConfig:
     output_frames_max: int = 16_384
     first_qpn: int = 17
     first_key: int = 1
+    selective: bool = False
+    """Keep what comes behind a gap, and send again what was lost alone, to peers that can do so, too."""
 
     def __post_init__(self) -> None:
         if len(self.mac) != 6 or self.mac[0] & 1:
@@ -168,7 +174,8 @@ class SoftNicEngine:
             raise LocalMisuse(f"all {self.config.qps_max} queue pairs are in use")
         while self._next_qpn in self._qps or self._next_qpn < 2:
             self._next_qpn = (self._next_qpn + 1) & PSN_MASK
-        address = QpAddress(mac=self.config.mac, ip=self.config.ip, qpn=self._next_qpn, psn=psn)
+        config = self.config
+        address = QpAddress(config.mac, config.ip, self._next_qpn, psn, selective=config.selective)
         self._qps[address.qpn] = QueuePair(address)
         self._next_qpn = (self._next_qpn + 1) & PSN_MASK
         return address
@@ -409,20 +416,27 @@ class SoftNicEngine:
                 return
         self._counters.packets_received += len(run.psn)
         if run.aeth is not None:
-            for psn in run.psn.tolist():
-                self._acknowledged(qp, connection, AckArrived(psn, *run.aeth), now)
+            for row, psn in enumerate(run.psn.tolist()):
+                ack = AckArrived(psn, *run.aeth)
+                if connection.is_selective and run.payload_bytes:
+                    ack = ack._replace(behind=BehindGap.decode(run.payload()[row].tobytes()))
+                self._acknowledged(qp, connection, ack, now)
             return
-        event = RunArrived(
-            opcode=run.opcode,
-            psn=run.psn,
-            ack_request=run.ack_request,
-            payload_bytes=run.payload_bytes,
-            reth=run.reth,
-            imm=run.imm,
-            permitted=self._permitted(connection, run.reth),
-        )
-        self.responder_steps += 1
-        self._perform_responses(qp, connection, connection.responder.step(event, now), run.payload())
+        stretches = consecutive(run.psn) if connection.is_selective else _WHOLE
+        payloads = run.payload()
+        for begin, end in stretches:  # each in one message: one answer of the memory is for all of it
+            event = RunArrived(
+                opcode=run.opcode,
+                psn=run.psn[begin:end],
+                ack_request=run.ack_request[begin:end],
+                payload_bytes=run.payload_bytes,
+                reth=run.reth,
+                imm=run.imm,
+                permitted=self._permitted(connection, run.reth, run.psn[begin]),
+            )
+            self.responder_steps += 1
+            actions = connection.responder.step(event, now)
+            self._perform_responses(qp, connection, actions, payloads[begin:end])
         is_tight = run.header_bytes + run.payload_bytes + ICRC_BYTES == run.frames.shape[1]
         if run.opcode == _MIDDLE and is_tight and run.headers is not None:  # a whole block, and intact
             connection.middle = RunTemplate(run)
@@ -453,7 +467,7 @@ class SoftNicEngine:
             payload_bytes=payload_bytes,
             reth=None,
             imm=None,
-            permitted=self._permitted(connection, None),
+            permitted=self._permitted(connection, None, first),
         )
         self.responder_steps += 1
         self._perform_responses(qp, connection, connection.responder.step(event, now), tail)
@@ -471,7 +485,10 @@ class SoftNicEngine:
         self._counters.packets_received += 1
         reth, imm, aeth = packet.extensions()
         if aeth is not None:
-            self._acknowledged(qp, connection, AckArrived(packet.psn, *aeth), now)
+            ack = AckArrived(packet.psn, *aeth)
+            if connection.is_selective and packet.payload_bytes:
+                ack = ack._replace(behind=BehindGap.decode(packet.payload()))
+            self._acknowledged(qp, connection, ack, now)
             return
         event = PacketArrived(
             packet.opcode,
@@ -480,7 +497,7 @@ class SoftNicEngine:
             packet.payload_bytes,
             reth,
             imm,
-            self._permitted(connection, reth),
+            self._permitted(connection, reth, packet.psn),
         )
         self.responder_steps += 1
         self._perform_responses(qp, connection, connection.responder.step(event, now), packet)
@@ -499,12 +516,12 @@ class SoftNicEngine:
             return None
         return qp, connection
 
-    def _permitted(self, connection: Connection, reth: tuple[int, int, int] | None) -> bool:
+    def _permitted(self, connection: Connection, reth: tuple[int, int, int] | None, psn: SupportsInt) -> bool:
         """The peer may write where a packet begins, up to its message's end."""
         if reth is not None:
             va, rkey, nbytes = reth
             return self._memory.permits(rkey, va, nbytes)
-        place = connection.responder.place_at
+        place = connection.responder.place_of(psn)
         return place is not None and self._memory.permits(place.rkey, place.va, place.remaining)
 
     def _acknowledged(self, qp: QueuePair, connection: Connection, ack: AckArrived, now: Instant) -> None:
@@ -609,3 +626,9 @@ class SoftNicEngine:
         if responder:
             flushed = connection.responder.step(ResponderClosing(), _NO_TIME)
             self._perform_responses(qp, connection, flushed, None)
+
+
+def consecutive(psns: NDArray[np.int64]) -> Sequence[tuple[int, int | None]]:
+    """Parts in which PSNs rise by ones, as (begin, end), in order."""
+    edges = [0, *(np.flatnonzero(np.diff(psns) != 1) + 1).tolist(), len(psns)]
+    return list(pairwise(edges))

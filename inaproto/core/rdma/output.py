@@ -75,7 +75,7 @@ class Output:
                     psn=reply.psn,
                     ack_requests=_NO_REQUEST,
                     ip_id=self._ip_id,
-                    payload=b"",
+                    payload=b"" if reply.behind is None else reply.behind.encode(),
                     aeth=(reply.syndrome, reply.msn),
                 )
             )

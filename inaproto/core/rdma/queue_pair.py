@@ -14,9 +14,12 @@ from inaproto.core.rdma.packetiser import GatherList
 from inaproto.core.rdma.reliable_connection import MTUS
 from inaproto.core.rdma.requester import RcRequester, RequesterConfig
 from inaproto.core.rdma.responder import PostReceive, RcResponder, Reply, ResponderConfig
+from inaproto.core.rdma.selective_requester import SelectiveRequester
+from inaproto.core.rdma.selective_responder import SelectiveResponder
 from inaproto.core.rdma.verbs import QpAddress, QpAttributes
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import PSN_MASK, Frames, Instant
+from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX
 from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.run_builder import CopyRows
 from inaproto.wire.run_template import RunTemplate
@@ -52,6 +55,8 @@ class Connection:
     leaving: NDArray[np.uint8]
     """The same of those that go out, unmasked: 54 bytes, for compiled kernels."""
     leaving_at: int
+    is_selective: bool
+    """Packets behind a gap are kept, and told of."""
     gathers: dict[int, GatherList] = field(default_factory=dict)
     """Bytes of the writes that are not completed, by the requester's serial."""
     replies: list[Reply] = field(default_factory=list)
@@ -97,6 +102,7 @@ class QueuePair:
             raise LocalMisuse(f"traffic class {attributes.traffic_class} is no byte")
         if not 0 <= attributes.udp_source_port < 1 << 16:
             raise LocalMisuse(f"UDP source port {attributes.udp_source_port} does not fit 16 bits")
+        selective = self.address.selective and remote.selective
         try:
             requester = RequesterConfig(
                 initial_psn=self.address.psn,
@@ -108,9 +114,13 @@ class QueuePair:
                 retry_count=attributes.retry_count,
                 rnr_retry=attributes.rnr_retry,
                 spread=remote.qpn if attributes.spread_timers else 0,
+                behind_max=BEHIND_PACKETS_MAX if selective else 0,
             )
             responder = ResponderConfig(
-                initial_psn=remote.psn, mtu=attributes.mtu, receives_max=limits.receive_queue_max
+                initial_psn=remote.psn,
+                mtu=attributes.mtu,
+                receives_max=limits.receive_queue_max,
+                behind_max=BEHIND_PACKETS_MAX if selective else 0,
             )
         except ConfigError as error:
             raise LocalMisuse(f"queue pair {self.address.qpn} cannot be connected: {error}") from error
@@ -143,8 +153,9 @@ class QueuePair:
             leaving_at=leaving.ctypes.data,
             attributes=attributes,
             builder=PacketBuilder(flow, copy),
-            requester=RcRequester(requester),
-            responder=RcResponder(responder),
+            requester=SelectiveRequester(requester) if selective else RcRequester(requester),
+            responder=SelectiveResponder(responder) if selective else RcResponder(responder),
+            is_selective=selective,
         )
         for wr_id in self.take_held_receives():
             self.connection.responder.step(PostReceive(wr_id), Instant(0))

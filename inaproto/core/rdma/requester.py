@@ -83,6 +83,7 @@ from inaproto.core.rdma.reliable_connection import (
 )
 from inaproto.errors import Blame, ConfigError, LocalMisuse
 from inaproto.units import PSN_MASK, Instant, S
+from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, BehindGap
 from inaproto.wire.crc import crc32
 
 SPREAD_DOUBLINGS: Final = 3
@@ -111,12 +112,15 @@ class RequesterConfig:
     """Number of its own, 32 bits, from which follows how much sooner a timer expires that was doubled
     ``SPREAD_DOUBLINGS`` times or more: by up to a quarter. 0: not at all."""
     psn_mask: int = PSN_MASK
+    behind_max: int = 0
+    """Packets behind a missing one that the peer keeps, on a selective connection; 0: it keeps none."""
 
     def __post_init__(self) -> None:
         limits = (
             ("initial_psn", 0, self.psn_mask),
             ("mtu", 1, 4096),
             ("outstanding_packets_max", 1, self.psn_mask >> 1),
+            ("behind_max", 0, min(BEHIND_PACKETS_MAX, self.psn_mask >> 1)),
             ("messages_max", 1, 1 << 20),
             ("ack_every", 1, self.psn_mask),
             ("timeout", 0, TIMEOUT_EXPONENT_MAX),
@@ -146,6 +150,8 @@ class AckArrived(NamedTuple):
     psn: int
     syndrome: int
     msn: int
+    behind: BehindGap | None = None
+    """What a NAK of a selective connection said of packets behind the missing one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +246,7 @@ class RcRequester:
         self.counters: Final = RequesterCounters()
         self._ack_every = min(config.ack_every, config.outstanding_packets_max)
         self._window = config.outstanding_packets_max
+        self._beyond = 0  # by so much the window is wider than what is under way may be
         self._window_credit = 0  # packets acknowledged towards the window's next growth
         self._state = RequesterState.READY
         self._messages: deque[Message] = deque()
@@ -330,7 +337,7 @@ class RcRequester:
             case SyndromeKind.ACK:
                 return self._acknowledge(seq + 1, now) + self._transmit(now)
             case SyndromeKind.SEQUENCE:
-                return self._sequence_nak(seq, now)
+                return self._sequence_nak(seq, ack.behind, now)
             case SyndromeKind.RNR:
                 return self._rnr_nak(seq, ack.syndrome & 0x1F, now)
             case SyndromeKind.FATAL:
@@ -344,15 +351,23 @@ class RcRequester:
             return []
         if self._rnr_until is not None:
             self._rnr_until = None
-            return self._transmit(now)
+            return self._after_rnr(now)
         if self._did_not_run(now):
             return []
         self.counters.timeouts += 1
         self._doublings = min(self._doublings + 1, self.config.backoff_doublings_max)
-        self._probing = True
         asked, self._asked = self._asked, True
-        again = self._retry(now)
+        again = self._ask(now)
         return again + self._heads(now) if asked else again
+
+    def _after_rnr(self, now: Instant) -> list[RequesterAction]:
+        """The wait that the receiver asked for is over."""
+        return self._transmit(now)
+
+    def _ask(self, now: Instant) -> list[RequesterAction]:
+        """A timer has passed: where is the receiver?"""
+        self._probing = True
+        return self._retry(now)
 
     def _did_not_run(self, now: Instant) -> bool:
         """The timer is served so late that it says nothing of the peer; it is set again, once."""
@@ -409,7 +424,7 @@ class RcRequester:
         before = self._round_trip_ns
         self._round_trip_ns = took_ns if before is None else before + (took_ns - before) // 8
 
-    def _sequence_nak(self, seq: int, now: Instant) -> list[RequesterAction]:
+    def _sequence_nak(self, seq: int, behind: BehindGap | None, now: Instant) -> list[RequesterAction]:
         self.counters.naks += 1
         self._probing = self._asked = False  # what is missing is known now
         done = self._acknowledge(seq, now)
@@ -444,11 +459,16 @@ class RcRequester:
 
     # ---- sending ---------------------------------------------------------------------------------
 
+    def _is_exhausted(self) -> bool:
+        """The first unacknowledged packet was sent again often enough; if not, this is once more."""
+        if self.config.retry_count == RETRY_FOREVER:
+            return False
+        self._retries += 1
+        return self._retries > self.config.retry_count
+
     def _retry(self, now: Instant) -> list[RequesterAction]:
-        if self.config.retry_count != RETRY_FOREVER:
-            if self._retries >= self.config.retry_count:
-                return self._fail(Outcome.RETRY_EXCEEDED)
-            self._retries += 1
+        if self._is_exhausted():
+            return self._fail(Outcome.RETRY_EXCEEDED)
         self._to_una()
         self._timing = None  # an ACK might answer either transmission
         self._timer = None
@@ -478,7 +498,7 @@ class RcRequester:
             return self._probe(now)
         actions: list[RequesterAction] = []
         begin = self._cursor
-        limit = self._una + self._window
+        limit = self._una + self._window + self._beyond
         every = self._ack_every
         while self._cursor_index < len(self._messages):
             message = self._messages[self._cursor_index]
@@ -503,25 +523,31 @@ class RcRequester:
             self._arm(now)
             return []
         message = self._messages[0]
-        first = self._una - message.first_seq
         self._cursor += 1
-        if first + 1 == message.packets:
+        if self._cursor - message.first_seq == message.packets:
             self._cursor_index = 1
-        asks = first + 1 == message.packets or (first + 1) % self._ack_every == 0
-        copies = 1 if asks else 2  # of those that did not ask at first
-        for _ in range(copies):
-            self._account(self._una, self._cursor, now)
+        probes = self._probes(now)
         if self._cursor >= self._sent:
             self._probing = False
         self._arm(now)
-        probe = Transmit(message, first, 1, self._psn(self._una), range(first, first + 1))
-        return [probe] * copies
+        return probes
+
+    def _probes(self, now: Instant) -> list[RequesterAction]:
+        """The first unacknowledged packet, asking for an ACK; twice, if it did not at first."""
+        message = self._messages[0]
+        first = self._una - message.first_seq
+        asks = first + 1 == message.packets or (first + 1) % self._ack_every == 0
+        probes: list[RequesterAction] = []
+        for _ in range(1 if asks else 2):
+            self._account(self._una, self._una + 1, now)
+            probes.append(Transmit(message, first, 1, self._psn(self._una), range(first, first + 1)))
+        return probes
 
     def _heads(self, now: Instant) -> list[RequesterAction]:
         """The first packet of each message behind the probe."""
         heads: list[RequesterAction] = []
         for message in self._messages:
-            if self._cursor <= message.first_seq < self._sent:
+            if self._una < message.first_seq < self._sent:
                 self._account(message.first_seq, message.first_seq + 1, now)
                 heads.append(Transmit(message, 0, 1, self._psn(message.first_seq), range(1)))
         return heads

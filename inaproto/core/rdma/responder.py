@@ -39,7 +39,7 @@ requester that retries for ever would never learn; hardware stays silent.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, assert_never
+from typing import Final, SupportsInt, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,13 +101,13 @@ __all__ = [
     "append_reply",
 ]
 
-_STARTS: Final = frozenset({Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM})
-_ENDS: Final = frozenset(
+STARTS: Final = frozenset({Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM})
+ENDS: Final = frozenset(
     {Opcode.RC_WRITE_LAST, Opcode.RC_WRITE_LAST_IMM, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM}
 )
 _IMMEDIATE: Final = frozenset({Opcode.RC_WRITE_LAST_IMM, Opcode.RC_WRITE_ONLY_IMM})
-_MIDDLE: Final = Opcode.RC_WRITE_MIDDLE
-_WRITES: Final = _STARTS | _ENDS | {_MIDDLE}
+MIDDLE: Final = Opcode.RC_WRITE_MIDDLE
+WRITES: Final = STARTS | ENDS | {MIDDLE}
 _MSN_MASK: Final = 0xFF_FFFF
 
 
@@ -141,6 +141,13 @@ class RcResponder:
         if self._state is not ResponderState.READY:
             return None
         return Awaited(self._expected, self._message, bool(self._receives))
+
+    def place_of(self, psn: SupportsInt) -> MessageInProgress | None:
+        """Where a packet without RETH goes, and what follows it in its message; None: nowhere.
+
+        What has come already may be said to go anywhere.
+        """
+        return self._message
 
     def view(self) -> ResponderView:
         return ResponderView(
@@ -202,16 +209,16 @@ class RcResponder:
             ahead = self._ahead(run.psn[row:])
             nearest = int(ahead[0])
             if nearest == 0:
-                stretch = _leading(ahead == np.arange(n - row))
+                stretch = leading(ahead == np.arange(n - row))
                 row += self._in_order(run, row, stretch, actions, replies)
             elif nearest < 0:
-                stretch = _leading(ahead < 0)
+                stretch = leading(ahead < 0)
                 row += stretch
                 self._repeated(stretch, replies)
             else:
-                stretch = _leading(ahead > 0)
+                stretch = self._early(ahead)
+                self._gap(run, row, nearest, stretch, actions, replies)
                 row += stretch
-                self._gap(stretch, replies)
         return _in_order_of_saying(actions, replies)
 
     def _packet(self, packet: PacketArrived) -> list[ResponderAction]:
@@ -223,12 +230,15 @@ class RcResponder:
             self._ignored(1, replies, failed_again=ahead == 0)
         elif ahead == 0:
             if self._take(packet, 0, 1, actions, replies) and packet.ack_request:
-                append_reply(replies, self._reply(ACK))
+                if replies:
+                    append_reply(replies, self._received())
+                else:  # as ever on a lossless path
+                    replies.append(self._received())
         elif ahead >= self._half:
             self._repeated(1, replies)
         else:
-            self._gap(1, replies)
-        return _in_order_of_saying(actions, replies)
+            self._gap(packet, 0, ahead, 1, actions, replies)
+        return _in_order_of_saying(actions, replies) if replies else actions
 
     def _placed(self, stretch: StretchPlaced) -> list[ResponderAction]:
         """What ``_run`` does with packets that are right, but for ``Place``."""
@@ -270,7 +280,7 @@ class RcResponder:
 
     def _repeated(self, packets: int, replies: list[Reply]) -> None:
         self.counters.duplicates += packets
-        append_reply(replies, self._reply(ACK))
+        append_reply(replies, self._received())
 
     def _ahead(self, psn: NDArray[np.int64]) -> NDArray[np.int64]:
         """Signed distance of PSNs from the expected one."""
@@ -278,12 +288,28 @@ class RcResponder:
         return wrapped - self._half
 
     def _reply(self, syndrome: int) -> Reply:
-        """ACKs name the newest PSN received in order, NAKs the expected one."""
-        psn = self._expected - 1 if syndrome == ACK else self._expected
-        return Reply(psn & self.config.psn_mask, syndrome, self._msn)
+        """NAKs name the expected PSN."""
+        return Reply(self._expected, syndrome, self._msn)
 
-    def _gap(self, packets: int, replies: list[Reply]) -> None:
-        self.counters.out_of_sequence += packets
+    def _received(self) -> Reply:
+        """What has come: the newest PSN received in order."""
+        return Reply((self._expected - 1) & self.config.psn_mask, ACK, self._msn)
+
+    def _early(self, ahead: NDArray[np.int64]) -> int:
+        """How many rows behind a gap, the first of which is, are dealt with at once."""
+        return leading(ahead > 0)
+
+    def _gap(
+        self,
+        run: RunArrived | PacketArrived,
+        row: int,
+        distance: int,
+        rows: int,
+        actions: list[ResponderAction],
+        replies: list[Reply],
+    ) -> None:
+        """Rows behind a gap; the first is that many PSNs behind the expected one."""
+        self.counters.out_of_sequence += rows
         if not self._silent:
             self._silent = True
             self.counters.naks += 1
@@ -299,7 +325,7 @@ class RcResponder:
             if not rows:
                 return placed + 1
             if run.ack_request[row + placed : row + placed + rows].any():
-                append_reply(replies, self._reply(ACK))
+                append_reply(replies, self._received())
             placed += rows
         return placed
 
@@ -312,34 +338,35 @@ class RcResponder:
         replies: list[Reply],
     ) -> int:
         """Place the expected row, with up to ``rows`` that belong to it; 0 if it was refused."""
-        fault = self._fault(run)
+        fault = self._fault(run, self._message)
         if fault is not None:
             self._fail(run, fault, actions, replies)
             return 0
         if run.imm is not None and not self._receives:
-            self._silent = True
-            self.counters.rnr_naks += 1
-            append_reply(replies, self._reply(RNR_NAK | self.config.rnr_timer))
+            self._not_ready(replies)
             return 0
         return self._place(run, row, rows, actions)
 
-    def _fault(self, run: RunArrived | PacketArrived) -> tuple[int, str] | None:
-        """Why the next row may not be placed: (NAK syndrome, rule); None if it may."""
-        if run.opcode not in _WRITES:
+    def _fault(
+        self, run: RunArrived | PacketArrived, message: MessageInProgress | None
+    ) -> tuple[int, str] | None:
+        """Why a row may not be placed, ``message`` being in progress there: (NAK syndrome, rule); None if it
+        may."""
+        if run.opcode not in WRITES:
             return NAK_INVALID_REQUEST, "opcode not served"
-        if (run.reth is not None) != (run.opcode in _STARTS) or (run.imm is not None) != (
+        if (run.reth is not None) != (run.opcode in STARTS) or (run.imm is not None) != (
             run.opcode in _IMMEDIATE
         ):
             return NAK_INVALID_REQUEST, "headers do not fit the opcode"
         if run.reth is not None:
-            if self._message is not None:
+            if message is not None:
                 return NAK_INVALID_REQUEST, "message begun inside another"
             left = run.reth[2]
         else:
-            if self._message is None:
+            if message is None:
                 return NAK_INVALID_REQUEST, "no message begun"
-            left = self._message.remaining
-        if run.opcode in _ENDS:
+            left = message.remaining
+        if run.opcode in ENDS:
             fits = run.payload_bytes == left <= self.config.mtu
         else:
             fits = run.payload_bytes == self.config.mtu < left <= MESSAGE_BYTES_MAX
@@ -359,7 +386,7 @@ class RcResponder:
         else:
             assert self._message is not None  # _fault saw to it
             va, rkey, remaining, total = self._message
-        if run.opcode == _MIDDLE:
+        if run.opcode == MIDDLE:
             rows = min(rows, (remaining - 1) // self.config.mtu)
         else:
             rows = 1
@@ -369,15 +396,25 @@ class RcResponder:
         self._expected = (self._expected + rows) & self.config.psn_mask
         self._silent = False
         self.counters.packets += rows
-        if run.opcode in _ENDS:
-            self._message = None
-            self._msn = (self._msn + 1) & _MSN_MASK
-            self.counters.messages += 1
-            if run.imm is not None:
-                actions.append(Deliver(self._receives.popleft(), run.imm, total))
+        if run.opcode in ENDS:
+            self._whole(run.imm, total, actions)
         else:
             self._message = MessageInProgress(va + nbytes, rkey, remaining - nbytes, total)
         return rows
+
+    def _whole(self, imm: int | None, nbytes: int, actions: list[ResponderAction]) -> None:
+        """The message in progress is whole; if it has an immediate, there is a receive for it."""
+        self._message = None
+        self._msn = (self._msn + 1) & _MSN_MASK
+        self.counters.messages += 1
+        if imm is not None:
+            actions.append(Deliver(self._receives.popleft(), imm, nbytes))
+
+    def _not_ready(self, replies: list[Reply]) -> None:
+        """There is no receive for the expected packet."""
+        self._silent = True
+        self.counters.rnr_naks += 1
+        append_reply(replies, self._reply(RNR_NAK | self.config.rnr_timer))
 
     def _fail(
         self,
@@ -409,6 +446,6 @@ def _in_order_of_saying(actions: list[ResponderAction], replies: list[Reply]) ->
     return actions + replies
 
 
-def _leading(flags: NDArray[np.bool_]) -> int:
+def leading(flags: NDArray[np.bool_]) -> int:
     """How many flags at the beginning are set."""
     return len(flags) if flags.all() else int(flags.argmin())

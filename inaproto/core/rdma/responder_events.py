@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from inaproto.core.rdma.reliable_connection import ACK, RNR_TIMER_NS, Outcome
 from inaproto.errors import Blame, ConfigError
 from inaproto.units import PSN_MASK
+from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, BehindGap
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,14 @@ class ResponderConfig:
     rnr_timer: int = 12
     """Code of the wait that an RNR NAK asks for; 12 is 0.64 ms."""
     psn_mask: int = PSN_MASK
+    behind_max: int = 0
+    """Packets behind a gap that are kept, on a selective connection; 0: none, as RC has it."""
 
     def __post_init__(self) -> None:
         limits = (
             ("initial_psn", 0, self.psn_mask),
             ("mtu", 1, 4096),
+            ("behind_max", 0, min(BEHIND_PACKETS_MAX, self.psn_mask >> 1)),
             ("receives_max", 1, 1 << 20),
             ("rnr_timer", 0, len(RNR_TIMER_NS) - 1),
         )
@@ -137,6 +141,8 @@ class Reply(NamedTuple):
     psn: int
     syndrome: int
     msn: int
+    behind: BehindGap | None = None
+    """With a NAK of a selective connection: what is there behind the missing packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,9 @@ class ResponderCounters:
     messages: int = 0
     duplicates: int = 0
     out_of_sequence: int = 0
+    """Behind a gap, and not kept."""
+    behind_gap: int = 0
+    """Behind a gap, and placed."""
     naks: int = 0
     rnr_naks: int = 0
     ignored: int = 0
@@ -184,7 +193,8 @@ class ResponderView:
 
 
 def append_reply(replies: list[Reply], reply: Reply) -> None:
-    """Add the newest reply of a queue pair to those not sent yet; it makes an ACK just before it needless."""
-    if replies and replies[-1].syndrome == ACK:
+    """Add the newest reply of a queue pair to those not sent yet; it makes an ACK just before it needless,
+    and what that said of packets behind a gap."""
+    if replies and (replies[-1].syndrome == ACK or replies[-1].behind is not None):
         replies.pop()
     replies.append(reply)

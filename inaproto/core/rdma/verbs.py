@@ -70,6 +70,9 @@ class QpAddress:
     qpn: int
     psn: int
     """First PSN that this side will send."""
+    selective: bool = False
+    """Whether it can tell what is there behind a gap, and be told (docs/protocol.md 4.4). A connection does
+    so if both ends can."""
 
 
 @dataclass(frozen=True, slots=True)

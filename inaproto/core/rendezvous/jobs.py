@@ -377,10 +377,11 @@ def ring_spec(job: Job, epoch: int, key: int, pool: PoolSpec | None) -> RingSpec
     ``pool``: whose slots it has in its turns, if it stands beside a ring of the hosts.
     """
     members = job.members()
-    flows = []
+    flows, selective = [], True
     for position, its in enumerate(members):
         out, _ = _switched_link(job, its.member)
         _, into = _switched_link(job, members[(position + 1) % len(members)].member)
+        selective = selective and out.selective and into.selective
         flows.append(FlowSpec(position, out.ip, into.ip, into.qpn, out.mac, into.mac))
     first, ring_id = job.first, job.ina_ring_id or job.ring_id
     return RingSpec(
@@ -393,6 +394,7 @@ def ring_spec(job: Job, epoch: int, key: int, pool: PoolSpec | None) -> RingSpec
         tuple(flows),
         pool=pool if job.ina_ring_id else None,
         job=job.name,
+        selective=selective,
     )
 
 

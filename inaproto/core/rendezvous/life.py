@@ -26,7 +26,7 @@ from inaproto.core.rendezvous.events import (
 )
 from inaproto.core.rendezvous.job_tree import TreeIs
 from inaproto.core.rendezvous.jobs import Job, Phase, RingMember, Seat
-from inaproto.core.rendezvous.next_ring import cannot_sum, in_overlay
+from inaproto.core.rendezvous.next_ring import cannot_sum, in_overlay, in_psn_order
 from inaproto.core.rendezvous.regroupings import Regroupings
 from inaproto.core.rendezvous.rules import refuse_beside
 from inaproto.core.rendezvous.state import State
@@ -180,6 +180,8 @@ class Joining:
                     ina_successor=members[(position + 1) % len(members)].member.ina_into,
                     ina_predecessor=members[position - 1].member.ina_out,
                 )
+            if len(set(job.switches)) > 1:
+                ring = in_psn_order(ring)
             if tree is not None:
                 ring = in_overlay(ring, tree, members)
             for seat in its.seats:

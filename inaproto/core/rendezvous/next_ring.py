@@ -34,8 +34,29 @@ def in_overlay(ring: Ring, tree: OverlayTree, members: Sequence[RingMember]) -> 
     if parent is not None:
         up = members[parent].seats[0].below[tree.children(parent).index(position)]
     below = tuple(members[child].member.into for child in tree.children(position))
-    predecessor = OutAddress(mac=up.mac, ip=up.ip, qpn=up.qpn, psn=up.psn)
+    predecessor = OutAddress(mac=up.mac, ip=up.ip, qpn=up.qpn, psn=up.psn, selective=up.selective)
     return replace(ring, successor=up, predecessor=predecessor, in_degree=tree.in_degree, below=below)
+
+
+def in_psn_order(ring: Ring) -> Ring:
+    """``ring``, whose hosts are at several switches: through these, results leave in PSN order.
+
+    NICs that keep what comes behind a gap would take all that waits for a missing packet for lost. What hosts
+    send each other stays as it is.
+    """
+    if ring.ina_successor is not None and ring.ina_predecessor is not None:
+        return replace(
+            ring,
+            ina_successor=replace(ring.ina_successor, selective=False),
+            ina_predecessor=replace(ring.ina_predecessor, selective=False),
+        )
+    if ring.path != "switch":
+        return ring
+    return replace(
+        ring,
+        successor=replace(ring.successor, selective=False),
+        predecessor=replace(ring.predecessor, selective=False),
+    )
 
 
 def cannot_sum(job: Job) -> str:

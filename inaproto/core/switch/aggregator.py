@@ -132,6 +132,7 @@ class Region:
         "share",
         "silent",
         "sums",
+        "told",
         "top",
     )
 
@@ -167,6 +168,8 @@ class Region:
         """Slots that have their results since ``finish`` was asked: the kernel that placed added them up."""
         self.sums: Dtype | None = None
         """What that kernel can add up of this message."""
+        self.told: NDArray[np.bool_] | None = None
+        """Slots that ``untold`` has named, once it was asked; bool (L,)."""
         self.ina_bytes: NDArray[np.uint8] = np.empty((ranks, INA_HEADER_BYTES), np.uint8)
         self.result = aligned(packets_max, mtu)
         self.result_cuts = [memoryview(row) for row in self.result]
@@ -202,6 +205,8 @@ class Region:
             self.sums = ina.dtype if self.kernels.sums(ina.dtype, ina.op) else None
         self.seen[:] = False
         self.done[:] = False
+        if self.told is not None:
+            self.told[:] = False
 
     def _compile(self, compiled: Compiled) -> None:
         memory = (
@@ -381,6 +386,14 @@ class Region:
             self.pool.give_back(self.payload)
             self.payload = None
         return ready + filled
+
+    def untold(self) -> list[tuple[int, int]]:
+        """Slots whose results were done since it was asked last, as (begin, end)."""
+        if self.told is None:
+            self.told = np.zeros(len(self.done), np.bool_)
+        fresh = self.done & ~self.told
+        self.told |= fresh
+        return spans_of(fresh)
 
     def _checksum(self, begin: int, end: int) -> None:
         whole = min(end, self.packets - 1)

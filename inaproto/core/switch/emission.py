@@ -20,6 +20,9 @@ from inaproto.wire.vlan import with_tag
 Egress = list[tuple[tuple[int, ...], bytes]]
 """Ports by which the results of each rank leave, and the VLAN tag that they get."""
 
+Spans = list[tuple[int, int]]
+"""Offsets in a message, as (begin, end)."""
+
 
 class Emission:
     def __init__(
@@ -58,6 +61,9 @@ class Emission:
 
     def advance(self, ring: RingState, actions: list[Action]) -> None:
         array = ring.array
+        if ring.spec.selective:
+            self._as_done(ring, actions)
+            return
         finished = False
         for serial, touched in ring.dirty.items():
             if touched.serial == serial and not touched.silent and touched.finish():
@@ -70,8 +76,30 @@ class Emission:
         if array.done_high >= array.frontier:
             self._signal_gaps(ring, actions)
 
+    def _as_done(self, ring: RingState, actions: list[Action]) -> None:
+        """Send results of a selective ring as they are done: its receivers keep what comes behind a gap."""
+        done = []
+        for serial in sorted(ring.dirty):
+            region = ring.dirty[serial]
+            if region.serial == serial and region.finish():
+                done += [(region, begin, end) for begin, end in region.untold()]
+        ring.dirty.clear()
+        self._results(ring, done, actions)
+        if done:
+            ring.array.advance()
+
+    def repeat(
+        self, ring: RingState, flow: Flow, region: Region, spans: Spans, actions: list[Action]
+    ) -> None:
+        """Answer what came again of a selective ring, and is done, on its own flow."""
+        rank = flow.row
+        for begin, end in spans:
+            self._counters.replayed += end - begin
+            for block in region.packets_out(slice(rank, rank + 1), begin, end, self._arena):
+                self._emit(flow, block[0], actions)
+
     def _results(self, ring: RingState, passed: list[tuple[Region, int, int]], actions: list[Action]) -> None:
-        """Send results that the frontier passed, on every flow."""
+        """Send results on every flow."""
         if not passed:
             return
         size = ring.spec.size

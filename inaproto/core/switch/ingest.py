@@ -401,7 +401,11 @@ class Ingest:
         finished = region.store(flow.row, run, rows, offsets)
         base = region.serial * ring.spec.message_packets
         flow.reached = base + (offsets.stop - 1 if isinstance(offsets, slice) else int(offsets[-1]))
-        if finished is not None or flow.replay_next is not None:
+        if ring.spec.selective:
+            if finished is not None:
+                again = consecutive(_offsets(offsets)[finished])
+                self._emission.repeat(ring, flow, region, again, actions)
+        elif finished is not None or flow.replay_next is not None:
             spans = [(offsets.start, offsets.stop)] if isinstance(offsets, slice) else consecutive(offsets)
             for begin, past in spans:
                 self._emission.replay(ring, flow, base + begin, base + past - 1, actions)
@@ -430,6 +434,10 @@ class Ingest:
 def _has_failed(ring: RingState) -> bool:
     """``ring.failed``, asked again: a packet of this very run may have faulted the ring."""
     return ring.failed
+
+
+def _offsets(offsets: Rows) -> NDArray[np.intp]:
+    return np.arange(offsets.start, offsets.stop) if isinstance(offsets, slice) else offsets
 
 
 def consecutive(offsets: NDArray[np.intp]) -> list[tuple[int, int]]:

@@ -70,6 +70,8 @@ class RingSpec:
     job: str = ""
     """Job whose ring it is, for who lends slots to jobs (:mod:`inaproto.core.migration.ledger`); empty:
     nobody said."""
+    selective: bool = False
+    """All its NICs keep what comes behind a gap: if one switch does all, results leave as they are done."""
 
     def __post_init__(self) -> None:
         if len(self.flows) < 2:

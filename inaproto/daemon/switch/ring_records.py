@@ -24,6 +24,7 @@ def install_message(spec: RingSpec) -> RingInstall:
         pool=spec.pool,
         first_message=spec.first_message,
         job=spec.job,
+        selective=spec.selective,
     )
 
 
@@ -43,6 +44,7 @@ def ring_of(message: RingInstall) -> RingSpec:
         message.pool,
         message.first_message,
         message.job,
+        message.selective,
     )
 
 

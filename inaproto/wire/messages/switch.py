@@ -23,6 +23,7 @@ from inaproto.wire.messages.types import (
     U32,
     U64,
     Explanation,
+    Flag,
     Ip,
     Mac,
     Message,
@@ -229,6 +230,8 @@ class RingInstall(Message, type="ring_install"):
     """Message with which its ranks go on."""
     job: Secret = ""
     """Job whose ring it is; empty: nobody said."""
+    selective: Flag = False
+    """All its NICs keep what comes behind a gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,7 +101,8 @@ class _Tree:
     starts: list[Send] = field(default_factory=list)
 
     def spec_at(self, switch: str) -> RingSpec:
-        return replace(self.spec, role=self.roles[switch])
+        role = self.roles[switch]
+        return replace(self.spec, role=role, selective=self.spec.selective and role is None)
 
     def rank_beyond(self, link: Link) -> int | None:
         """The lowest rank below a trunk that nothing but this ring's tree needs; None: it needs it not."""

@@ -1,0 +1,321 @@
+"""Selective connections, rule by rule: what is kept behind a gap and told, and what is sent again."""
+
+from __future__ import annotations
+
+import pytest
+
+from inaproto.core.rdma.reliable_connection import (
+    ACK,
+    NAK_INVALID_REQUEST,
+    NAK_SEQUENCE,
+    RNR_NAK,
+    RNR_TIMER_NS,
+    TIMEOUT_UNIT_NS,
+    Outcome,
+)
+from inaproto.core.rdma.requester import (
+    AckArrived,
+    Closing,
+    Complete,
+    Failed,
+    RequesterAction,
+    RequesterConfig,
+    TimerExpired,
+)
+from inaproto.core.rdma.responder import (
+    Deliver,
+    MessageInProgress,
+    PacketArrived,
+    Place,
+    PostReceive,
+    Reply,
+    ResponderConfig,
+    ResponderFailed,
+)
+from inaproto.core.rdma.selective_requester import SelectiveRequester
+from inaproto.core.rdma.selective_responder import SelectiveResponder
+from inaproto.errors import ConfigError
+from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, BehindGap
+from tests.unit.test_rc_requester import T0, ack, asking, at, post, sent
+from tests.unit.test_rc_responder import (
+    FIRST,
+    LAST_IMM,
+    MIDDLE,
+    MTU,
+    NOW,
+    ONLY_IMM,
+    RKEY,
+    VA,
+    arrive,
+    run,
+)
+
+TIMER = TIMEOUT_UNIT_NS << 14
+
+
+# ---- responder ---------------------------------------------------------------------------------------
+
+
+def responder(psn: int = 10, receives: int = 4, behind_max: int = 64) -> SelectiveResponder:
+    made = SelectiveResponder(ResponderConfig(initial_psn=psn, behind_max=behind_max))
+    for wr_id in range(receives):
+        assert made.step(PostReceive(wr_id), NOW) == []
+    return made
+
+
+def nak(psn: int, *arrived: int, reach: int = 0, msn: int = 0) -> Reply:
+    """``arrived``: PSNs that are there."""
+    bits = sum(1 << (there - psn - 1) for there in arrived)
+    return Reply(psn, NAK_SEQUENCE, msn, BehindGap(reach or max(arrived) - psn, bits))
+
+
+def begun(length: int = 8 * MTU, **options: int) -> SelectiveResponder:
+    """Its first packet, 10, is there; the last is 17."""
+    core = responder(**options)
+    assert arrive(core, run(FIRST, 10, length=length)) == [Place(VA, RKEY, 0, 1)]
+    return core
+
+
+def test_packets_behind_a_gap_are_placed_by_their_psn_and_told() -> None:
+    core = begun()
+    assert arrive(core, run(MIDDLE, 13, 14)) == [Place(VA + 3 * MTU, RKEY, 0, 2), nak(11, 13, 14)]
+    assert core.counters.behind_gap == 2
+    assert core.view().expected_psn == 11
+
+
+def test_while_there_is_a_gap_whatever_comes_is_told() -> None:
+    core = begun()
+    arrive(core, run(MIDDLE, 12))
+    assert arrive(core, run(MIDDLE, 13)) == [Place(VA + 3 * MTU, RKEY, 0, 1), nak(11, 12, 13)]
+    assert arrive(core, run(MIDDLE, 14, asks=(14,))) == [
+        Place(VA + 4 * MTU, RKEY, 0, 1),
+        nak(11, 12, 13, 14),
+    ]
+
+
+def test_another_gap_is_told() -> None:
+    core = begun()
+    arrive(core, run(MIDDLE, 12))
+    assert arrive(core, run(MIDDLE, 15)) == [Place(VA + 5 * MTU, RKEY, 0, 1), nak(11, 12, 15)]
+    assert core.counters.naks == 2
+
+
+def test_what_comes_into_a_gap_is_told_and_the_last_closes_it() -> None:
+    core = begun()
+    arrive(core, run(MIDDLE, 13, 16))
+    assert arrive(core, run(MIDDLE, 11)) == [Place(VA + MTU, RKEY, 0, 1), nak(12, 13, 16)]
+    assert arrive(core, run(MIDDLE, 15)) == [Place(VA + 5 * MTU, RKEY, 0, 1), nak(12, 13, 15, 16)]
+    assert arrive(core, run(MIDDLE, 12)) == [Place(VA + 2 * MTU, RKEY, 0, 1), nak(14, 15, 16)]
+    assert arrive(core, run(MIDDLE, 14)) == [Place(VA + 4 * MTU, RKEY, 0, 1), Reply(16, ACK, 0)]
+    assert core.place_at == MessageInProgress(VA + 7 * MTU, RKEY, MTU, 8 * MTU)
+
+
+def test_a_packet_is_placed_once() -> None:
+    core = begun()
+    arrive(core, run(MIDDLE, 12))
+    assert arrive(core, run(MIDDLE, 12)) == [nak(11, 12)]
+    assert arrive(core, run(MIDDLE, 11, 12, 13)) == [
+        Place(VA + MTU, RKEY, 0, 1),
+        Place(VA + 3 * MTU, RKEY, 2, 1),
+        Reply(12, ACK, 0),
+    ]
+    assert core.counters.duplicates == 2
+    assert core.counters.packets == 4
+
+
+def test_a_message_is_delivered_when_all_before_it_is_there() -> None:
+    core = begun()
+    length = 2 * MTU
+    assert arrive(core, run(LAST_IMM, 17, imm=1))[0] == Place(VA + 7 * MTU, RKEY, 0, 1)
+    arrive(core, run(FIRST, 18, length=length), run(LAST_IMM, 19, imm=2))
+    arrive(core, run(MIDDLE, 12, 13, 14, 15, 16))
+    assert arrive(core, run(MIDDLE, 11)) == [
+        Place(VA + MTU, RKEY, 0, 1),
+        Deliver(0, 1, 8 * MTU),
+        Deliver(1, 2, length),
+        Reply(19, ACK, 2),
+    ]
+
+
+def test_a_packet_whose_message_has_not_begun_is_as_if_lost_but_told_that_it_came() -> None:
+    core = begun()
+    assert arrive(core, run(MIDDLE, 20, 21)) == [nak(11, reach=10)]
+    assert core.counters.out_of_sequence == 2
+    assert arrive(core, run(FIRST, 18, length=5 * MTU)) == [
+        Place(VA, RKEY, 0, 1),
+        nak(11, 18, reach=10),
+    ]
+    assert arrive(core, run(MIDDLE, 20)) == [Place(VA + 2 * MTU, RKEY, 0, 1), nak(11, 18, 20, reach=10)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        run(FIRST, 15, length=3 * MTU),
+        run(MIDDLE, 17),
+        run(LAST_IMM, 16),
+        run(LAST_IMM, 17, nbytes=5),
+        run(MIDDLE, 13, nbytes=MTU - 4),
+        run(MIDDLE, 13, permitted=False),
+        run(0x04, 13),
+    ],
+)
+def test_what_contradicts_what_is_known_is_as_if_lost(wrong: object) -> None:
+    core = begun()
+    (told,) = arrive(core, wrong)  # type: ignore[arg-type]
+    assert isinstance(told, Reply)
+    assert told.behind is not None
+    assert not told.behind.arrived
+    assert core.counters.out_of_sequence == 1
+
+
+def test_a_message_over_one_that_has_begun_ends_the_queue_pair() -> None:
+    core = responder()
+    arrive(core, run(FIRST, 13, length=3 * MTU))
+    actions = arrive(core, run(FIRST, 10, length=8 * MTU))
+    assert Reply(10, NAK_INVALID_REQUEST, 0) in actions
+    assert isinstance(actions[-1], ResponderFailed)
+
+
+def test_no_more_is_kept_than_the_bound() -> None:
+    core = begun(behind_max=3)
+    assert arrive(core, run(MIDDLE, 13, 14, 15)) == [Place(VA + 3 * MTU, RKEY, 0, 2), nak(11, 13, 14)]
+    assert arrive(core, run(MIDDLE, 16)) == []
+    assert core.counters.out_of_sequence == 2
+
+
+def test_without_a_receive_a_packet_is_forgotten_until_it_comes_again() -> None:
+    core = responder(receives=0)
+    only = PacketArrived(ONLY_IMM, 11, True, 8, (VA, RKEY, 8), 5, True)
+    before = PacketArrived(0x0A, 10, False, 8, (VA, RKEY, 8), None, True)
+    assert core.step(only, NOW) == [Place(VA, RKEY, 0, 1), nak(10, 11)]
+    assert core.step(before, NOW) == [Place(VA, RKEY, 0, 1), Reply(11, RNR_NAK | 12, 1)]
+    core.step(PostReceive(3), NOW)
+    assert core.step(only, NOW) == [Place(VA, RKEY, 0, 1), Deliver(3, 5, 8), Reply(11, ACK, 2)]
+
+
+def test_in_order_all_is_as_ever() -> None:
+    core = begun()
+    assert arrive(core, run(MIDDLE, 11, 12, asks=(12,))) == [Place(VA + MTU, RKEY, 0, 2), Reply(12, ACK, 0)]
+    assert arrive(core, run(MIDDLE, 11)) == [Reply(12, ACK, 0)]
+
+
+# ---- requester ---------------------------------------------------------------------------------------
+
+
+def requester(**changes: int) -> SelectiveRequester:
+    config = {"initial_psn": 100, "outstanding_packets_max": 8, "ack_every": 4, "behind_max": 64}
+    return SelectiveRequester(RequesterConfig(**config | changes))
+
+
+def told(core: SelectiveRequester, psn: int, *arrived: int, reach: int = 0) -> list[RequesterAction]:
+    reply = nak(psn, *arrived, reach=reach)
+    return core.step(AckArrived(psn, NAK_SEQUENCE, 0, reply.behind), T0)
+
+
+def test_only_what_is_missing_before_what_came_is_sent_again() -> None:
+    core = requester()
+    post(core, 8)
+    assert sent(told(core, 101, 103, 104)) == [101, 102]
+    assert core.counters.retransmits == 2
+    assert core.view().window == 8
+
+
+def test_a_copy_is_sent_once_until_something_that_was_sent_after_it_is_there() -> None:
+    core = requester()
+    post(core, 16)
+    assert sent(told(core, 101, 102, 103)) == [101]
+    assert sent(told(core, 101, 102, 103, 104, 105, 106)) == [108, 109, 110, 111]
+    assert sent(told(core, 101, 102, 103, 104, 105, 106, 107)) == []
+    assert sent(told(core, 101, 102, 103, 104, 105, 106, 107, 108))[:1] == [101]
+
+
+def test_a_copy_that_is_there_proves_nothing_of_others() -> None:
+    core = requester()
+    post(core, 8)
+    assert sent(told(core, 101, 102, 104)) == [101, 103]
+    assert sent(told(core, 101, 102, 103, 104)) == []
+
+
+def test_what_is_there_does_not_fill_the_window() -> None:
+    core = requester()
+    post(core, 64)
+    assert sent(told(core, 100, 101, 102, 103, 104)) == [100, 108, 109, 110, 111]
+
+
+def test_a_missing_packet_holds_the_sender_when_the_receiver_keeps_no_more() -> None:
+    core = requester(behind_max=11)
+    post(core, 64)
+    assert sent(told(core, 100, *range(101, 108))) == [100, 108, 109, 110, 111]
+    assert sent(told(core, 100, *range(101, 112))) == [100]
+
+
+def test_what_came_and_could_not_be_kept_is_sent_again_when_more_has_come() -> None:
+    core = requester()
+    post(core, 8)
+    assert sent(told(core, 100, reach=3)) == [100, 101, 102]
+
+
+def test_a_nak_that_tells_nothing_asks_for_its_packet() -> None:
+    core = requester()
+    post(core, 8)
+    assert sent(ack(core, 101, NAK_SEQUENCE)) == [101]
+    assert sent(ack(core, 101, NAK_SEQUENCE)) == []
+
+
+def test_a_timeout_asks_and_if_nothing_new_is_there_all_was_lost() -> None:
+    core = requester()
+    post(core, 8)
+    told(core, 100, 101)
+    assert sent(core.step(TimerExpired(), at(TIMER))) == [100, 100]
+    assert sent(ack(core, 101, now=at(TIMER))) == [102, 103, 104, 105, 106, 107]
+
+
+def test_a_timeout_is_needless_if_more_is_there() -> None:
+    core = requester()
+    post(core, 8)
+    assert sent(core.step(TimerExpired(), at(TIMER))) == [100, 100]
+    assert sent(ack(core, 103, now=at(TIMER))) == []
+    assert core.counters.retransmits == 2
+
+
+def test_resent_packets_carry_the_requests_of_their_originals() -> None:
+    core = requester()
+    post(core, 8)
+    assert asking(told(core, 102, 107)) == [103]
+
+
+def test_after_a_wait_for_a_receive_that_packet_comes_again() -> None:
+    core = requester()
+    post(core, 1, 1)
+    assert ack(core, 100, RNR_NAK | 1) == []
+    assert told(core, 100, 101) == []
+    assert sent(core.step(TimerExpired(), at(RNR_TIMER_NS[1]))) == [100]
+
+
+def test_a_packet_that_is_lost_too_often_ends_the_connection() -> None:
+    core = requester(retry_count=1)
+    post(core, 16)
+    assert sent(told(core, 100, 101)) == [100]
+    told(core, 100, 101, 102, 103, 104)
+    completed, failed = told(core, 100, *range(101, 110))
+    assert isinstance(completed, Complete)
+    assert (completed.outcome, failed) == (Outcome.RETRY_EXCEEDED, Failed(Outcome.RETRY_EXCEEDED))
+
+
+def test_closing_flushes_and_forgets() -> None:
+    core = requester()
+    post(core, 8)
+    told(core, 100, 101)
+    assert [action.outcome for action in core.step(Closing(), T0) if isinstance(action, Complete)] == [
+        Outcome.FLUSHED
+    ]
+    assert core.deadline is None
+
+
+@pytest.mark.parametrize("config", [RequesterConfig, ResponderConfig])
+def test_what_is_kept_fits_a_bitmap(config: type[RequesterConfig | ResponderConfig]) -> None:
+    config(initial_psn=0, behind_max=BEHIND_PACKETS_MAX)
+    for wrong in (-1, BEHIND_PACKETS_MAX + 1):
+        with pytest.raises(ConfigError):
+            config(initial_psn=0, behind_max=wrong)

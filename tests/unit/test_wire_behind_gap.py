@@ -1,0 +1,47 @@
+"""What a NAK says of packets behind a gap, as bytes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, BehindGap
+
+
+@given(reach=st.integers(1, BEHIND_PACKETS_MAX), seed=st.integers(0))
+def test_what_is_encoded_is_decoded(reach: int, seed: int) -> None:
+    told = BehindGap(reach, seed & (1 << reach) - 1)
+    data = told.encode()
+    assert len(data) % 4 == 0
+    assert len(data) <= 4 + BEHIND_PACKETS_MAX // 8
+    assert BehindGap.decode(data) == told
+
+
+def test_the_layout() -> None:
+    told = BehindGap(reach=40, arrived=0b110 | 1 << 39)
+    assert told.encode() == bytes.fromhex("00000028 06000000 80000000")
+    assert BehindGap(1, 0).encode() == bytes.fromhex("00000001")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "",
+        "000001",
+        "0000000001",
+        "00000000",
+        "00001001",
+        "00000001 02000000",
+        "00000000 01000000",
+        "00000001" + "00" * 516,
+    ],
+)
+def test_what_no_receiver_sends_is_nothing(data: str) -> None:
+    assert BehindGap.decode(bytes.fromhex(data)) is None
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
+    told = BehindGap.decode(data)
+    assert told is None or told.arrived.bit_length() <= told.reach <= BEHIND_PACKETS_MAX
