@@ -127,8 +127,6 @@ class PacketWire:
 
     def getsockopt(self, level: int, option: int, nbytes: int = 0) -> Any:
         self.syscalls += 1
-        if self._slots is not None:  # asked before each wait: the bell rings on if the newest slot is unread
-            self._bell.ring(bool(self._slots[(self._at - 1) % len(self._slots)][0]))
         return bytes(nbytes) if nbytes else 0
 
     def bind(self, address: Any) -> None:
@@ -137,6 +135,9 @@ class PacketWire:
             self._ring_fd = -1
 
     def fileno(self) -> int:
+        if self._slots is not None and self._bell.fd != -1:
+            # Asked for before each wait: the bell rings on if the newest slot is unread.
+            self._bell.ring(bool(self._slots[(self._at - 1) % len(self._slots)][0]))
         return self._bell.fd if self._ring_fd == -1 else self._ring_fd
 
     def put(self, frame: Any) -> None:

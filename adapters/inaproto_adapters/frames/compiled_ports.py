@@ -7,8 +7,10 @@ Addresses and descriptors are numbers here: whoever passes one keeps its array o
 from __future__ import annotations
 
 import ctypes
+import logging
 import struct
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +20,8 @@ from inaproto.core import kernels
 from inaproto.core.kernels.compiled import address_of
 from inaproto.core.kernels.library import open_library
 from inaproto.units import FRAME_BYTES_MAX, Frames
+
+log = logging.getLogger("inaproto.frames")
 
 _SOURCE: Final = Path(__file__).parent / "ports.c"
 LIBRARY: Final = Path(__file__).parent / "ports.so"
@@ -53,12 +57,22 @@ def load() -> tuple[PortCalls | None, str]:
         return None, f"{LIBRARY.name} cannot be loaded: {error}"
 
 
-_library, _ = load()
+_library, _why = load()
 
 
 def active() -> PortCalls | None:
     """The functions, for ports that are made from now on; None: the Python code does what they do."""
-    return _library if kernels.active() is not None else None
+    if kernels.active() is None:
+        return None
+    if _library is None:
+        _warn(_why)
+    return _library
+
+
+@cache
+def _warn(why: str) -> None:
+    """Once: all else that is compiled is there."""
+    log.warning("ports on packet sockets run without their compiled part (ports.c), slowly: %s", why)
 
 
 class Sender:

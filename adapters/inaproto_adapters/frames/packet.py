@@ -154,6 +154,7 @@ class PacketPort:
     async def receive(self) -> list[Frames]:
         """The frames that are there, most of them as views of the ring; see ``FramePort.receive``."""
         await trio.lowlevel.checkpoint()
+        waited = False
         while True:
             if self._closed is not None:
                 raise PortClosed(self._closed)
@@ -164,12 +165,18 @@ class PacketPort:
                     return blocks
                 await trio.lowlevel.checkpoint()  # all of it was dropped: the other ports have their turn
                 continue
-            if self._ring.heard_error or self._receiving.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                self._ring.heard_error = False
+            # An error wakes who waits: who has not waited yet need not ask for it.
+            if (waited or self._ring.heard_error) and self._has_error():
                 self._look()
                 continue
             with contextlib.suppress(trio.ClosedResourceError):
                 await trio.lowlevel.wait_readable(self._receiving)
+            waited = True
+
+    def _has_error(self) -> bool:
+        """Whether the interface went down, since this was asked last."""
+        heard, self._ring.heard_error = self._ring.heard_error, False
+        return heard or self._receiving.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
     def send_nowait(self, frames: Frames) -> int:
         """See ``FramePort.send_nowait``.
