@@ -90,6 +90,7 @@ def test_a_ring_that_has_slots_by_turns_is_no_shards() -> None:
 
 def test_each_shard_has_a_port_of_its_own_where_roce_nics_have_theirs() -> None:
     ports = [shard_port(number) for number in range(1, SHARDS_MAX + 1)]
+    assert ports[:2] == [0xFFC1, 0xFFC2], "docs/protocol.md 12.5"
     assert len(set(ports)) == SHARDS_MAX
     assert min(ports) >= 0xC000
     assert max(ports) <= 0xFFFF
@@ -101,6 +102,8 @@ def test_each_shard_has_a_port_of_its_own_where_roce_nics_have_theirs() -> None:
 def test_rings_are_spread_and_one_that_ends_makes_room() -> None:
     switch = Switch()
     assert [switch.owner(ring_id) for ring_id in (7, 8, 9)] == ["shard 1", "shard 2", "shard 1"]
+    assert [switch.owner(ring_id) for ring_id in (11, 12)] == ["shard 2", "shard 1"]
+    assert switch.owner(7) == "shard 1", "once more, where it is"
     assert switch.step(RingGone(7)) == [Order("shard 1", RemoveRing(7))]
     assert switch.step(RingGone(9)) == [Order("shard 1", RemoveRing(9))]
     assert switch.owner(10) == "shard 1"
@@ -201,8 +204,24 @@ def test_what_a_shard_had_long_ago_is_forgotten() -> None:
 
 def test_of_shards_that_there_are_not_nothing_is_taken() -> None:
     switch = Switch()
+    switch.owner(7)
+    assert OneSwitch().step(SwitchArrived("shard 1"), Instant(0)) == []
+    assert Shards().arrived("shard 1", Instant(0)) is None
+    assert Shards(1).arrived("shard 0", Instant(0)) is None
     assert switch.step(SwitchArrived("shard 3")) == []
     assert switch.step(SwitchLost("shard 3", "x")) == []
+    assert switch.owner(9) == "shard 2", "no other was lost"
+    assert switch.owner(10) == "shard 1"
+
+
+def test_hosts_that_were_seen_long_ago_make_room() -> None:
+    core = Shards(1, hosts_max=2)
+    core.arrived("shard 1", Instant(0))
+    for host in (0, 1, 0, 2):
+        core.host_seen(ip(host), chooses_port=True)
+    first, second, third = spec(3).flows
+    assert core.take(replace(ring(7), flows=(first, second))) == ALONE, "host 1 was seen before the others"
+    assert core.take(replace(ring(8), flows=(first, replace(third, rank=1)))) == "shard 1"
 
 
 # --- with a rendezvous

@@ -155,9 +155,9 @@ class ShardKeeper:
                 if process.returncode is None:
                     process.kill()
                 await process.wait()
-            reason = _ending(process.returncode) or reason
-            stream.close(reason)
-            self._gone(name, state, reason)
+            stream.close(reason or "the switch ends")
+        reason = _ending(process.returncode) or reason
+        self._gone(name, state, reason)  # where the switch ends, its rings do, for that reason
         return reason
 
     async def _converse(self, name: str, state: _State, stream: ControlStream) -> str:

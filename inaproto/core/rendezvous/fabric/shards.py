@@ -32,7 +32,6 @@ from inaproto.wire.udp import SHARDS_MAX, shard_port
 
 ALONE: Final = ""
 """Name of the switch, and of the accelerator that is in the process of the control plane."""
-_HOSTS_MAX: Final = 1 << 16
 
 
 def shard_name(number: int) -> str:
@@ -46,7 +45,7 @@ def owner_of(spec: RingSpec, chooses_port: Mapping[bytes, bool], rings: Mapping[
     ``chooses_port``: of each host, by its IP address, whether it sends from a port that it is told;
     ``rings``: how many rings each shard has that is there.
     """
-    can_choose = all(chooses_port.get(flow.src_ip, False) for flow in spec.flows)
+    can_choose = all(chooses_port.get(flow.src_ip) for flow in spec.flows)
     if not rings or not can_choose or spec.pool is not None:
         return 0
     return min(rings, key=lambda shard: (rings[shard], shard))
@@ -64,13 +63,21 @@ class _Had:
 class Shards:
     """Who has what; ``count`` shards, none of them there yet. Raises ``LocalMisuse`` for too many."""
 
-    def __init__(self, count: int = 0, *, retired_ns: int = 60 * S, retired_max: int = 1024) -> None:
+    def __init__(
+        self,
+        count: int = 0,
+        *,
+        retired_ns: int = 60 * S,
+        retired_max: int = 1024,
+        hosts_max: int = 1 << 16,
+    ) -> None:
         if not 0 <= count <= SHARDS_MAX:
             raise LocalMisuse(f"{count} shards; there can be {SHARDS_MAX}")
         self._numbers = {shard_name(number): number for number in range(1, count + 1)}
         self._retired_ns = retired_ns
         self._retired_max = retired_max
-        self._present: dict[int, None] = {}
+        self._hosts_max = hosts_max
+        self._present: set[int] = set()
         self._owners: dict[int, int] = {}
         """Shards of the rings that have one, by ring id."""
         self._had: dict[int, dict[int, _Had]] = {number: {} for number in self._numbers.values()}
@@ -81,7 +88,7 @@ class Shards:
         if self._numbers:
             self._hosts.pop(host, None)
             self._hosts[host] = chooses_port
-            while len(self._hosts) > _HOSTS_MAX:
+            while len(self._hosts) > self._hosts_max:
                 del self._hosts[next(iter(self._hosts))]
 
     def take(self, spec: RingSpec) -> str:
@@ -98,18 +105,18 @@ class Shards:
 
     def owner(self, ring_id: int) -> str:
         """Who has a ring; whatever no shard has, the process of the control plane."""
-        number = self._owners.get(ring_id, 0)
+        number = self._owners.get(ring_id)
         return shard_name(number) if number else ALONE
 
     def source_port(self, ring_id: int) -> int:
         """From which its hosts send; 0: whichever they like."""
-        number = self._owners.get(ring_id, 0)
+        number = self._owners.get(ring_id)
         return shard_port(number) if number else 0
 
     def give_up(self, ring_id: int, now: Instant) -> str | None:
         """A ring is not wanted any more; returns who is to be told, None: nobody is there."""
-        number = self._owners.pop(ring_id, 0)
-        if not number:
+        number = self._owners.pop(ring_id, None)
+        if number is None:
             return ALONE
         had = self._had[number]
         given_up = had.pop(ring_id)
@@ -126,12 +133,13 @@ class Shards:
         number = self._numbers.get(name)
         if number is None:
             return None
-        self._present[number] = None
+        self._present.add(number)
         return [one.spec for one in self._had[number].values() if one.until is None or now < one.until]
 
     def lost(self, name: str) -> list[int]:
         """A shard is gone; returns its rings."""
-        number = self._numbers.get(name, 0)
-        if self._present.pop(number, 0) == 0:
+        number = self._numbers.get(name)
+        if number not in self._present:
             return []
+        self._present.remove(number)
         return [ring_id for ring_id, owner in self._owners.items() if owner == number]
