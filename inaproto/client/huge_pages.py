@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 HUGE_BYTES: Final = 2 << 20
-"""Of a huge page of x86-64, and of aarch64 with ordinary ones of 4 KiB; elsewhere the kernel says no."""
+"""Size of a huge page of x86-64, and of aarch64 with pages of 4 KiB; elsewhere the kernel says no."""
 _MADV_COLLAPSE: Final = 25
 """Not in Python's mmap."""
 

@@ -25,6 +25,7 @@ import pytest
 
 from inaproto.core.host.engines import in_network
 from inaproto.core.host.message_window import WindowConfig
+from inaproto.core.rdma.verbs import QpAttributes
 from inaproto.core.switch.aggregator import DATA_OPCODES
 from inaproto.errors import InvariantBroken, LocalMisuse, Unsupported
 from inaproto.sim.frames.checkers import all_checkers
@@ -148,6 +149,13 @@ def _window_of_the_paper(window: int, id_bits: int, _: int) -> WindowConfig:
     return WindowConfig(window, id_bits, unacknowledged_messages=2 * window)
 
 
+_FITTING: Final = QpAttributes.for_messages
+
+
+def _for_all_slots(attributes: QpAttributes, messages: int, nbytes: int) -> QpAttributes:
+    return _FITTING(attributes, 2 * messages, nbytes)
+
+
 def _timed(unfolded: Unfolded, paces: Mapping[str, int], pace: int, scale: int, rounds: int) -> SteadyRate:
     """``paces``, ``pace``: nanoseconds for each byte, of adders and of hosts."""
     message_bytes = MESSAGE_PACKETS * MTU - INA_HEADER_BYTES
@@ -169,6 +177,7 @@ def _timed(unfolded: Unfolded, paces: Mapping[str, int], pace: int, scale: int, 
     world.downlinks[0].tap = watch.see
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_network, "WindowConfig", _window_of_the_paper)
+        patch.setattr(QpAttributes, "for_messages", _for_all_slots)
         result = world.run()
     if result.violation is not None:
         raise InvariantBroken(f"a planned tree broke a rule of the world: {result.violation}")

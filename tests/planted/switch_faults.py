@@ -173,9 +173,9 @@ SWITCH_FAULTS: Final = (
         (
             Change(
                 Emission.advance,
-                "if touched.serial == serial and touched.finish():",
+                "if touched.serial == serial and not touched.silent and touched.finish():",
                 "before = touched.done.copy()\n"
-                "        if touched.serial == serial and touched.finish():\n"
+                "        if touched.serial == serial and not touched.silent and touched.finish():\n"
                 "            fresh = (touched.done & ~before).nonzero()[0].tolist()\n"
                 "            self._results(ring, [(touched, at, at + 1) for at in fresh], actions)",
             ),

@@ -106,7 +106,7 @@ _LENIENT_BYTES: Final = 160
 """As much of a frame as VLAN tags, IP options and a BTH can take."""
 _ACKS_MAX: Final = 1024
 _Ack = tuple[bytes, bytes, bytes]
-"""Of an acknowledgement: source address, source IP address, destination address."""
+"""What tells acknowledgements apart: source address, source IP address, destination address."""
 _MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
 
 
