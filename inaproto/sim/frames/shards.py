@@ -29,6 +29,7 @@ from inaproto.core.switch.accelerator import (
     PortUp,
     RemoveRing,
 )
+from inaproto.core.switch.early_packets import FIRST_NOT_SEEN
 from inaproto.core.switch.events import RingState
 from inaproto.sim.frames.control_plane import SwitchSession
 from inaproto.units import Frames, Instant, PortId
@@ -79,6 +80,8 @@ class ShardedAccelerator:
         accelerator = self._there.pop(number, None)
         if accelerator is not None:
             _add(self._gone, accelerator.counters)
+            if accelerator.waiting:
+                self._gone.drop(FIRST_NOT_SEEN, accelerator.waiting)
 
     def step(self, event: Event, now: Instant) -> list[Action]:
         """Orders are for the accelerator of the switch's own process."""
@@ -127,6 +130,10 @@ class ShardedAccelerator:
         return found
 
     @property
+    def waiting(self) -> int:
+        return sum(one.waiting for one in self._there.values())
+
+    @property
     def addresses(self) -> Mapping[bytes, int]:
         return self._there[0].addresses
 
@@ -135,7 +142,7 @@ class ShardedAccelerator:
         rings = {ring_id: ring for view in views for ring_id, ring in view.rings.items()}
         memory = sum(view.memory_bytes for view in views)
         connections = sum(view.connections for view in views)
-        return AcceleratorView(rings, self.counters, memory, connections, views[0].pools)
+        return AcceleratorView(rings, self.counters, memory, connections, views[0].pools, self.waiting)
 
 
 def _add(to: Counters, more: Counters) -> None:
