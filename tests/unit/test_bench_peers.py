@@ -128,6 +128,12 @@ def test_cpu_is_that_of_a_gigabyte_the_small_all_reduce_before_included() -> Non
     assert row["cpu_s_per_gb_parts"] == pytest.approx(
         {"switch": whole / 4, "hosts": whole / 4, "ranks": whole / 2}
     )
+    assert row["switch_gbps_per_core"] == pytest.approx(8 * 4 / (whole / 4))
+
+
+def test_a_job_that_was_not_summed_by_the_switch_says_nothing_of_its_core() -> None:
+    [row] = report(entry("inaproto", 0.05, path="chain"))["rows"]
+    assert row["switch_gbps_per_core"] is None
 
 
 def test_another_inaproto_has_the_same_links_and_other_settings() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
+from inaproto.core.switch import packet_memory
+from inaproto.core.switch.packet_memory import Cut, OutputArena, PayloadPool, aligned
 
 FIRST_BYTES = 1 << 16
 
@@ -94,6 +96,94 @@ def test_memory_that_suffices_is_kept() -> None:
     for _ in range(3):
         arena.reset()
         assert address(arena.take(1, 1, FIRST_BYTES)) == first
+
+
+PARTS = ((1, 70), (3, 54), (1, 20))
+CUT_BYTES = 2 * (70 + 3 * 54 + 20)
+
+
+def begins(cut: Cut) -> list[int]:
+    return [address(block) - cut.address for block in cut.blocks]
+
+
+@pytest.mark.parametrize("bytes_max", [0, 1 << 20], ids=["of its own", "of the arena"])
+def test_a_cut_has_its_parts_one_behind_the_other(bytes_max: int) -> None:
+    arena = OutputArena(bytes_max)
+    if not bytes_max:
+        arena.take(1, 1, FIRST_BYTES)
+    cut = arena.take_cut(2, PARTS)
+    assert [block.shape for block in cut.blocks] == [(2, 1, 70), (2, 3, 54), (2, 1, 20)]
+    assert begins(cut) == [0, 2 * 70, 2 * (70 + 3 * 54)]
+    assert (cut.nbytes, cut.egress, cut.sent) == (CUT_BYTES, None, [])
+    assert all(block.dtype == np.uint8 for block in cut.blocks)
+
+
+def test_what_is_cut_is_found_again_in_the_same_place_alone() -> None:
+    arena = OutputArena(1 << 20)
+    first, second = arena.take_cut(2, PARTS), arena.take_cut(2, PARTS)
+    assert second is not first
+    assert second.address == first.address + CUT_BYTES
+    behind = address(arena.take(1, 1, 1))
+    assert behind == second.address + CUT_BYTES
+    for _ in range(3):
+        arena.reset()
+        assert [arena.take_cut(2, PARTS), arena.take_cut(2, PARTS)] == [first, second]
+        assert address(arena.take(1, 1, 1)) == behind
+    arena.reset()
+    assert arena.take_cut(1, PARTS) is not first
+    arena.reset()
+    other = arena.take_cut(2, PARTS[1:])
+    assert other is not first
+    assert other.address == first.address
+
+
+def test_cuts_are_of_the_memory_that_there_is_now() -> None:
+    arena = OutputArena(1 << 20)
+    old = arena.take_cut(2, PARTS)
+    for _ in range(FIRST_BYTES // CUT_BYTES + 1):
+        last = arena.take_cut(2, PARTS)
+    assert not old.address <= last.address < old.address + FIRST_BYTES, "there was no room"
+    arena.reset()
+    cuts = [arena.take_cut(2, PARTS) for _ in range(FIRST_BYTES // CUT_BYTES + 2)]
+    assert cuts[0] is not old
+    assert [cut.address - cuts[0].address for cut in cuts] == [CUT_BYTES * n for n in range(len(cuts))]
+    assert [begins(cut) for cut in cuts] == [begins(old)] * len(cuts)
+    arena.reset()
+    assert [arena.take_cut(2, PARTS) for _ in cuts] == cuts, "also what was found again counts as wanted"
+    arena.reset()
+    assert arena.take_cut(2, PARTS) is cuts[0]
+
+
+def test_a_cut_takes_the_last_byte_and_is_wanted_again() -> None:
+    arena = OutputArena(1 << 20)
+    whole = ((1, FIRST_BYTES),)
+    first = arena.take_cut(1, whole)
+    for _ in range(2):
+        arena.reset()
+        assert arena.take_cut(1, whole) is first
+    arena.take(1, 1, 1)
+    arena.reset()
+    assert arena.take_cut(1, whole) is not first, "a byte more was wanted than there was"
+
+
+def test_so_many_cuts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packet_memory, "_CUTS_MAX", 2)
+    arena = OutputArena(1 << 20)
+    first = [arena.take_cut(1, ((1, 10),)) for _ in range(2)]
+    arena.reset()
+    assert [arena.take_cut(1, ((1, 10),)) for _ in range(2)] == first
+    third = arena.take_cut(1, ((1, 10),))
+    arena.reset()
+    again = [arena.take_cut(1, ((1, 10),)) for _ in range(3)]
+    assert first[0] not in again
+    assert third.address == again[2].address
+
+
+def test_memory_begins_where_a_cache_line_does() -> None:
+    kept = [aligned(3, 5, nbytes) for nbytes in (1, 63, 64, 65, 1000)]
+    assert [array.shape for array in kept] == [(3, 5, nbytes) for nbytes in (1, 63, 64, 65, 1000)]
+    assert all(address(array) % 64 == 0 and array.dtype == np.uint8 for array in kept)
+    assert all(array.base is not None and array.base.nbytes == array.nbytes + 64 for array in kept)
 
 
 def test_payload_buffers_come_back_latest_first() -> None:

@@ -110,13 +110,15 @@ def entry_dict(entry: Entry, cores: int) -> dict[str, Any]:
     def per_gb(seconds: Sequence[float]) -> float:
         return sum(seconds) / gigabytes
 
+    parts = {kind: per_gb([turn.cpu_s[kind] for turn in turns]) for kind in turns[0].cpu_s}
     quartiles = statistics.quantiles(entry.row.samples_s, n=4, method="inclusive") if turns[1:] else []
     return {
         "contender": contender,
         "hosts": entry.row.ranks,
         **row,
         "time_us_quartiles": [round(1e6 * value, 3) for value in quartiles] or None,
-        "cpu_s_per_gb_parts": {kind: per_gb([turn.cpu_s[kind] for turn in turns]) for kind in turns[0].cpu_s},
+        "cpu_s_per_gb_parts": parts,
+        "switch_gbps_per_core": switch_rate(entry.row.ranks, parts) if row["path"] == "switch" else None,
         "machine_cpu_s_per_gb": per_gb([turn.machine_cpu_s for turn in turns]),
         "others_share": others_share(turns, cores),
         "pct_bound": bound(config, contender),
@@ -125,6 +127,12 @@ def entry_dict(entry: Entry, cores: int) -> dict[str, Any]:
         "resent_share": None if entry.resent is None or not entry.packets else entry.resent / entry.packets,
         "turns": [asdict(turn) for turn in turns],
     }
+
+
+def switch_rate(hosts: int, cpu_s_per_gb: Mapping[str, float]) -> float | None:
+    """Gb/s of all hosts together that one core of the switch daemon takes in, and as much that it sends."""
+    seconds = cpu_s_per_gb.get("switch")
+    return 8 * hosts / seconds if seconds else None
 
 
 def bound(config: Config, contender: str) -> float | None:
