@@ -155,3 +155,14 @@ def test_misuse_is_refused() -> None:
     for parts in ([], [b"1234"], [b"12345678", b"1234"]):
         with pytest.raises(LocalMisuse):
             reduce_parts(Dtype.F32, Op.SUM, [memoryview(part) for part in parts], memoryview(bytearray(8)))
+
+
+def test_a_rank_that_is_alone_keeps_every_bit_of_its_tensor() -> None:
+    """NaNs, too, which a sum would make canonical."""
+    tensors = HostTensors(Dtype.F32, 1, 8)
+    tensors.of[0][:8] = bytes.fromhex("0100c0ff0100a07f")
+    before = bytes(tensors.of[0])
+    total = sliced(Dtype.F32, Op.SUM, 1, 8, slice_bytes=1024)
+    add(total.take(tensors))
+    assert bytes(tensors.of[0]) == before
+    assert total.is_done
