@@ -244,3 +244,11 @@ def test_of_two_rings_each_completion_is_a_step() -> None:
     driver.stub.engine = object.__new__(TwoPaths)
     driver.completed_all([acknowledged(0), ARRIVED, acknowledged(1)])
     assert driver.heard == [acknowledged(0), ARRIVED, acknowledged(1)]
+
+
+@pytest.mark.parametrize("completed", [[ARRIVED], [acknowledged(3)]])
+def test_completions_of_one_kind_are_a_step(completed: list[Any]) -> None:
+    driver = Driver([])
+    driver.completed_all(completed)
+    alone: Any = ARRIVED if completed == [ARRIVED] else events.MessagesAcknowledged(BASE, -1, (3,))
+    assert driver.heard == [events.Completed((alone,))]
