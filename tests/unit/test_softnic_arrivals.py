@@ -189,6 +189,22 @@ def test_connections_whose_packets_alternate_are_taken_as_packets_one_by_one(see
         assert together.outcome() == alone.outcome()
 
 
+def test_acknowledgements_of_one_receive_are_taken_connection_by_connection() -> None:
+    links = Links()
+    acks: list[bytes] = []
+    for number, pair in enumerate((0, 2, 0, 1, 2)):
+        at_once(links.right, in_blocks(links.write(pair, number, 600)), T0)
+        acks += [row.tobytes() for row in rows(links.right.take_output())]
+    damaged = acks[2][:55] + b"\x55" + acks[2][56:]
+    (block,) = in_blocks([*acks[:2], damaged, *acks[2:]])
+    at_once(links.left, [block], T0)
+    pairs = [here.qpn for here, _ in links.pairs]
+    completed = [(pairs.index(done.qpn), done.wr_id) for done in links.left.take_completions()]
+    assert completed == [(0, 0), (0, 2), (2, 1), (2, 4), (1, 3)]
+    statistics = links.left.statistics()
+    assert (statistics["packets_received"], statistics["icrc_errors"]) == (5, 1)
+
+
 def test_the_weather_reaches_every_counter_of_arrivals() -> None:
     """The comparison is worth as much as what happens in it."""
     total = dict.fromkeys((*ARRIVALS, "duplicates", "out_of_sequence", "naks_sent", "rnr_naks_sent"), 0)

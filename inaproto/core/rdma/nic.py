@@ -90,6 +90,10 @@ _ACK_REQUEST: Final = 50
 """Byte of a frame that is 0, or 0x80 where the packet asks for an ACK."""
 _WHOLE: Final = ((0, None),)
 """A run that is not cut."""
+_OPCODE: Final = 42
+_ACK: Final = Opcode.RC_ACK
+_ACK_BYTES_MAX: Final = 256
+"""Acknowledgements are short, whatever they say besides."""
 _MIDDLE: Final = Opcode.RC_WRITE_MIDDLE
 _WRITES: Final = range(Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY_IMM + 1)
 _STARTS: Final = (Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM)
@@ -340,11 +344,15 @@ class SoftNicEngine:
     def _frames(self, blocks: Sequence[Frames], now: Instant) -> None:
         """Blocks of frames of one length each, whatever they are."""
         for frames in blocks:
-            if len(frames) == 1:  # a vector of one row costs as much as one of a hundred
+            n, length = frames.shape
+            if n == 1:  # a vector of one row costs as much as one of a hundred
                 packet = decode_packet(frames.tobytes())
                 if packet is not None:
                     self._packet(packet, now)
                     continue
+            elif n and length < _ACK_BYTES_MAX and length >= BTH_END and frames[0, _OPCODE] == _ACK:
+                self._frames(_one_by_one(frames), now)
+                continue
             elif self._more_of_a_message(frames, now):
                 continue
             # Where packets of several connections alternate, each would be a vector of one.
@@ -352,7 +360,7 @@ class SoftNicEngine:
                 if isinstance(run, PlainRun):
                     self._plain(run)
                     continue
-                packet = decode_packet(run.frames.tobytes()) if run.psn.size == 1 < len(frames) else None
+                packet = decode_packet(run.frames.tobytes()) if run.psn.size == 1 < n else None
                 if packet is None:
                     self._run(run, now)
                 else:
@@ -632,3 +640,15 @@ def consecutive(psns: NDArray[np.int64]) -> Sequence[tuple[int, int | None]]:
     """Parts in which PSNs rise by ones, as (begin, end), in order."""
     edges = [0, *(np.flatnonzero(np.diff(psns) != 1) + 1).tolist(), len(psns)]
     return list(pairwise(edges))
+
+
+def _one_by_one(frames: Frames) -> list[Frames]:
+    """Rows, connection by connection as ``decode_runs`` has them; each of them would be a vector of one."""
+    n, length = frames.shape
+    data = frames.tobytes()
+    by_queue_pair: dict[bytes, list[Frames]] = {}
+    for row in range(n):
+        at = row * length
+        connection = data[at + 26 : at + 34] + data[at + 47 : at + 50]
+        by_queue_pair.setdefault(connection, []).append(frames[row : row + 1])
+    return [row for rows in by_queue_pair.values() for row in rows]
