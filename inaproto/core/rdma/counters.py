@@ -21,6 +21,7 @@ _OF_CONNECTION: Final = {
     "rnr_naks_sent": attrgetter("responder.counters.rnr_naks"),
     "duplicates": attrgetter("responder.counters.duplicates"),
     "out_of_sequence": attrgetter("responder.counters.out_of_sequence"),
+    "kept_behind_gap": attrgetter("responder.counters.behind_gap"),
     "messages_received": attrgetter("responder.counters.messages"),
     "after_failure": attrgetter("responder.counters.ignored"),
 }

@@ -21,6 +21,7 @@ from inaproto.sim.frames.host.ring import HostRing
 from inaproto.sim.frames.link import SimLink
 from inaproto.units import Frames, Instant
 from inaproto.wire.control_messages import Error, Hello, Message, Regrouped, Welcome
+from inaproto.wire.crc import crc32
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.control_plane import Session
@@ -175,7 +176,11 @@ class SimHost:
     def new_nic(self) -> None:
         """Gets a new NIC, and attaches it to a new port of its switch as soon as that is up."""
         first_qpn = 17 + self.world.chance_draws.below(1 << 20)
-        self.nic = SoftNicEngine(SoftNicConfig(mac=self.mac, ip=self.ip, first_qpn=first_qpn))
+        # Of some worlds no NIC is selective, of some all are, and of some a few.
+        share = crc32(self.world.config.seed.encode()) & 3
+        selective = share > 1 or (share == 1 and self.number % 2 == 0)
+        config = SoftNicConfig(mac=self.mac, ip=self.ip, first_qpn=first_qpn, selective=selective)
+        self.nic = SoftNicEngine(config)
         self.frames_in = self.frames_out = 0
         self._owners = {}
         self._nic_wake_at = None
