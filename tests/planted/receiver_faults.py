@@ -46,9 +46,9 @@ RECEIVER_FAULTS: Final = (
         RELIABILITY,
         "acknowledges the highest PSN that has come, as if nothing before it were missing",
         RcResponder._packet,
-        "        self._gap(1, replies)",
+        "        self._gap(packet, 0, ahead, 1, actions, replies)",
         "        self._expected = (packet.psn + 1) & self.config.psn_mask\n"
-        "        append_reply(replies, self._reply(ACK))",
+        "        append_reply(replies, self._received())",
     ),
     PlantedFault(
         "nak_for_every_packet",

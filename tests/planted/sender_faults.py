@@ -122,8 +122,8 @@ SENDER_FAULTS: Final = (
         RELIABILITY,
         "sets the retransmission timer when something new is sent, not after a timeout",
         RcRequester._timer_expired,
-        "again = self._retry(now)",
-        "again = self._retry(now)\n    self._timer = None",
+        "again = self._ask(now)",
+        "again = self._ask(now)\n    self._timer = None",
     ),
     fault(
         "timer_not_cancelled",
