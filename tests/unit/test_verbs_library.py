@@ -83,6 +83,13 @@ def test_a_wish_for_neither_is_refused(machine: Machine, monkeypatch: pytest.Mon
         library.verbs("mr")
 
 
+def test_one_for_another_rdma_core_says_so(machine: Machine) -> None:
+    words = "libibverbs.so.1: version `IBVERBS_PRIVATE_59' not found (required by device.so)"
+    machine.install(machine.distribution, wr=f"raise ImportError({words!r})")
+    with pytest.raises(Unsupported, match=r"IBVERBS_PRIVATE_59.*version that the machine's rdma-core has"):
+        library.verbs("wr")
+
+
 def test_one_that_is_too_old_is_told_by_what_it_lacks(machine: Machine) -> None:
     machine.install(machine.distribution, wr="class SGE:\n    addr = 0\nclass SendWR:\n    close = 0\n")
     with pytest.raises(Unsupported, match=r"too old: it has no SendWR\.next_wr"):

@@ -3,7 +3,8 @@
 It has to fit the machine's rdma-core, as the distribution's package does by itself; a virtual environment
 does not see that package, so it is looked for where the distribution puts it. Where there is none for this
 Python, that of the environment is taken: the extra ``verbs`` builds it (``pip install inaproto[verbs]``),
-against libraries that have to be as new as it is. ``INAPROTO_PYVERBS=environment`` takes that one anyway.
+for the rdma-core of its own version and no other: it uses what libibverbs keeps private, by a name with the
+version in it. ``INAPROTO_PYVERBS=environment`` takes that one anyway.
 
 pyverbs says no version of itself: one that is too old is known by what it lacks.
 """
@@ -27,6 +28,7 @@ DISTRIBUTION: Final = Path("/usr/lib/python3/dist-packages")
 CHOICE: Final = "INAPROTO_PYVERBS"
 """Variable that says which: ``distribution`` or ``environment``."""
 _REMEDY: Final = "install the distribution's package (Debian, Ubuntu: apt-get install python3-pyverbs)"
+_SAME_VERSION: Final = "it has to be of the version that the machine's rdma-core has, no other"
 _NEEDED: Final = {
     "device": ("Context.query_gid_table",),
     "wr": ("SGE.addr", "SendWR.next_wr", "SendWR.close", "RecvWR.next_wr"),
@@ -43,7 +45,8 @@ def verbs(module: str) -> ModuleType:
     except ModuleNotFoundError:
         raise Unsupported("RoCE through verbs", f"pyverbs cannot be imported: {_why_missing()}") from None
     except ImportError as error:
-        raise Unsupported("RoCE through verbs", f"pyverbs cannot be imported: {error}") from None
+        fits = f"; {_SAME_VERSION}" if "IBVERBS" in str(error) else ""
+        raise Unsupported("RoCE through verbs", f"pyverbs cannot be imported: {error}{fits}") from None
     if found.__spec__ is not None:
         _require_new(found, module)
     return found
