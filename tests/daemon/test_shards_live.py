@@ -142,3 +142,17 @@ async def test_a_shard_that_is_killed_costs_its_job_a_recovery_and_the_other_one
         async with joined(found, "three") as three:
             await reduce_all(three, inputs(2, 9))
             assert three[0].statistics().recent[-1].path == "switch"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_shards_end_with_their_switch(runtime_dir: Path, number: signal.Signals) -> None:
+    with bench(runtime_dir) as found, trio.fail_after(2 * DEADLINE_S):
+        switch = await trio.to_thread.run_sync(lambda: found.start_switch("--shards", "2"))
+        shards = [Path(f"/proc/{shard['pid']}") for shard in found.status()["switch"]["shards"]]
+        assert all(shard.exists() for shard in shards)
+        for shard in shards:  # what a terminal or a service sends to all is for the switch
+            os.kill(int(shard.name), signal.SIGTERM)
+        switch.process.send_signal(number)
+        assert await trio.to_thread.run_sync(switch.process.wait) == (0 if number == signal.SIGTERM else -9)
+        while any(shard.exists() for shard in shards):
+            await trio.lowlevel.checkpoint()
