@@ -83,7 +83,8 @@ def strided(rng: Rng, frames: Frames) -> Frames:
 
 
 def mix(rng: Rng) -> list[Frames]:
-    """What is sent together: runs of packets, almost runs, noise, frames that are too long for the cable."""
+    """What is sent together: runs of packets, almost runs, noise, frames that just go through the cable, with
+    tags or without, and frames that are too long for it."""
     blocks = []
     for _ in range(rng.integers(1, 7)):
         kind = rng.integers(0, 6)
@@ -94,7 +95,10 @@ def mix(rng: Rng) -> list[Frames]:
             n, length = int(rng.integers(0, 70)), int(rng.integers(14, 200))
             frames = rng.integers(0, 256, (n, length), dtype=np.uint8)
         else:
-            frames = run_of(rng, int(rng.integers(1, 4)), 4096)
+            frames = run_of(rng, int(rng.integers(1, 4)), int(rng.choice([MTU - 44, MTU - 40, 4096])))
+            if rng.integers(2):
+                tag = np.tile(np.frombuffer(b"\x81\0\0\5", np.uint8), (len(frames), 1))
+                frames = np.concatenate([frames[:, :12], tag, frames[:, 12:]], axis=1)
         blocks.append(strided(rng, frames))
     return blocks
 
