@@ -73,6 +73,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_push_pull_nic_processes.py::test_arrays_go_by_the_nics_and_all_updates_are_in_the_weights_once": (
         "loopback",
     ),
+    "daemon/test_real_fabrics.py": (),
     "daemon/test_real_links.py::test_tcp_of_several_mebibytes_both_ways_with_offloads": ("1500",),
     "daemon/test_real_links_rings.py": ("test_a_host_waits_for_its_link",),
     "daemon/test_security_processes.py": (),
