@@ -239,7 +239,7 @@ SWITCH_FAULTS: Final = (
         INTEGRITY,
         "forwards packets that belong to no known message, as a switch does",
         Ingest.general,
-        'self._counters.drop("first packet of the message not seen", len(run.frames) - placed)',
+        "self._keep_early(ring, flow, port, run)",
         "self._counters.bridged += len(run.frames) - placed\n"
         "        if not placed:\n"
         "            self._emission._emit(flow, run.frames, actions)",
