@@ -96,6 +96,11 @@ class ShardedAccelerator:
                 return self._there[0].step(event, now)
         return [action for one in self._there.values() for action in one.step(event, now)]
 
+    def takes(self, ring_id: int, frame: bytes) -> bool:
+        """Whether the accelerator to which the frame is given has that ring."""
+        (number,) = shards_of(np.frombuffer(frame, np.uint8)[None], self._shards).tolist()
+        return number in self._there and ring_id in self._there[number].rings
+
     def taken(self, blocks: list[Frames]) -> tuple[list[Frames], int]:
         """Without the packets that nobody takes, for their shard is not there; and how many these are."""
         kept = [

@@ -183,6 +183,8 @@ class PsnOrder(Checker):
             flow = self._flows.get(frame[26:34] + frame[47:50])
             if flow is None or flow.target is not switch:
                 continue
+            if self._world.damage and switch.shards and not switch.sharded.takes(flow.ring_id, frame):
+                continue  # its source port is damaged: another process passed it on, and its ICRC is wrong
             if 0x06 <= frame[42] <= 0x0B and _is_plain_roce(frame):
                 self._leaves(flow, int.from_bytes(frame[51:54], "big"))
 
