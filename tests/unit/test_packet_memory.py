@@ -140,8 +140,7 @@ def test_what_is_cut_is_found_again_in_the_same_place_alone() -> None:
 def test_cuts_are_of_the_memory_that_there_is_now() -> None:
     arena = OutputArena(1 << 20)
     old = arena.take_cut(2, PARTS)
-    for _ in range(FIRST_BYTES // CUT_BYTES + 1):
-        last = arena.take_cut(2, PARTS)
+    last = [arena.take_cut(2, PARTS) for _ in range(FIRST_BYTES // CUT_BYTES + 1)][-1]
     assert not old.address <= last.address < old.address + FIRST_BYTES, "there was no room"
     arena.reset()
     cuts = [arena.take_cut(2, PARTS) for _ in range(FIRST_BYTES // CUT_BYTES + 2)]
