@@ -91,7 +91,9 @@ def softnic_at(attach: Attach, nics: Adapter, settings: HostSettings) -> OpenNic
     async def open_nic(port_path: str) -> Nic:
         port = await attach(port_path)
         try:
-            nic: Nic = nics.open(port, mac=settings.mac_bytes, ip=settings.ip_bytes)
+            nic: Nic = nics.open(
+                port, mac=settings.mac_bytes, ip=settings.ip_bytes, selective=settings.selective == "on"
+            )
         except BaseException:
             with trio.CancelScope(shield=True):
                 await port.aclose()

@@ -270,6 +270,7 @@ class MemoryCluster:
                 ip=settings.ip_bytes,
                 first_key=1 + secrets(31),
                 first_qpn=2 + secrets(23),
+                selective=settings.selective == "on",
             )
             return nic
 

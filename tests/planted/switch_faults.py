@@ -49,7 +49,7 @@ if done.all():
         self.stored(rank, 0, low, past)
         self.finish()
         return done
-    if self.pending == self.packets or not done.any():"""
+    if not full.any():"""
 
 SWITCH_FAULTS: Final = (
     PlantedFault(
@@ -137,10 +137,14 @@ SWITCH_FAULTS: Final = (
         (
             Change(
                 Region.store,
-                "if self.pending == self.packets or not done.any():",
+                "if not full.any():",
                 _STORED_AGAIN,
             ),
-            Change(Region.finish, "if self.pending == 0:", "if False:"),
+            Change(
+                Region.finish,
+                "if self.pending == 0:\n        self.pool.give_back",
+                "if False:\n        self.pool.give_back",
+            ),
         ),
     ),
     fault(

@@ -63,7 +63,7 @@ def test_a_failure_is_told_with_all_that_a_person_needs(failed: Log) -> None:
         "inaproto replay out/seed-7.jsonl --svg out.svg --with tests.sim.third_nak:PARTS",
     ):
         assert said in text
-    assert text.count("\n    event ") == 12
+    assert text.partition("last 12 events:")[2].count("\n    event ") == 12
 
 
 def test_a_run_that_kept_the_rules_is_told_in_one_line() -> None:

@@ -85,7 +85,7 @@ WRONG_SUM: Final = Rule(
 )
 RESULT_ORDER: Final = Rule(
     "result order",
-    "new results leave in PSN order; one may pass a hole in what its own rank sent",
+    "new results leave in PSN order; one may pass a hole in its own rank's packets, or one that lacks any",
     "NetReduce §3.2; docs/concepts.md",
     SWITCH,
 )

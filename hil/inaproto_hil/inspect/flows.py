@@ -19,6 +19,8 @@ from inaproto_hil.inspect.packets import ENDING, OPENING, WRITES, Connection, Se
 
 MESSAGES_MAX: Final = 64
 """Most messages of a connection that are remembered."""
+EARLY_MAX: Final = 1024
+"""Packets of a connection that a switch holds for the first one of their message."""
 PACKETS_MAX: Final = 1024
 """Most packets of a stream that are remembered."""
 FAR: Final = 1 << 16
@@ -109,6 +111,10 @@ class Flow:
     """Position of the next new result."""
     placed: set[int] = field(default_factory=set)
     """Positions from ``due`` on that came in, of messages whose first packet had come."""
+    left: set[int] = field(default_factory=set)
+    """Positions behind ``due`` whose results have left."""
+    early: dict[int, Seen] = field(default_factory=dict)
+    """Packets that came in before the first one of their message, by position."""
     packets: int = 0
     again: int = 0
     acks: int = 0
@@ -185,6 +191,12 @@ class Flow:
         if seen.ina is not None:
             stream.is_result = seen.is_result
         return again, late
+
+    def keep_early(self, position: int, seen: Seen) -> None:
+        """It may be of a message whose first packet is to come; of too many the oldest are forgotten."""
+        self.early.setdefault(position, seen)
+        if len(self.early) > EARLY_MAX:
+            del self.early[next(iter(self.early))]
 
     def came_in(self, position: int) -> None:
         """Note that it came in to the accelerator, which can place it; positions whose results have left are

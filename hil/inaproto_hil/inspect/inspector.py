@@ -73,6 +73,8 @@ class Inspector:
         self._sources: dict[str, set[bytes]] = {}
         """IP addresses that sent something into each port: several, where another switch is behind it."""
         self._answers: dict[tuple[Connection, Direction, str], Answers] = {}
+        self._answered: set[tuple[bytes, bytes]] = set()
+        """Source and destination of packets that were answered, and sent before the capture began."""
         self._spanning: set[int] = set()
         """Low bits of the ids of rings that span switches."""
 
@@ -190,6 +192,10 @@ class Inspector:
                 broken = self._input(seen, flow, ring, message, position)
                 if broken is not None:
                     return broken
+                if seen.ina is not None:
+                    self._take_early(flow, ring, message)
+        elif message is None and seen.is_inbound and is_write(seen):
+            flow.keep_early(position, seen)
         again, late = flow.carry(stream, position, seen)
         if again:
             self.books.note("packets sent again")
@@ -211,7 +217,8 @@ class Inspector:
             ring.ranks[flow.rank] = flow.connection
             if seen.ina is not None:
                 ring.latest = seen.ina.msg_id
-            if seen.ina is None or seen.ina.msg_id != 0 or flow.first is not None:
+            is_answered = flow.connection[:2] in self._answered
+            if seen.ina is None or seen.ina.msg_id != 0 or flow.first is not None or is_answered:
                 ring.lose_sight()
             if seen.is_inbound and not seen.is_result:
                 ring.inputs.add(flow.rank)
@@ -233,9 +240,20 @@ class Inspector:
         flow.came_in(position)
         return None
 
+    def _take_early(self, flow: Flow, ring: Ring, message: Message) -> None:
+        """Packets that overtook the first one of their message were held for it (docs/protocol.md 6.13)."""
+        for position in range(message.begin, message.end):
+            early = flow.early.pop(position, None)
+            if early is not None and self._input(early, flow, ring, message, position) is None:
+                self.books.note("packets that overtook the first one of their message")
+
     def _result_left(self, flow: Flow, position: int) -> None:
-        if position == flow.due:
-            flow.placed.discard(position)
+        if flow.due is None or position < flow.due:
+            return
+        flow.left.add(position)
+        while flow.due in flow.left:
+            flow.left.discard(flow.due)
+            flow.placed.discard(flow.due)
             flow.due += 1
 
     def _is_whole(self, ring: Ring, msg_id: int) -> bool:
@@ -262,6 +280,8 @@ class Inspector:
             if flow is None:
                 self._answers.pop(key, None)
                 self.books.note("answers that belong to no connection seen")
+                if len(self._answered) < FLOWS_MAX:
+                    self._answered.add((seen.packet.dst_ip, seen.packet.src_ip))
                 return None
             answers = self._answers[key] = Answers(flow)
             if len(self._answers) > 2 * FLOWS_MAX:

@@ -52,9 +52,8 @@ def judge_result(
         books.note("results of messages whose first packet was not seen, not checked")
         return None
     offset = position - message.begin
-    store = ring.messages.get(message.ina.msg_id)
-    came = {} if store is None else store.came
-    missing = [rank for rank in range(ring.ina.ring_size) if offset not in came.get(rank, {})]
+    came = _came(ring, message.ina.msg_id)
+    missing = _missing(ring, message.ina.msg_id, offset)
     if not is_whole:
         books.note("results whose inputs were not captured, not checked")
         return None
@@ -68,8 +67,20 @@ def judge_result(
     books.check(TOO_EARLY, WRONG_SUM, WRONG_CONNECTION)
     broken = _sum(seen, message.ina, [came[rank][offset] for rank in range(ring.ina.ring_size)], offset)
     if broken is None:
-        broken = _order(seen, flow, position, books)
+        broken = _order(seen, flow, ring, position, books)
     return broken
+
+
+def _came(ring: Ring, msg_id: int) -> dict[int, dict[int, bytes]]:
+    """Payloads of a message, by rank and place."""
+    store = ring.messages.get(msg_id)
+    return {} if store is None else store.came
+
+
+def _missing(ring: Ring, msg_id: int, offset: int) -> list[int]:
+    """Ranks whose packet has not come."""
+    came = _came(ring, msg_id)
+    return [rank for rank in range(ring.ina.ring_size) if offset not in came.get(rank, {})]
 
 
 def _sum(seen: Seen, ina: InaHeader, inputs: list[bytes], offset: int) -> Broken | None:
@@ -100,7 +111,7 @@ def _number(ina: InaHeader, data: bytes) -> str:
     return f"{elements(ina.dtype, data)[0]} (0x{data[::-1].hex()})"
 
 
-def _order(seen: Seen, flow: Flow, position: int, books: Books) -> Broken | None:
+def _order(seen: Seen, flow: Flow, ring: Ring, position: int, books: Books) -> Broken | None:
     if flow.due is None or position < flow.due:
         return None
     books.check(RESULT_ORDER)
@@ -108,6 +119,11 @@ def _order(seen: Seen, flow: Flow, position: int, books: Books) -> Broken | None
         return None
     if any(between not in flow.placed for between in range(flow.due, position)):
         books.note("results let past a hole in what their rank sent")
+        return None
+    due = flow.message_at(flow.due)
+    if due is None or due.ina is None or _missing(ring, due.ina.msg_id, flow.due - due.begin):
+        # No packet says which rings are selective, before something is lost (docs/protocol.md 4.4, 6.6).
+        books.note("results let past one that was not complete, as selective rings do")
         return None
     expected = f"PSN {flow.due & 0xFF_FFFF}: its rank's packets are all here"
     return seen.breaks(RESULT_ORDER, expected, f"PSN {seen.packet.psn}", range(51, 54))

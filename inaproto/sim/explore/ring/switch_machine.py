@@ -87,8 +87,11 @@ _REGION_VALUES: Final = (
     "missing",
     "_stored_from",
     "_stored_to",
+    "filled",
+    "sums",
 )
 _REGION_REST: Final = {
+    "told": "of selective rings alone, which are not explored",
     "silent": "copied",
     "top": "copied",
     "payload": "copied while it is held",
@@ -339,7 +342,8 @@ def _write_region(region: Region, saved: Snapshot) -> None:
     if not saved:
         region.serial = -1
         region.silent, region.ina, region.last = set(), None, None
-        region.packets = region.pending = region.missing = 0
+        region.packets = region.pending = region.missing = region.filled = 0
+        region.sums = None
         region.seen[:] = region.done[:] = False
         if region.payload is not None:
             region.pool.give_back(region.payload)
