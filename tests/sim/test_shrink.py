@@ -12,8 +12,8 @@ SMALL = Swarm(ranks_max=4, jobs_max=2, packets_max=100)
 
 @pytest.fixture(scope="module")
 def world() -> WorldConfig:
-    """The first one of more than two ranks that fails."""
-    drawn = (draw_world(seed, SMALL) for seed in range(35, 200))
+    """The first one of more than two ranks that fails, of those whose NICs go back: each NAK takes a loss."""
+    drawn = (draw_world(seed, SMALL) for seed in range(44, 200))
     return next(config for config in drawn if len(config.links) > 2 and PARTS.run(config).violation)
 
 
