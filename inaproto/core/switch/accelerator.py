@@ -349,6 +349,11 @@ class Accelerator:
                         self._pass(port, dst_mac, frames, actions)
                         continue
                     flow = None if packet is None else self._ingest.single(port, packet)
+                elif frames.shape[1] == ACK_BYTES and (ack := self._ack_of_all(frames)) is not None:
+                    src_mac, src_ip, dst_mac = ack
+                    self._bridge.learn(src_mac, port, src_ip)
+                    self._pass(port, dst_mac, frames, actions)
+                    continue
                 else:
                     flow = self._ingest.middles(port, frames) if len(frames) else None
                 if flow is not None:
@@ -377,6 +382,22 @@ class Accelerator:
             flow = self._table.get(*connection)
             if flow is not None and flow.ring_id in touched:
                 self._ingest.take_early(flow, actions)
+
+    def _ack_of_all(self, frames: Frames) -> _Ack | None:
+        """What acknowledgements that came together have in common; None for other frames and strange ones."""
+        found: _Ack | None = None
+        for row in frames:
+            data = row.tobytes()
+            ack = self._acks.get(ack_key(data))
+            if ack is None:
+                packet = decode_packet(data)
+                if packet is None or packet.opcode != Opcode.RC_ACK:
+                    return None
+                ack = self._remembered(data, packet)
+            if found is not None and ack != found:
+                return None
+            found = ack
+        return found
 
     def _remembered(self, data: bytes, packet: Packet) -> _Ack:
         if len(self._acks) >= _ACKS_MAX:
