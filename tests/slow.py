@@ -110,6 +110,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "planted/test_planted_faults.py::test_a_test_catches": ("!first_of_a_generation_bound_anew",),
     "planted/test_planted_faults.py::test_a_world_catches": (
         "!timer_not_rearmed",
+        "!peer_never_asked_for",
         "!failure_told_to_one",
         "!template_outlives_ring",
     ),
