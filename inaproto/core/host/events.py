@@ -282,6 +282,7 @@ class Stopped:
 
 
 CompletionEvent = MessageArrived | MessageAcknowledged | ConnectionFailed
+"""What the end of a work request is to a host."""
 
 
 class MessagesAcknowledged(NamedTuple):
@@ -297,8 +298,6 @@ class Completed(NamedTuple):
 
     events: tuple[CompletionEvent | MessagesAcknowledged, ...]
 
-
-"""What the end of a work request is to a host."""
 
 HostEvent = (
     CompletionEvent
