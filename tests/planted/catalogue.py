@@ -19,6 +19,7 @@ from tests.planted.plane_faults import PLANE_FAULTS
 from tests.planted.planting import PlantedFault, by_name
 from tests.planted.receiver_faults import RECEIVER_FAULTS
 from tests.planted.recovery_faults import RECOVERY_FAULTS
+from tests.planted.selective_faults import SELECTIVE_FAULTS
 from tests.planted.sender_faults import SENDER_FAULTS
 from tests.planted.switch_faults import SWITCH_FAULTS
 from tests.planted.turn_faults import TURN_FAULTS
@@ -29,6 +30,7 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
         *SENDER_FAULTS,
         *SWITCH_FAULTS,
         *RECEIVER_FAULTS,
+        *SELECTIVE_FAULTS,
         *CONTROL_FAULTS,
         *PLANE_FAULTS,
         *RECOVERY_FAULTS,
