@@ -1,10 +1,10 @@
-"""Ethernet frames over UNIX stream sockets (4-byte big-endian length and frame, as QEMU speaks it), and on
-interfaces of this machine (AF_PACKET, AF_XDP, TAP), or in UDP datagrams on loopback.
+"""Ethernet frames over UNIX stream sockets (4-byte big-endian length and frame, as QEMU speaks it), in
+memory that two processes share, on interfaces of this machine (AF_PACKET, AF_XDP, TAP), or in UDP
+datagrams on loopback.
 
-``load_adapter("frames").open(...)`` gives a :class:`FramesAdapter`, ``load_adapter("packet")``, ``"veth"``,
-``"xdp"``, ``"tap"`` and ``"udp"`` open an ``inaproto.ports.Link``; who knows that it is this adapter may use
-the functions.
-"""
+``load_adapter("frames").open(...)`` gives a :class:`FramesAdapter`, ``"shm"`` a :class:`ShmAdapter`;
+``load_adapter("packet")``, ``"veth"``, ``"xdp"``, ``"tap"`` and ``"udp"`` open an
+``inaproto.ports.Link``; who knows that it is this adapter may use the functions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from inaproto.units import FRAME_BYTES_MAX, S
 from inaproto_adapters.frames.listener import FrameListener, connect_frame_port, open_frame_listener
 from inaproto_adapters.frames.packet import PacketConfig, PacketLink, PacketPort, open_packet_link
 from inaproto_adapters.frames.port import FramesConfig, StreamFramePort, open_frame_pair
+from inaproto_adapters.frames.shm import ShmAdapter, ShmConfig, ShmPort, open_shm
 from inaproto_adapters.frames.tap import TapLink, TapPort, open_tap_link
 from inaproto_adapters.frames.udp import UdpLink, UdpPort, open_udp_link
 from inaproto_adapters.frames.veth import VethLink, VethPort, open_veth_link
@@ -24,6 +25,7 @@ from inaproto_adapters.frames.xdp import XdpLink, XdpPort, open_xdp_link
 __all__ = [
     "ADAPTER",
     "PACKET",
+    "SHM",
     "TAP",
     "UDP",
     "VETH",
@@ -34,6 +36,9 @@ __all__ = [
     "PacketConfig",
     "PacketLink",
     "PacketPort",
+    "ShmAdapter",
+    "ShmConfig",
+    "ShmPort",
     "StreamFramePort",
     "TapLink",
     "TapPort",
@@ -47,6 +52,7 @@ __all__ = [
     "open_frame_listener",
     "open_frame_pair",
     "open_packet_link",
+    "open_shm",
     "open_tap_link",
     "open_udp_link",
     "open_veth_link",
@@ -76,6 +82,7 @@ def open_frames(*, frame_bytes_max: int = FRAME_BYTES_MAX, queue_bytes_max: int 
 
 
 ADAPTER = Adapter(name="frames", kinds=frozenset({"frame port"}), open=open_frames)
+SHM = Adapter(name="shm", kinds=frozenset({"frame port"}), open=open_shm)
 PACKET = Adapter(name="packet", kinds=frozenset({"link"}), open=open_packet_link)
 VETH = Adapter(name="veth", kinds=frozenset({"link"}), open=open_veth_link)
 XDP = Adapter(name="xdp", kinds=frozenset({"link"}), open=open_xdp_link)

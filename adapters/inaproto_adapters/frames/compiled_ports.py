@@ -44,6 +44,10 @@ class PortCalls:
         self.send.argtypes, self.send.restype = (address, address, number), None
         self.take = library.ports_take
         self.take.argtypes, self.take.restype = (address, address), None
+        self.push_ring = library.rings_push
+        self.push_ring.argtypes, self.push_ring.restype = (address, address, number), None
+        self.take_ring = library.rings_take
+        self.take_ring.argtypes, self.take_ring.restype = (address, address), None
 
 
 def load() -> tuple[PortCalls | None, str]:

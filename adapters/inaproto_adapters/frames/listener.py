@@ -18,8 +18,9 @@ import fcntl
 import os
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -28,6 +29,7 @@ from inaproto.ports import PortClosed
 from inaproto.units import MS, UNIX_PATH_BYTES_MAX, S
 from inaproto_adapters.frames.port import FramesConfig, StreamFramePort
 
+P = TypeVar("P")
 _BACKLOG: Final = 128
 _LOCK_WAIT_NS: Final = 2 * S
 _RETRY_FIRST_NS: Final = 10 * MS
@@ -39,18 +41,18 @@ _NOT_YET: Final = {
 }
 
 
-class FrameListener:
+class SocketListener(Generic[P]):
     """A listening socket; every accepted connection is one port."""
 
-    def __init__(self, sock: socket.socket, path: Path, config: FramesConfig) -> None:
+    def __init__(self, sock: socket.socket, path: Path, open_port: Callable[[socket.socket, str], P]) -> None:
         self.path = path
-        self._config = config
+        self._open_port = open_port
         self._sock = sock
         self._made = _identity(path)
         self._accepted = 0
         self._closed = False
 
-    async def accept(self) -> StreamFramePort:
+    async def accept(self) -> P:
         """The next connection. Raises ``PortClosed`` when the listener is closed, and a retryable
         ``FabricError`` when the process has no descriptor left for it."""
         await trio.lowlevel.checkpoint()
@@ -70,7 +72,7 @@ class FrameListener:
                 ) from None
             else:
                 self._accepted += 1
-                return StreamFramePort(sock, self._config, name=f"{self.path.name}#{self._accepted}")
+                return self._open_port(sock, f"{self.path.name}#{self._accepted}")
         raise PortClosed(f"the listener at {self.path} was closed")
 
     async def aclose(self) -> None:
@@ -86,8 +88,16 @@ class FrameListener:
         await trio.lowlevel.checkpoint()
 
 
+FrameListener = SocketListener[StreamFramePort]
+
+
 async def open_frame_listener(path: str | Path, config: FramesConfig | None = None) -> FrameListener:
-    """Listen at ``path`` for frame ports.
+    """Listen at ``path`` for frame ports; see :func:`listen_at`."""
+    return await listen_at(path, lambda sock, name: StreamFramePort(sock, config, name=name))
+
+
+async def listen_at(path: str | Path, open_port: Callable[[socket.socket, str], P]) -> SocketListener[P]:
+    """Listen at ``path``; ``open_port`` makes a port of a connection, and has a name for it.
 
     Raises ``ConfigError``, which names the path and the remedy, for a path that is too long, in use, not
     a socket, or in a directory that is missing, full or not writable.
@@ -101,7 +111,7 @@ async def open_frame_listener(path: str | Path, config: FramesConfig | None = No
     try:
         await _lock(directory, path)
         _require_free(path)
-        return FrameListener(_bind(path, directory), path, config or FramesConfig())
+        return SocketListener(_bind(path, directory), path, open_port)
     finally:
         os.close(directory)
 
@@ -205,7 +215,13 @@ def _identity(path: Path) -> tuple[int, int] | None:
 async def connect_frame_port(
     path: str | Path, config: FramesConfig | None = None, *, wait_ns: int = 10 * S, name: str = ""
 ) -> StreamFramePort:
-    """Connect to the listener at ``path``, which may start up to ``wait_ns`` later.
+    """Connect to the listener at ``path``; see :func:`connect_to`."""
+    sock = await connect_to(path, wait_ns=wait_ns)
+    return StreamFramePort(sock, config, name=name or Path(path).name)
+
+
+async def connect_to(path: str | Path, *, wait_ns: int) -> socket.socket:
+    """A connection to the listener at ``path``, which may start up to ``wait_ns`` later.
 
     Raises ``ConfigError`` for a path that can never work, a retryable ``FabricError`` when nobody
     listened there in time.
@@ -219,7 +235,7 @@ async def connect_frame_port(
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         error_number = sock.connect_ex(os.fspath(path))
         if error_number == 0:
-            return StreamFramePort(sock, config, name=name or path.name)
+            return sock
         sock.close()
         if error_number not in _NOT_YET:
             raise ConfigError(

@@ -369,3 +369,5 @@ void ports_take(Input *in, Block *blocks) {
         in->unusual = end - in->next;
     }
 }
+
+#include "rings.c"

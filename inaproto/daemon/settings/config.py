@@ -203,7 +203,7 @@ class SwitchSettings(Settings):
     controller: Controllers = ()
     """Of a controller controller-agents.sock, or tls://NAME@ADDRESS:PORT; repeatable, for a pair."""
     adapter: str = "frames"
-    """Adapter of the ports."""
+    """Adapter of the ports at its socket: frames, or shm, which shares memory with hosts that can."""
     port: Annotated[tuple[LinkName, ...], BeforeValidator(_links), AfterValidator(_all_different)] = ()
     """Network interface that is a port, too: packet:, veth:, xdp: or tap:INTERFACE; repeatable."""
     shards: int = Field(default=0, ge=0, le=SHARDS_MAX)
@@ -306,7 +306,7 @@ class HostSettings(Settings):
     models_port: LinkName = ""
     """With models_nic softnic: packet:, veth:, xdp:INTERFACE, udp:127.0.0.N; else the switch's socket."""
     adapter: str = "frames"
-    """Adapter of the port towards the switch."""
+    """Adapter of the port at the switch's socket: frames, or shm for memory shared with it."""
     port: LinkName = ""
     """Network interface to the switch, for the softnic: packet:, veth: or xdp:INTERFACE; else its socket."""
     nic: str = "softnic"

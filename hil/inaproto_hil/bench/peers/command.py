@@ -18,6 +18,7 @@ from inaproto.daemon.settings.config import HostSettings
 from inaproto.errors import InaprotoError
 from inaproto.option_types import FiniteRange, ReportFile, path_mtu, write_report
 from inaproto_hil.bench.peers.config import (
+    ADAPTERS,
     BEFORE,
     BUFFER,
     CONTENDERS,
@@ -25,6 +26,8 @@ from inaproto_hil.bench.peers.config import (
     GLOO,
     INAPROTO,
     MPI,
+    PACKET_PORT,
+    SHARED_MEMORY,
     Config,
     parse_delay,
     parse_port,
@@ -209,8 +212,9 @@ def _host_default(field: str) -> Any:
     help="Seconds one all-reduce may take.",
 )  # fmt: skip
 @click.option(
-    "--port", default="packet", show_default=True, callback=_parsed(parse_port), metavar="KIND",
-    help="Ports of the daemons on links, as inaproto host --port takes them; {} is the interface.",
+    "--port", callback=_parsed(parse_port), metavar="KIND",
+    help="Ports of the daemons on links, as inaproto host --port takes them; {} is the interface. With "
+    "--apart: shm or frames.  [default: packet on links, else shm]",
 )  # fmt: skip
 @click.option(
     "--host-option", "host_options", multiple=True, metavar="WORD",
@@ -269,6 +273,11 @@ def peers_bench(
         raise click.UsageError("--delay, --loss and --cables are of links: give --link, too")
     if rate_bps is not None and fields["apart"]:
         raise click.UsageError("--apart is for one machine: leave --link out")
+    fields["port"] = fields["port"] or (SHARED_MEMORY if rate_bps is None else PACKET_PORT)
+    if (fields["port"] in ADAPTERS) != (rate_bps is None):
+        raise click.UsageError(
+            f"--port {fields['port']}: with --link it is of interfaces, else shm or frames"
+        )
     link = None if rate_bps is None else Shape(rate_bps, delay_us=delay_us, loss=loss)
     asked = only or (ON_ONE_MACHINE if link is None else ON_LINKS)
     config = Config(

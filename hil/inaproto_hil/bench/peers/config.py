@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,6 +24,10 @@ FLOAT_BYTES: Final = 4
 NUMBERS: Final = ("mtu", "window", "message_packets", "transport_timeout")
 """Fields that two inaprotos may have apart, with the port."""
 PACKET_PORT: Final = "packet:{}"
+SHARED_MEMORY: Final = "shm"
+SOCKETS: Final = "frames"
+ADAPTERS: Final = (SHARED_MEMORY, SOCKETS)
+"""Between daemons of one machine, which have no interfaces."""
 _JUMBO_ABOVE: Final = 1024
 _PAST_QUEUES: Final = "xdp:"
 """Ports whose frames do not pass by the queue of their interface."""
@@ -54,7 +59,7 @@ class Config:
     transport_timeout: int = 14
     timeout_s: float = 120.0
     port: str = PACKET_PORT
-    """Ports of the daemons on links, with the interface for ``{}``."""
+    """Ports of the daemons: on links with the interface for ``{}``; on one machine the name of an adapter."""
     host_options: tuple[str, ...] = ()
     switch_options: tuple[str, ...] = ()
     before: str = ""
@@ -63,9 +68,15 @@ class Config:
     """What is otherwise there: names of fields of this class with their values."""
 
     def of_before(self) -> Config:
-        """Of the other inaproto; its links are like all others."""
-        other = replace(self, **dict[str, Any](self.before_with))
+        """Of the other inaproto; its links are like all others. On one machine it has what every one has."""
+        known = {} if self.link is not None or self.before == sys.executable else {"port": SOCKETS}
+        other = replace(self, **{**known, **dict[str, Any](self.before_with)})
         return replace(other, cables=self.has_cables)
+
+    @property
+    def adapter(self) -> str:
+        """Of ports between daemons of one machine."""
+        return self.port if self.port in ADAPTERS else SOCKETS
 
     @property
     def link_mtu(self) -> int:
@@ -101,6 +112,8 @@ class Config:
 
 def parse_port(text: str) -> str:
     """``"xdp"`` is ``"xdp:{}"``."""
+    if text in ADAPTERS:
+        return text
     return text if "{}" in text else f"{text}:{{}}"
 
 

@@ -88,12 +88,13 @@ class DaemonsCluster(ContenderCluster):
     def _start(self) -> None:
         config = self.config
         count = config.hosts // config.ranks_per_daemon
-        argv = [inaproto_command(), "switch", "--dir", str(self.directory), *config.switch_options]
+        adapter = [] if self.machines else ["--adapter", config.adapter]
+        argv = [inaproto_command(), "switch", "--dir", str(self.directory), *adapter, *config.switch_options]
         if self.machines:
             argv += [word for n in range(count) for word in ("--port", config.port.format(port(n)))]
         self.switches.append(self._daemon("switch", argv))
         for host in range(count):
-            words = [word.replace("{n}", str(host)) for word in config.host_options]
+            words = [*adapter, *(word.replace("{n}", str(host)) for word in config.host_options)]
             if self.machines:
                 words += ["--port", config.port.format(INTERFACE)]
             for option, value in (

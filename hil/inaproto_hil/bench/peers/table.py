@@ -91,7 +91,7 @@ def heading(report: Mapping[str, Any]) -> list[str]:
     """Where and how it was measured."""
     config, env = report["config"], report["env"]
     link = config["link"]
-    where = "one machine"
+    where = "one machine" + (f", daemons apart (ports {config['port']})" if config["apart"] else "")
     if link is not None:
         where = f"links of {link['rate_bps'] / 1e6:g} Mbit/s"
         where += "" if config["port"] == PACKET_PORT else f" (ports {config['port']})"
