@@ -92,7 +92,11 @@ def softnic_at(attach: Attach, nics: Adapter, settings: HostSettings) -> OpenNic
         port = await attach(port_path)
         try:
             nic: Nic = nics.open(
-                port, mac=settings.mac_bytes, ip=settings.ip_bytes, selective=settings.selective == "on"
+                port,
+                mac=settings.mac_bytes,
+                ip=settings.ip_bytes,
+                selective=settings.selective == "on",
+                moderation=settings.moderation == "on",
             )
         except BaseException:
             with trio.CancelScope(shield=True):

@@ -146,7 +146,11 @@ class Cluster:
         async def open_nic(port_path: str) -> Nic:
             port = await load_adapter("frames").open().connect(port_path)
             nic: Nic = load_adapter("softnic").open(
-                port, mac=settings.mac_bytes, ip=settings.ip_bytes, selective=settings.selective == "on"
+                port,
+                mac=settings.mac_bytes,
+                ip=settings.ip_bytes,
+                selective=settings.selective == "on",
+                moderation=settings.moderation == "on",
             )
             opened.append(nic if wrap_nic is None else wrap_nic(nic))
             return opened[-1]

@@ -9,6 +9,11 @@ Both, and the synchronous verbs, end in ``_settle``, which hands output to the p
 moves the deadline and wakes whoever waits for completions. What the port cannot take is lost as on a
 wire, counted as ``output_lost``, and comes again by go-back-N.
 
+With ``moderation`` (interrupt moderation, as network cards have it) the port is left alone after each receive
+while the engine says that messages queue on the way (``SoftNicEngine.rest_ns``), so that one wake-up finds
+what several would have found. A rest ends at once when a timer is due, the NIC closes, or something is posted
+that will be waited for.
+
 The NIC owns its port: ``run`` runs it, ``aclose`` closes it. When the port closes, completions that
 are there can still be taken; then ``wait_completions`` raises ``PortClosed`` with the reason.
 """
@@ -52,8 +57,10 @@ def _now() -> Instant:
 class SoftNic:
     """A RoCEv2 NIC in user space; see ``inaproto.ports.Nic``."""
 
-    def __init__(self, port: FramePort, config: SoftNicConfig) -> None:
+    def __init__(self, port: FramePort, config: SoftNicConfig, *, moderation: bool = False) -> None:
         self._port = port
+        self._moderation = moderation
+        self._rest: trio.CancelScope | None = None
         self._sends_blocks = port if isinstance(port, SendsBlocks) else None
         self._engine = SoftNicEngine(config)
         self._completed = trio.lowlevel.ParkingLot()
@@ -171,6 +178,10 @@ class SoftNic:
 
     async def _serve_port(self) -> None:
         while True:
+            if self._moderation and (rest_ns := self._engine.rest_ns):
+                with trio.CancelScope(deadline=trio.current_time() + rest_ns / S) as self._rest:
+                    await trio.sleep_forever()
+                self._rest = None
             blocks = await self._port.receive()
             self._receives += 1
             self._engine.handle_frames(blocks, _now())
@@ -192,6 +203,9 @@ class SoftNic:
 
     async def _take_in(self) -> None:
         """Let the other task take in what the port holds."""
+        if self._rest is not None:
+            self._rest.cancel()
+            await trio.lowlevel.checkpoint()
         for _ in range(RECEIVES_BEFORE_TIMERS_MAX):
             receives = self._receives
             # The first lets Trio ask the kernel which ports have input, the second lets the task have it.
@@ -230,16 +244,21 @@ class SoftNic:
             scope.deadline = deadline
         if self._engine.has_completions:
             self._completed.unpark_all()
+        if self._rest is not None and not self._engine.rest_ns:
+            self._rest.cancel()
 
     def _close(self, reason: str) -> None:
         if self._closed is None:
             self._closed = reason
+        if self._rest is not None:
+            self._rest.cancel()
         self._completed.unpark_all()
 
 
-def open_nic(port: FramePort, *, mac: bytes, ip: bytes, **limits: Any) -> SoftNic:
+def open_nic(port: FramePort, *, mac: bytes, ip: bytes, moderation: bool = False, **limits: Any) -> SoftNic:
     """A softnic on ``port``; ``limits`` are fields of ``SoftNicConfig``.
 
+    ``moderation``: take in what comes less often while messages queue on the way.
     The largest MTU that fits the port's frames is ``mtu_max``. Raises ``ConfigError`` for limits that
     cannot be and ``Unsupported`` if no MTU fits. ``first_key`` and ``first_qpn`` are drawn unless given,
     so that packets and peers that remember an earlier life of this address do not fit the new one.
@@ -255,4 +274,4 @@ def open_nic(port: FramePort, *, mac: bytes, ip: bytes, **limits: Any) -> SoftNi
             f"port {port.capabilities.name!r} takes frames of {port.capabilities.frame_bytes_max} bytes and "
             f"mtu_max is {config.mtu_max}; RoCE needs {OVERHEAD_BYTES_MAX} and an MTU of {MTUS[0]} or more",
         )
-    return SoftNic(port, replace(config, mtu_max=fitting[-1]))
+    return SoftNic(port, replace(config, mtu_max=fitting[-1]), moderation=moderation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 from inaproto.units import Instant
@@ -28,6 +29,11 @@ class Deadlines:
             if len(self._heap) > 64 + 2 * len(self._at):
                 self._heap = [(live, owner) for owner, live in self._at.items()]
                 heapify(self._heap)
+
+    @property
+    def keys(self) -> Iterable[int]:
+        """Those that have a deadline."""
+        return self._at
 
     @property
     def earliest(self) -> Instant | None:

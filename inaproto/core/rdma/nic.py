@@ -262,6 +262,19 @@ class SoftNicEngine:
     def deadline(self) -> Instant | None:
         return self._deadlines.earliest
 
+    @property
+    def rest_ns(self) -> int:
+        """For how long what comes may be left alone (``RcRequester.rest_ns``), by every connection that has
+        packets on the way; 0: not at all."""
+        rest = 0
+        for qpn in self._deadlines.keys:
+            connection = self._qps[qpn].connection
+            own = 0 if connection is None else connection.requester.rest_ns
+            if not own:
+                return 0
+            rest = min(rest, own) if rest else own
+        return rest
+
     def handle_timer(self, now: Instant) -> None:
         """Run what is due; too early a call does nothing."""
         for qpn in self._deadlines.due(now):

@@ -45,6 +45,12 @@ one ACK group, and each window's worth of acknowledged packets lets it grow by o
 ``outstanding_packets_max``. At a loss rate of 3 % this takes four fifths of the retransmissions away. A
 probe is no go-back and leaves the window as it is.
 
+Rest. While messages queue on the way, to look less often at what has come costs no time and saves work:
+``rest_ns`` says for how long its owner may leave all that comes alone. What queues is the difference of the
+smoothed round trip and the shortest one; a part of that is rested, and where nothing queues nothing is: a
+link that waits for its ends does not wait longer. Few messages on the way may be the last ones, which
+somebody waits for, so there is no rest then, nor while something is missing.
+
 Invariants:
 1. ``una <= cursor <= sent <= posted`` and ``sent - una <= outstanding_packets_max < (psn_mask+1)/2``;
    between steps ``cursor < sent`` only while the window, a probe or an RNR wait holds a resend back.
@@ -82,7 +88,7 @@ from inaproto.core.rdma.reliable_connection import (
     syndrome_kind,
 )
 from inaproto.errors import Blame, ConfigError, LocalMisuse
-from inaproto.units import PSN_MASK, Instant, S
+from inaproto.units import MS, PSN_MASK, Instant, S
 from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, BehindGap
 from inaproto.wire.crc import crc32
 
@@ -90,6 +96,16 @@ SPREAD_DOUBLINGS: Final = 3
 """From so many timeouts in a row on, timers are spread."""
 LATE_PARTS: Final = 8
 """A timer that is served later than by this part of itself says that the process did not run."""
+
+
+REST_MESSAGES_MIN: Final = 4
+"""Rest while at least so many messages are not acknowledged: the end of an operation is not near."""
+REST_PARTS: Final = 4
+"""This part of the time for which packets queue is rested: that of two messages with eight on the way."""
+REST_NS_MIN: Final = MS // 2
+"""A shorter rest costs more than it saves."""
+REST_TIMER_PARTS: Final = 8
+"""A rest is no longer than this part of the retransmission timer, for the peer's timer is alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +285,7 @@ class RcRequester:
         self._went_back: tuple[int, Instant] | None = None  # to which sequence number, when
         self._timing: tuple[int, Instant] | None = None  # packet whose round trip is being measured
         self._round_trip_ns: int | None = None
+        self._shortest_ns = 0  # of all round trips, once one was measured
 
     @property
     def deadline(self) -> Instant | None:
@@ -278,6 +295,20 @@ class RcRequester:
     def next_serial(self) -> int:
         """What the next write that is accepted will have as ``Message.serial``."""
         return self._serial
+
+    @property
+    def rest_ns(self) -> int:
+        """For how long what comes may be left alone; 0: not at all."""
+        if len(self._messages) < REST_MESSAGES_MIN or self._round_trip_ns is None or self._is_mending:
+            return 0
+        queued_ns = self._round_trip_ns - self._shortest_ns
+        rest = min(queued_ns // REST_PARTS, self._first_ns // REST_TIMER_PARTS)
+        return rest if rest >= REST_NS_MIN else 0
+
+    @property
+    def _is_mending(self) -> bool:
+        """Something was lost, or may have been."""
+        return self._cursor < self._sent or self._asked or self._rnr_until is not None
 
     def view(self) -> RequesterView:
         return RequesterView(
@@ -423,6 +454,8 @@ class RcRequester:
     def _measure(self, took_ns: int) -> None:
         before = self._round_trip_ns
         self._round_trip_ns = took_ns if before is None else before + (took_ns - before) // 8
+        if before is None or took_ns < self._shortest_ns:
+            self._shortest_ns = took_ns
 
     def _sequence_nak(self, seq: int, behind: BehindGap | None, now: Instant) -> list[RequesterAction]:
         self.counters.naks += 1

@@ -36,6 +36,10 @@ class SelectiveRequester(RcRequester):
         self._asked_with: int | None = None  # what a timeout sent
         self._all_lost = False  # and so is all that is missing
 
+    @property
+    def _is_mending(self) -> bool:
+        return bool(self._arrived or self._copies) or super()._is_mending
+
     # ---- acknowledgement -------------------------------------------------------------------------
 
     def _acknowledge(self, seq: int, now: Instant) -> list[RequesterAction]:

@@ -323,6 +323,8 @@ class HostSettings(Settings):
     """Retries without progress before a queue pair fails; 7 never gives up."""
     selective: Literal["on", "off"] = "on"
     """With nic softnic: send again only what was lost, where both ends can; off: all that follows it, too."""
+    moderation: Literal["on", "off"] = "on"
+    """With nic softnic: take in what comes less often while messages queue (interrupt moderation)."""
     traffic_class: int = Field(default=0, ge=0, le=252, multiple_of=4)
     """TOS byte of RoCE packets, DSCP * 4: 104 (DSCP 26) for the lossless class of many networks."""
     service_level: int = Field(default=0, ge=0, le=7)
