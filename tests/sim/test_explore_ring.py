@@ -157,15 +157,15 @@ def test_a_single_entry_with_negative_offsets_stops_the_ring_too() -> None:
 
 
 def test_a_window_one_too_wide_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = MessageWindow._sendable
+    right = MessageWindow.sendable
 
     def sendable(self: MessageWindow) -> Any:
         self._received += 1
-        actions = right(self)
+        serials = right(self)
         self._received -= 1
-        return actions
+        return serials
 
-    monkeypatch.setattr(message_window.MessageWindow, "_sendable", sendable)
+    monkeypatch.setattr(message_window.MessageWindow, "sendable", sendable)
     assert broken(length=1, losses=0).kind is Kind.BROKEN
 
 

@@ -170,7 +170,7 @@ def test_a_ring_posts_its_receives_and_then_connects_to_its_predecessor_first() 
     connected = [(101, (address(8, 81), fitting)), (100, (address(7, 71), fitting))]
     assert nic.told == [*((101, receive) for receive in range(SLOTS + 2)), *connected]
     assert link.connecting == [101, 100]
-    link.post_receive(77)
+    link.post_receives((77,))
     assert nic.told[-1] == (101, 77)
 
 
@@ -188,7 +188,7 @@ def test_a_tree_connects_to_each_neighbour_that_it_has_behind_the_receives(has_p
     assert nic.told == expected
     assert link.connecting == list(link.qpns[not has_parent :])
     for edge, qpn in zip((UP, 0, 1), link.qpns, strict=True):
-        link.post_receive(77, edge)
+        link.post_receives((77,), edge)
         assert nic.told[-1] == (qpn, 77)
 
 

@@ -136,29 +136,67 @@ def test_invariants_hold_for_every_interleaving(exponent: int, script: list[str]
     assert order == [serial % 32 for serial in range(len(order))]
 
 
-def test_a_window_takes_several_acknowledgements_at_once() -> None:
+# --- the same without a record for each message
+
+
+def offered(messages: int) -> MessageWindow:
+    """A window of two messages, which are sent."""
     window = MessageWindow(WindowConfig(2))
-    window.step(Offered(6), NOW)
-    for result in range(2):
-        window.result_arrived(result)
-    assert window.sends_completed((0, 1)) == [SendMessage(MsgId(2), 2), SendMessage(MsgId(3), 3)]
+    window.offer(messages)
+    assert window.sendable() == range(min(2, messages))
+    return window
+
+
+def test_a_window_takes_several_acknowledgements_at_once() -> None:
+    window = offered(6)
+    assert [window.accept(result) for result in range(2)] == [None, None]
+    assert window.sendable() == range(2, 2), "a send has to be complete, too"
+    assert window.complete((0, 1)) is None
+    assert window.sendable() == range(2, 4)
     assert window.view().completed == 2
-    assert window.sends_completed(()) == []
+    assert window.complete(()) is None
+    assert list(window.sendable()) == []
 
 
 def test_acknowledgements_out_of_order_are_blamed_behind_what_was_good() -> None:
-    window = MessageWindow(WindowConfig(2))
-    window.step(Offered(6), NOW)
-    for result in range(2):
-        assert window.result_arrived(result) == [ResultAccepted(MsgId(result), result)]
-    sent, blamed = window.sends_completed((0, 0))
-    assert sent == SendMessage(MsgId(2), 2)
+    window = offered(6)
+    assert [window.accept(result) for result in range(2)] == [None, None]
+    blamed = window.complete((0, 0))
     assert blamed == Blame("transport", "send completed out of order", "message 0 where 1 is due")
+    assert window.sendable() == range(2, 3)
 
 
 def test_acknowledgements_of_what_was_not_sent_are_blamed() -> None:
-    window = MessageWindow(WindowConfig(2))
-    window.step(Offered(1), NOW)
-    [blamed] = window.sends_completed((0, 1))
+    window = offered(1)
+    blamed = window.complete((0, 1))
     assert blamed == Blame("transport", "send completed out of order", "message 1 where 1 is due")
     assert window.view().completed == 1
+
+
+def test_a_result_that_is_not_due_is_blamed_and_does_not_count() -> None:
+    window = offered(2)
+    blamed = window.accept(1)
+    assert blamed == Blame("predecessor", "result out of order", "result 1 where 0 is due")
+    assert window.view().received == 0
+    assert [window.accept(result) for result in range(2)] == [None, None]
+    blamed = window.accept(2)
+    assert blamed == Blame("predecessor", "result of a message not sent", "result 2 where 2 is due")
+    assert window.view().received == 2
+
+
+def test_a_step_blames_behind_the_messages_that_it_lets_out() -> None:
+    window = offered(6)
+    blame = Blame("transport", "send completed out of order", "message 1 where 0 is due")
+    assert window.step(SendCompleted(1), NOW) == [blame]
+    window.offer(0)
+    with pytest.raises(LocalMisuse, match="-1 messages offered"):
+        window.offer(-1)
+
+
+def test_serials_run_on_where_ids_wrap() -> None:
+    window = MessageWindow(WindowConfig(1, id_bits=1))
+    window.offer(4)
+    for serial in range(3):
+        assert window.sendable() == range(serial, serial + 1)
+        assert window.accept(serial & 1) is None
+        assert window.complete((serial & 1,)) is None

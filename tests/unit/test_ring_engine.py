@@ -344,6 +344,56 @@ def test_several_acknowledgements_are_the_same_as_each_after_the_other() -> None
     assert together.sends_completed((2, 3), NOW) == []
 
 
+def arrivals(engine: RingEngine, posts: list[Any], first: int = 0) -> list[tuple[int, int, bytes]]:
+    """Results of those messages, as ``results_arrived`` has them."""
+    made = [result(engine, msg_id, post) for msg_id, post in enumerate(posts, first)]
+    return [(event.imm, event.nbytes, event.header) for event in made]
+
+
+def test_several_results_are_the_same_as_each_after_the_other_and_taken_before_more_is_sent() -> None:
+    together, apart = (RingEngine(ring_config(0, 2, window_messages=4)) for _ in range(2))
+    posts: list[Any] = []
+    for engine in (together, apart):
+        posts = engine.step(Submit(operation(0, nbytes=2 * FULL + 8)), NOW)
+        posts += engine.step(Submit(operation(1, nbytes=3 * FULL)), NOW)
+        assert engine.sends_completed((0, 1, 2, 3), NOW) == []
+    assert len(posts) == 4
+    found = together.results_arrived(arrivals(together, posts), NOW)
+    kinds = [TakeResult] * 3 + [OperationDone, TakeResult] + [PostMessage] * 2
+    assert [type(it) for it in found] == kinds
+    one_by_one = [
+        it for msg_id, post in enumerate(posts) for it in apart.step(result(apart, msg_id, post), NOW)
+    ]
+    assert [it for it in one_by_one if not isinstance(it, PostMessage)] == found[:5]
+    assert [it for it in one_by_one if isinstance(it, PostMessage)] == found[5:]
+    assert together.view() == apart.view()
+    assert list(together.halt().kept) == list(apart.halt().kept)
+    assert together.results_arrived(arrivals(together, found[5:], 4), NOW) == []
+
+
+@pytest.mark.parametrize("outlived", [False, True])
+def test_of_several_results_those_before_a_wrong_one_are_taken(outlived: bool) -> None:
+    engine = RingEngine(ring_config(0, 2, window_messages=4, outlived=outlived))
+    posts = engine.step(Submit(operation(0, nbytes=5 * FULL)), NOW)
+    engine.sends_completed((0, 1, 2, 3), NOW)
+    came = arrivals(engine, posts)
+    imm, nbytes, header = came[2]
+    found = engine.results_arrived([*came[:2], (imm, nbytes, header[:-1] + b"\xff"), came[3]], NOW)
+    ended = [] if outlived else [OperationFailed]
+    assert [type(it) for it in found] == [TakeResult, TakeResult, PostMessage, Blame, *ended, RingBroken]
+    assert engine.results_arrived(came[2:], NOW) == []
+    assert engine.results_arrived((), NOW) == []
+
+
+def test_a_result_behind_all_that_was_sent_is_blamed() -> None:
+    engine = RingEngine(ring_config(0, 2, window_messages=2))
+    posts = engine.step(Submit(operation(0, nbytes=FULL)), NOW)
+    came = arrivals(engine, posts)
+    found = engine.results_arrived([*came, (1, *came[0][1:])], NOW)
+    assert [type(it) for it in found] == [TakeResult, OperationDone, Blame, RingBroken]
+    assert found[2] == Blame("predecessor", "result of a message not sent", "result 1")
+
+
 def test_headers_follow_the_operation_and_its_last_message() -> None:
     engine = RingEngine(ring_config(1, 4, window_messages=8))
     first = engine.step(Submit(operation(0, nbytes=2 * FULL)), NOW)

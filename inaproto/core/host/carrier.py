@@ -21,7 +21,7 @@ from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.in_network import RingEngine
+from inaproto.core.host.engines.in_network import Result, RingEngine
 from inaproto.core.host.engines.two_paths import Binding, OnPath, TwoPaths
 from inaproto.core.host.engines.two_paths import Wait as BindingWait
 from inaproto.core.host.gathering import Gathering
@@ -36,6 +36,7 @@ from inaproto.core.host.operations import (
     OperationDone,
     Overdue,
     PostMessage,
+    ResultArrived,
     RingBroken,
     RingEvent,
     SendCompleted,
@@ -240,6 +241,17 @@ class Carrier:
         elif engine is not None:
             for msg_id in msg_ids:
                 self._apply(engine.step(SendCompleted(msg_id, path, edge), now))
+        return self._out
+
+    def arrived(self, path: BoundPath, edge: int, results: Sequence[Result], now: Instant) -> Actions:
+        """Several messages have, by one connection, in that order."""
+        self._begin(now)
+        engine = self.engine
+        if isinstance(engine, RingEngine):
+            self._apply(engine.results_arrived(results, now))
+        elif engine is not None:
+            for imm, nbytes, header in results:
+                self._apply(engine.step(ResultArrived(imm, nbytes, header, path, edge), now))
         return self._out
 
     def answered(self, op_index: OpIndex, binding: Binding | BindingWait, now: Instant) -> Actions:

@@ -30,9 +30,19 @@ from inaproto.core.steps import Steps
 from inaproto.errors import FabricError, InvariantBroken, LocalMisuse
 from inaproto.units import Instant
 
-_OF_MESSAGES: Final = (PostMessage, TakeResult, events.PostReceive, PostSlot, Combine, OnPath, Fold, PostDown)
+_OF_MESSAGES: Final = (
+    PostMessage,
+    TakeResult,
+    events.PostReceives,
+    PostSlot,
+    Combine,
+    events.PostReceive,
+    OnPath,
+    Fold,
+    PostDown,
+)
 """Orders about memory and NIC: those that each message brings, so they are looked at first."""
-_BY_NIC: Final = (PostMessage, PostSlot, PostDown, events.PostReceive)
+_BY_NIC: Final = (PostMessage, PostSlot, PostDown, events.PostReceives, events.PostReceive)
 _TOLD: Final = (
     events.Tell,
     events.CloseLinks,
@@ -105,24 +115,17 @@ class HostDriver(ABC):
     def completed_all(self, completions: Iterable[Completion]) -> None:
         """Several have, of its queue pairs; in one step: whoever polled a NIC hands on all that it found.
 
-        Acknowledgements come first, which they may: sends and receives complete in any order among each
-        other. Where a host has two rings orders are for the one or the other from step to step.
+        Where a host has two rings orders are for the one or the other from step to step.
         """
         if isinstance(self.core.engine, TwoPaths):
             for completion in completions:
                 self.completed(completion)
             return
-        acknowledged: dict[tuple[BoundPath, int], list[int]] = {}
-        others: list[events.CompletionEvent | events.MessagesAcknowledged] = []
-        for event in map(self.holdings.event_of, completions):
-            if isinstance(event, events.MessageAcknowledged):
-                path, edge, msg_id = event
-                acknowledged.setdefault((path, edge), []).append(msg_id)
-            elif event is not None:
-                others.append(event)
-        firsts = [events.MessagesAcknowledged(*of, tuple(ids)) for of, ids in acknowledged.items()]
-        if firsts or others:
-            self.feed(events.Completed((*firsts, *others)))
+        found = self.holdings.events_of(completions)
+        if len(found) > 1:
+            self.feed(events.Completed(tuple(found)))
+        elif found:
+            self.feed(found[0])
 
     def take_slice(self) -> Slice | None:
         """A part of what only ranks of this host are to add up, for whoever can; None: not now."""

@@ -293,15 +293,29 @@ class MessagesAcknowledged(NamedTuple):
     msg_ids: tuple[int, ...]
 
 
+class MessagesArrived(NamedTuple):
+    """Several are here, by one connection, in the order in which they came."""
+
+    path: BoundPath
+    edge: int
+    wr_ids: tuple[int, ...]
+    """Their receives."""
+    results: tuple[tuple[int, int, bytes], ...]
+    """``imm``, ``nbytes`` and ``header`` of each, as ``MessageArrived`` has them."""
+
+
+CompletionEvents = CompletionEvent | MessagesAcknowledged | MessagesArrived
+"""What the end of one work request, or of several, is to a host."""
+
+
 class Completed(NamedTuple):
     """Several work requests have ended: the same as each for itself, one after the other, in fewer steps."""
 
-    events: tuple[CompletionEvent | MessagesAcknowledged, ...]
+    events: tuple[CompletionEvents, ...]
 
 
 HostEvent = (
-    CompletionEvent
-    | MessagesAcknowledged
+    CompletionEvents
     | Completed
     | RankCalled
     | SummedLocally
@@ -388,6 +402,14 @@ class PostReceive(NamedTuple):
     path: BoundPath
     edge: int
     wr_id: int
+
+
+class PostReceives(NamedTuple):
+    """Post those receives of a connection again: their messages are dealt with."""
+
+    path: BoundPath
+    edge: int
+    wr_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,6 +567,7 @@ HostAction = (
     | TakeResult
     | OnPath
     | PostReceive
+    | PostReceives
     | OpenLinks
     | ConnectLink
     | ConnectTree

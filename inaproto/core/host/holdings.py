@@ -6,18 +6,20 @@ Daemons and simulated hosts share this module; each hands in its NIC, its memory
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final, assert_never
 
 from inaproto.core.host.engines.host_tree import Fold, OverlayEngine, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
+from inaproto.core.host.engines.in_network import Result
 from inaproto.core.host.engines.two_paths import OnPath
 from inaproto.core.host.events import (
     CloseIna,
     CloseLinks,
     CompletionEvent,
+    CompletionEvents,
     ConnectionFailed,
     ConnectLink,
     ConnectTree,
@@ -27,8 +29,11 @@ from inaproto.core.host.events import (
     LinksOpened,
     MessageAcknowledged,
     MessageArrived,
+    MessagesAcknowledged,
+    MessagesArrived,
     OpenLinks,
     PostReceive,
+    PostReceives,
     SumLocally,
 )
 from inaproto.core.host.job import HostJob
@@ -43,7 +48,9 @@ from inaproto.errors import InvariantBroken, LocalMisuse
 LinkOrder = ConnectLink | ConnectTree | CloseLinks | CloseIna | KeepResults
 _SUCCESS: Final = Status.SUCCESS  # a member of an enumeration takes longer to look up than a constant
 _SEND: Final = CompletionKind.SEND
-MemoryOrder = OnPath | PostMessage | PostSlot | PostDown | Fold | Combine | TakeResult | PostReceive
+MemoryOrder = (
+    OnPath | PostMessage | PostSlot | PostDown | Fold | Combine | TakeResult | PostReceive | PostReceives
+)
 
 
 class Holdings:
@@ -87,6 +94,42 @@ class Holdings:
         if kind is _SEND:
             return MessageAcknowledged(path, edge, wr_id)
         return MessageArrived(path, edge, wr_id, imm, nbytes, link.header(edge, imm, nbytes))
+
+    def events_of(self, completions: Iterable[Completion]) -> list[CompletionEvents]:
+        """The same of several: what neighbours acknowledge, by connection, then what came, then what failed.
+
+        That order they may have: requests of different queues complete in any, and behind one that fails all
+        of its queue fail.
+        """
+        acknowledged: dict[int, list[int]] = {}
+        arrived: dict[int, tuple[list[int], list[Result]]] = {}
+        failed: list[CompletionEvents] = []
+        held = self._by_qpn
+        for completion in completions:
+            qpn, kind, wr_id, status, imm, nbytes = completion
+            if qpn not in held:
+                continue
+            path, link, edge = held[qpn]
+            if status is not _SUCCESS:
+                failed.append(ConnectionFailed(path, edge, qpn == link.qpns[0], completion))
+            elif kind is _SEND:
+                if qpn not in acknowledged:
+                    acknowledged[qpn] = []
+                acknowledged[qpn].append(wr_id)
+            else:
+                if qpn not in arrived:
+                    arrived[qpn] = [], []
+                receives, results = arrived[qpn]
+                receives.append(wr_id)
+                results.append((imm, nbytes, link.header(edge, imm, nbytes)))
+        events: list[CompletionEvents] = []
+        for qpn, msg_ids in acknowledged.items():
+            path, _, edge = held[qpn]
+            events.append(MessagesAcknowledged(path, edge, tuple(msg_ids)))
+        for qpn, (receives, results) in arrived.items():
+            path, _, edge = held[qpn]
+            events.append(MessagesArrived(path, edge, tuple(receives), tuple(results)))
+        return events + failed if failed else events
 
     def closed_by(self, order: CloseLinks | CloseIna | KeepResults) -> list[Link]:
         """The links that end with ``order``: the base ring's first."""
@@ -189,11 +232,12 @@ class Holdings:
                 orders.post(order)
             case TakeResult():
                 orders.take(order)
-            case PostReceive():
-                path, edge, wr_id = order
-                link = self.links.get(path)
-                if link is not None:
-                    link.post_receive(wr_id, edge)
+            case PostReceives(path, edge, wr_ids):
+                if path in self.links:
+                    self.links[path].post_receives(wr_ids, edge)
+            case PostReceive(path, edge, wr_id):
+                if path in self.links:
+                    self.links[path].post_receives((wr_id,), edge)
             case PostSlot():
                 orders.post_slot(order)
             case Combine():

@@ -198,6 +198,14 @@ class HostJob:
 
     def _happened(self, event: events.HostEvent, now: Instant) -> None:
         match event:
+            case events.MessagesArrived(path, edge, wr_ids, results):
+                if self._is_in_ring:
+                    self._follow(self._carrier.arrived(path, edge, results, now))
+                    if self.phase is not _ENDED and not self._is_broken:
+                        self._out.append(events.PostReceives(path, edge, wr_ids))
+            case events.MessagesAcknowledged(path, edge, msg_ids):
+                if self._is_in_ring:
+                    self._follow(self._carrier.acknowledged(path, edge, msg_ids, now))
             case events.MessageArrived():
                 if self._is_in_ring:
                     path, edge, wr_id, imm, nbytes, header = event
@@ -208,9 +216,6 @@ class HostJob:
                 if self._is_in_ring:
                     path, edge, msg_id = event
                     self._follow(self._carrier.step(SendCompleted(msg_id, path, edge), now))
-            case events.MessagesAcknowledged(path, edge, msg_ids):
-                if self._is_in_ring:
-                    self._follow(self._carrier.acknowledged(path, edge, msg_ids, now))
             case events.RankCalled(number, operation):
                 self._called(number, operation)
             case events.SummedLocally(op_index):

@@ -21,7 +21,7 @@ gives all back, once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from inaproto.core.host.operations import UP
@@ -141,6 +141,11 @@ class _HostLink:
             imm=msg_id,
         )
 
+    def _post_receives(self, qp: int, wr_ids: Iterable[int]) -> None:
+        qpn, post = self.qpns[qp], self.nic.post_receive
+        for wr_id in wr_ids:
+            post(qpn, wr_id)
+
     def _payload(self, region: MemoryRegion, slot: int, nbytes: int) -> Segment:
         return Segment(region.key, region.va + slot * self.slot_bytes + INA_HEADER_BYTES, nbytes)
 
@@ -212,8 +217,7 @@ class RingLink(_HostLink):
         if not self._takes_alike(successor):
             raise LocalMisuse("the successor's receive slots differ in number or size")
         self._successor = successor
-        for receive in range(self.slots + RECEIVES_SPARE):
-            self.post_receive(receive)
+        self.post_receives(range(self.slots + RECEIVES_SPARE))
         for qp, peer in ((_INTO, predecessor), (_OUT, successor)):
             self._connect(qp, peer, attributes, self.slots // 2)  # of each two slots one is on the way
 
@@ -226,8 +230,8 @@ class RingLink(_HostLink):
         """A ring has no connections of a tree."""
         return UP
 
-    def post_receive(self, wr_id: int, edge: int = UP) -> None:
-        self.nic.post_receive(self.qpns[_INTO], wr_id)
+    def post_receives(self, wr_ids: Iterable[int], edge: int = UP) -> None:
+        self._post_receives(_INTO, wr_ids)
 
     def post_message(self, msg_id: int, slot: int, header: bytes, payload: Segment) -> None:
         """Send a message: its header, which is kept in its slot, and ``payload``, which is not copied."""
@@ -326,8 +330,7 @@ class TreeLink(_HostLink):
         for edge, peer in enumerate(peers, UP):
             if peer is None:
                 continue
-            for receive in range(self.slots + RECEIVES_SPARE):
-                self.post_receive(receive, edge)
+            self.post_receives(range(self.slots + RECEIVES_SPARE), edge)
             self._connect(edge - UP, peer, attributes, self.slots)
 
     @property
@@ -339,8 +342,8 @@ class TreeLink(_HostLink):
         """The connection of that queue pair."""
         return self.qpns.index(qpn) + UP
 
-    def post_receive(self, wr_id: int, edge: int) -> None:
-        self.nic.post_receive(self.qpns[edge - UP], wr_id)
+    def post_receives(self, wr_ids: Iterable[int], edge: int) -> None:
+        self._post_receives(edge - UP, wr_ids)
 
     def post_message(self, msg_id: int, slot: int, header: bytes, payload: Segment) -> None:
         """Send a message up: its header, which is kept in its slot, and ``payload``, which is not copied."""

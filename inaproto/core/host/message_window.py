@@ -152,46 +152,59 @@ class MessageWindow:
         """Account for ``event``; a ``ResultAccepted`` comes before the sends that it makes room for."""
         match event:
             case Offered(messages):
-                if messages < 0:
-                    raise LocalMisuse(f"{messages} messages offered")
-                self._offered += messages
-                return self._sendable()
+                self.offer(messages)
+                return self._let_out()
             case ResultArrived(msg_id):
-                return self.result_arrived(msg_id)
+                wrong = self.accept(msg_id)
+                if wrong is not None:
+                    return [wrong]
+                return [ResultAccepted(MsgId(msg_id), msg_id % self._slots), *self._let_out()]
             case SendCompleted(msg_id):
-                return self.sends_completed((msg_id,))
+                wrong = self.complete((msg_id,))
+                return self._let_out() if wrong is None else [*self._let_out(), wrong]
             case _:
                 assert_never(event)
 
-    def result_arrived(self, msg_id: int) -> list[WindowAction]:
-        """As ``step`` does it: for what each message brings."""
+    def _let_out(self) -> list[WindowAction]:
+        mask, slots = self._id_mask, self._slots
+        return [SendMessage(MsgId(serial & mask), (serial & mask) % slots) for serial in self.sendable()]
+
+    # --- the same without a record for each message, for whoever has many of them
+
+    def offer(self, messages: int) -> None:
+        """``Offered``. Raises ``LocalMisuse``."""
+        if messages < 0:
+            raise LocalMisuse(f"{messages} messages offered")
+        self._offered += messages
+
+    def accept(self, msg_id: int) -> Blame | None:
+        """``ResultArrived``: it counts as received; or what is wrong with it."""
         due = self._received & self._id_mask
         if self._received == self._sent or msg_id != due:
             rule = "result of a message not sent" if self._received == self._sent else "result out of order"
-            return [Blame("predecessor", rule, f"result {msg_id} where {due} is due")]
+            return Blame("predecessor", rule, f"result {msg_id} where {due} is due")
         self._received += 1
-        accepted: list[WindowAction] = [ResultAccepted(MsgId(msg_id), msg_id % self._slots)]
-        return accepted + self._sendable() if self._sent < self._offered else accepted
+        return None
 
-    def sends_completed(self, msg_ids: Sequence[int]) -> list[WindowAction]:
-        """As ``step`` does it with one after the other."""
+    def complete(self, msg_ids: Sequence[int]) -> Blame | None:
+        """``SendCompleted`` of one after the other, up to the first that is wrong."""
         for msg_id in msg_ids:
             due = self._completed & self._id_mask
             if self._completed == self._sent or msg_id != due:
                 evidence = f"message {msg_id} where {due} is due"
-                return [*self._sendable(), Blame("transport", "send completed out of order", evidence)]
+                return Blame("transport", "send completed out of order", evidence)
             self._completed += 1
-        return self._sendable() if self._sent < self._offered else []
+        return None
 
-    def _sendable(self) -> list[WindowAction]:
+    def sendable(self) -> range:
+        """Serials of the messages that may be sent now; they count as sent. A message has its serial for an
+        id, as far as the id is wide."""
+        first = self._sent
         until = min(
             self._offered,
             self._received + self._config.window_messages,
             self._completed + self._unacknowledged_max,
         )
-        actions: list[WindowAction] = []
-        while self._sent < until:
-            msg_id = self._sent & self._id_mask
-            actions.append(SendMessage(MsgId(msg_id), msg_id % self._slots))
-            self._sent += 1
-        return actions
+        if until > first:
+            self._sent = until
+        return range(first, until)

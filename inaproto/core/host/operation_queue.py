@@ -81,6 +81,25 @@ class _Cut(NamedTuple):
     messages: int
 
 
+class Run(NamedTuple):
+    """Messages one after the other: each ``nbytes`` of an operation's tensor, from ``offset`` on."""
+
+    operation: Operation
+    offset: int
+    nbytes: int
+    messages: int
+    is_last: bool
+    """Whether it is the last message of its operation, which is a run of its own."""
+    source: Source
+    is_new: bool
+    """Whether this rank lacks the results."""
+
+    @property
+    def order(self) -> type[PostMessage]:
+        """What to order for each of them."""
+        return PostMessage if self.source is _OWN else _POST[self.source]
+
+
 class Part(NamedTuple):
     """One message: ``nbytes`` of ``operation``'s tensor from ``offset`` on."""
 
@@ -162,7 +181,10 @@ class OperationQueue:
         self.results = 0
         self.progress = 0
         self.failure: Fail | None = None
-        self.kept: deque[KeptResult] = deque(maxlen=config.window_messages)
+        self._kept: deque[tuple[int, Operation, bool, int, int, RingId, int]] = deque(
+            maxlen=config.window_messages
+        )
+        """Fields of ``KeptResult``: one is made for each message, and hardly any is looked at."""
         self.submitted = 0
         self.done = 0
         self.failed = 0
@@ -189,6 +211,11 @@ class OperationQueue:
         self._again_source = Source.NEUTRAL
         self._neutral = 0
         """The next messages to which this rank adds nothing: their results exist."""
+
+    @property
+    def kept(self) -> list[KeptResult]:
+        """The last results, N at most, that others may lack when a ring ends."""
+        return [KeptResult(*fields) for fields in self._kept]
 
     def __len__(self) -> int:
         """Operations submitted and not ended, the running one included."""
@@ -330,43 +357,47 @@ class OperationQueue:
         """Messages that can be sent: those that are repeated, of the running operation and of those ahead."""
         return len(self._again) + self._unsent
 
-    def next_part(self) -> Part:
-        """The next message; it counts as sent."""
+    def next_run(self, most: int) -> Run:
+        """Up to ``most`` of the next messages, which count as sent: one at least."""
         if self._again:
             kept = self._again.popleft()
-            return Part(
-                kept.operation, kept.offset, kept.nbytes, kept.is_last, self._again_source, is_new=False
-            )
+            operation, source = kept.operation, self._again_source
+            return Run(operation, kept.offset, kept.nbytes, 1, kept.is_last, source, is_new=False)
         if not self._to_send:
             raise InvariantBroken("a message belongs to no operation")
         operation, messages = self._to_send[0]
-        offset, nbytes = self._part(operation, self._sent)
-        self._sent += 1
-        self._unsent -= 1
-        is_last = self._sent == messages
-        if is_last:
-            self._to_send.popleft()
-            self._sent = 0
-        source = Source.OWN
+        size, sent = self.tensor_bytes, self._sent
+        offset, left, source = sent * size, messages - sent, Source.OWN
         if self._neutral:
             self._neutral -= 1
-            source = Source.NEUTRAL
-        return Part(operation, offset, nbytes, is_last, source, is_new=True)
+            most, source = 1, Source.NEUTRAL
+        if left == 1:
+            self._to_send.popleft()
+            self._sent = 0
+            self._unsent -= 1
+            return Run(operation, offset, operation.nbytes - offset, 1, True, source, is_new=True)
+        count = most if most < left else left - 1
+        self._sent = sent + count
+        self._unsent -= count
+        return Run(operation, offset, size, count, False, source, is_new=True)
 
-    def _part(self, operation: Operation, message: int) -> tuple[int, int]:
-        """(offset, bytes) of the operation's message number ``message``."""
-        offset = message * self.tensor_bytes
-        return offset, min(self.tensor_bytes, operation.nbytes - offset)
+    def next_part(self) -> Part:
+        """The next message; it counts as sent."""
+        operation, offset, nbytes, _, is_last, source, is_new = self.next_run(1)
+        return Part(operation, offset, nbytes, is_last, source, is_new)
 
     def take(self, ring_id: RingId, slot: int, now: Instant) -> TakeResult:
         """The next result lies in receive slot ``slot`` of that ring: take it."""
         operation = self.running
         if operation is None:
             raise InvariantBroken("a result belongs to no operation")
-        offset, nbytes = self._part(operation, self.results)
+        nbytes = self.tensor_bytes
+        offset = self.results * nbytes
         self.results += 1
         is_last = self.results == self.messages
-        self.kept.append(KeptResult(self.progress, operation, is_last, offset, nbytes, ring_id, slot))
+        if is_last:
+            nbytes = operation.nbytes - offset
+        self._kept.append((self.progress, operation, is_last, offset, nbytes, ring_id, slot))
         self.progress += 1
         self.since = self._reported = now
         return TakeResult(slot, operation.index, offset, nbytes)

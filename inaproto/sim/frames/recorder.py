@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from inaproto.core.host.events import (
+    Completed,
     HostEvent,
     JobFailed,
     MessageAcknowledged,
     MessageArrived,
+    MessagesAcknowledged,
+    MessagesArrived,
     RankCalled,
 )
 from inaproto.core.host.operations import Woke
@@ -148,6 +151,14 @@ def say_step(event: HostEvent) -> str:
             return f"result of message {imm} is here ({nbytes} bytes)"
         case MessageAcknowledged(msg_id=msg_id):
             return f"message {msg_id} is acknowledged"
+        case MessagesArrived(results=results):
+            return "; ".join(
+                f"result of message {imm} is here ({nbytes} bytes)" for imm, nbytes, _ in results
+            )
+        case MessagesAcknowledged(msg_ids=msg_ids):
+            return "; ".join(f"message {msg_id} is acknowledged" for msg_id in msg_ids)
+        case Completed(found):
+            return "; ".join(filter(None, map(say_step, found)))
         case JobFailed(error):
             return f"fails: {error.code}"
         case Woke():

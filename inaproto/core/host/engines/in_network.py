@@ -29,20 +29,13 @@ Departures from the paper: the last message of an operation may be shorter (padd
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
 from inaproto.core.host.engines.path import PathEngine
-from inaproto.core.host.message_window import (
-    MessageWindow,
-    Offered,
-    ResultAccepted,
-    SendMessage,
-    WindowAction,
-    WindowConfig,
-)
-from inaproto.core.host.operation_queue import ADVICE, FROM_THE_START, OperationQueue, RingView
+from inaproto.core.host.message_window import MessageWindow, WindowConfig
+from inaproto.core.host.operation_queue import ADVICE, FROM_THE_START, OperationQueue, RingView, Run
 from inaproto.core.host.operations import (
     Fail,
     Operation,
@@ -101,6 +94,8 @@ _ADVICE_NOT_AGGREGATED: Final = "see that the path has an accelerator, then star
 _ID_AT: Final = slice(20, 24)
 """The message's id in an INA header."""
 
+Result = tuple[int, int, bytes]
+"""Id, bytes and header of a result message, as ``ResultArrived`` has them."""
 RingAction = (
     PostMessage | TakeResult | OperationDone | OperationFailed | Stalled | Overdue | Blame | RingBroken
 )
@@ -116,6 +111,7 @@ class RingEngine(PathEngine):
         recovery: Recovery | None = FROM_THE_START,
     ) -> None:
         self._epoch = config.epoch
+        self._id_mask = (1 << config.id_bits) - 1
         self._window = MessageWindow(
             WindowConfig(config.window_messages, config.id_bits, config.unacknowledged_messages)
         )
@@ -136,8 +132,8 @@ class RingEngine(PathEngine):
     def step(self, event: RingEvent, now: Instant) -> list[RingAction]:
         """Apply ``event``; the actions are to be performed in their order."""
         match event:
-            case ResultArrived():
-                return self._result(event, now)
+            case ResultArrived(imm, nbytes, header):
+                return self.results_arrived(((imm, nbytes, header),), now)
             case SendCompleted(msg_id):
                 return self.sends_completed((msg_id,), now)
             case Submit(operation):
@@ -173,39 +169,39 @@ class RingEngine(PathEngine):
         return [*done, *self._offer(lacking, now)] if lacking > 0 else [*done]
 
     def _offer(self, messages: int, now: Instant) -> list[RingAction]:
-        return self._window_actions(self._window.step(Offered(messages), now), now)
+        self._window.offer(messages)
+        return self._send([])
 
     # --- messages
 
-    def _window_actions(self, window_actions: list[WindowAction], now: Instant) -> list[RingAction]:
-        actions: list[RingAction] = []
-        if not window_actions:
-            return actions
-        for action in window_actions:
-            match action:
-                case SendMessage(msg_id, slot):
-                    if self._operations.failure is None:  # else it is of the operation that failed
-                        actions.append(self._post(msg_id, slot))
-                case ResultAccepted(_, slot):
-                    actions += self._take(slot, now)
-                case Blame():
-                    actions += self._break(action)
-                case _:
-                    assert_never(action)
+    def _send(self, actions: list[RingAction]) -> list[RingAction]:
+        """Append the messages that the window lets out."""
+        serials = self._window.sendable()
+        if self._operations.failure is not None:
+            return actions  # they are of the operation that failed
+        while serials:
+            run = self._operations.next_run(len(serials))
+            self._post(serials[: run.messages], run, actions)
+            serials = serials[run.messages :]
         return actions
 
-    def _post(self, msg_id: MsgId, slot: int) -> PostMessage:
-        part = self._operations.next_part()
-        operation, nbytes = part.operation, INA_HEADER_BYTES + part.nbytes
-        kind = (operation.index, nbytes, part.is_last, self._epoch)
+    def _post(self, serials: range, run: Run, actions: list[RingAction]) -> None:
+        operation, offset, nbytes, _, is_last, _, is_new = run
+        message_bytes = INA_HEADER_BYTES + nbytes
+        kind = (operation.index, message_bytes, is_last, self._epoch)
         if kind != self._kind:  # those of an operation differ by their ids, but for the last one
             self._kind = kind
-            self._set_headers(operation, nbytes, is_last=part.is_last)
-        id_bytes = msg_id.to_bytes(4, "big")
-        before, behind = self._result_header
-        self._expected.append((before + id_bytes + behind, nbytes, part.is_new))
+            self._set_headers(operation, message_bytes, is_last=is_last)
+        order, index, expected = run.order, operation.index, self._expected
+        mask, slots = self._id_mask, self._config.slots
         before, behind = self._header
-        return part.post(msg_id, slot, before + id_bytes + behind)
+        result_before, result_behind = self._result_header
+        for serial in serials:
+            msg_id = MsgId(serial & mask)
+            id_bytes = msg_id.to_bytes(4, "big")
+            expected.append((result_before + id_bytes + result_behind, message_bytes, is_new))
+            actions.append(order(msg_id, msg_id % slots, before + id_bytes + behind, index, offset, nbytes))
+            offset += nbytes
 
     def _set_headers(self, operation: Operation, nbytes: int, *, is_last: bool) -> None:
         config = self._config
@@ -226,31 +222,38 @@ class RingEngine(PathEngine):
         result = replace(header, flags=header.flags | FLAG_RESULT, rank=config.predecessor)
         self._header, self._result_header = _around_id(header), _around_id(result)
 
-    def _result(self, event: ResultArrived, now: Instant) -> list[RingAction]:
+    def results_arrived(self, results: Iterable[Result], now: Instant) -> list[RingAction]:
+        """The same as ``ResultArrived`` of each, one after the other: all are taken, then what they make room
+        for is sent."""
         if self._is_over:
             return []
-        if not self._expected:
-            return self._break(Blame("predecessor", "result of a message not sent", f"result {event.imm}"))
-        header, nbytes, _ = self._expected[0]
-        if event.header != header or event.nbytes != nbytes:
-            wrong = self._contradiction(event)
+        actions: list[RingAction] = []
+        expected, window, slots = self._expected, self._window, self._config.slots
+        for imm, nbytes, header in results:
+            wrong = None
+            if not expected:
+                wrong = Blame("predecessor", "result of a message not sent", f"result {imm}")
+            elif header != expected[0][0] or nbytes != expected[0][1]:
+                wrong = self._contradiction(imm, nbytes, header)
+            wrong = wrong or window.accept(imm)
             if wrong is not None:
-                return self._break(wrong)
-        actions = self._window_actions(self._window.result_arrived(event.imm), now)
+                return [*self._send(actions), *self._break(wrong)]
+            self._take(imm % slots, now, actions)
+        self._send(actions)
         return actions + self._go_on(now)
 
-    def _contradiction(self, event: ResultArrived) -> Blame | None:
+    def _contradiction(self, imm: int, nbytes: int, came: bytes) -> Blame | None:
         """What is wrong with a result message, if anything is."""
-        header, nbytes, _ = self._expected[0]
-        if event.header == header and event.nbytes == nbytes:
+        header, nbytes_due, _ = self._expected[0]
+        if came == header and nbytes == nbytes_due:
             return None
         predecessor = self._config.predecessor
         try:
-            got = InaHeader.decode(event.header)
+            got = InaHeader.decode(came)
         except DecodeError as error:
             return Blame(f"rank {predecessor}", "result without a valid header", str(error))
         expected = InaHeader.decode(header)
-        expected = replace(expected, flags=expected.flags & ~FLAG_RESULT, msg_id=event.imm)
+        expected = replace(expected, flags=expected.flags & ~FLAG_RESULT, msg_id=imm)
         if replace(got, flags=got.flags & ~FLAG_RESULT) != expected:
             key = "" if got.key == expected.key else " and a wrong key"
             return Blame(f"rank {predecessor}", "result header", f"got {got}{key}, expected {expected}")
@@ -260,32 +263,33 @@ class RingEngine(PathEngine):
                 "path, did the switch restart?"
             )
             return Blame(f"rank {predecessor}", NOT_AGGREGATED, evidence)
-        if event.nbytes != nbytes:
-            return Blame(f"rank {predecessor}", "result size", f"{event.nbytes} bytes, expected {nbytes}")
+        if nbytes != nbytes_due:
+            return Blame(f"rank {predecessor}", "result size", f"{nbytes} bytes, expected {nbytes_due}")
         return None
 
-    def _take(self, slot: int, now: Instant) -> list[RingAction]:
+    def _take(self, slot: int, now: Instant, actions: list[RingAction]) -> None:
         _, _, is_new = self._expected.popleft()
         if not is_new:
-            return []
+            return
         operations = self._operations
         operation = operations.running
         if operation is None:
             raise InvariantBroken("a result belongs to no operation")
-        actions: list[RingAction] = [operations.take(self._config.ring_id, slot, now)]
+        actions.append(operations.take(self._config.ring_id, slot, now))
         if operations.results == operations.messages:
             actions.append(operations.end(operation))
             if self.starts:
                 operations.start_next(
                     now
                 )  # what follows it is sent behind what the window has let out by now
-        return actions
 
     def sends_completed(self, msg_ids: Sequence[int], now: Instant) -> list[RingAction]:
         """The same as ``SendCompleted`` of each, one after the other."""
         if self._is_halted:
             return []
-        return self._window_actions(self._window.sends_completed(msg_ids), now)
+        wrong = self._window.complete(msg_ids)
+        actions = self._send([])
+        return actions if wrong is None else [*actions, *self._break(wrong)]
 
     # --- failures
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from inaproto.core.host.hearing import Hearing
 from inaproto.core.host.job import HostJob
 from inaproto.core.rdma.nic import SoftNicConfig, SoftNicEngine
+from inaproto.core.rdma.verbs import Completion
 from inaproto.errors import JobError, SwitchUnreachable
 from inaproto.faults.announcement import announcement
 from inaproto.sim.frames.host.rank import SimRank
@@ -359,10 +360,13 @@ class SimHost:
             completions = nic.take_completions()
             if not completions:
                 break
+            by_owner: dict[HostRing, list[Completion]] = {}
             for completion in completions:
                 owner = self._owners.get(completion.qpn)
                 if owner is not None:
-                    owner.completed(completion)
+                    by_owner.setdefault(owner, []).append(completion)
+            for owner, its in by_owner.items():
+                owner.completed_all(its)
                 if nic is not self.nic:
                     return
         self._arm_nic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from inaproto.core.host import events
@@ -72,6 +73,16 @@ class WatchedHoldings(Holdings):
             for hook in self._ring.host.world.hooks.received:
                 hook(self._ring, event.imm)
         return event
+
+    def events_of(self, completions: Iterable[Completion]) -> list[events.CompletionEvents]:
+        found = super().events_of(completions)
+        for event in found:
+            if isinstance(event, events.MessagesArrived):
+                self._ring.acting = event.path
+                for imm, _, _ in event.results:
+                    for hook in self._ring.host.world.hooks.received:
+                        hook(self._ring, imm)
+        return found
 
     def begin(self) -> None:
         super().begin()
