@@ -150,10 +150,12 @@ class Channel:
         at: int = 0,
         whole: tuple[int, ...] | None = None,
         waited: Waited | None = None,
+        filled: int | None = None,
     ) -> PendingOperation:
         """Submit ``nbytes`` at byte ``at`` of ``region``. Raises ``LocalMisuse`` where there is no room.
 
         ``whole``: the shape of the tensor of which that is a slice. ``waited``: since the last one.
+        ``filled``: bytes that are there by now; :meth:`filled` says when more are.
         """
         operation, data = self.protocol.all_reduce(
             segment=region.segment.number,
@@ -165,9 +167,20 @@ class Channel:
             memory=region,
             whole=whole,
             waited=waited,
+            filled=filled,
         )
         self.send(data)
         return operation
+
+    def filled(self, operation: PendingOperation, nbytes: int) -> None:
+        """The first ``nbytes`` of what ``operation`` reduces are there."""
+        self.send(self.protocol.filled(operation, nbytes))
+
+    def give_up(self, reason: str) -> None:
+        """This rank cannot go on: its job is told why, and the communicator fails with that."""
+        self.send(self.protocol.leave(reason))
+        self.protocol.fail(JobError(f"{self.who}: {reason}"))
+        self.close()
 
     # --- bytes
 

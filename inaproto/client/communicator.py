@@ -32,6 +32,7 @@ from inaproto.client.parallel_rings import (
     leaving_all,
     waiting_for,
 )
+from inaproto.client.passage import Passage, passes_in_parts
 from inaproto.client.protocol import PendingOperation, Waited
 from inaproto.client.shrinking import FIRST, Survivors, shrinking
 from inaproto.client.unix_stream import dial_unix
@@ -45,7 +46,7 @@ RECORDS_MAX = 1024
 
 T = TypeVar("T")
 Operation = PendingOperation | SlicedOperation | InPlaceOperation
-Started = tuple[Operation, NDArray[Any], NDArray[Any] | None, Region | None]
+Started = tuple[Operation, NDArray[Any], Passage | None, Region | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +84,13 @@ class _Work:
         communicator: _Communicator,
         operation: Operation,
         array: NDArray[Any],
-        shared: NDArray[Any] | None = None,
+        passage: Passage | None = None,
         region: Region | None = None,
     ) -> None:
         self._communicator = communicator
         self._operation = operation
         self._result = array
-        self._shared = shared
+        self._passage = passage
         self._region = region
         self._is_noted = False
         self._submitted_ns = communicator.now_ns()
@@ -113,9 +114,9 @@ class _Work:
             yield from waiting_for(communicator.channel, operation, timeout, communicator.clock)
         communicator.wait_ended()
         if not self._is_noted:
-            if self._shared is not None:
-                np.copyto(self._result, self._shared)
-            self._region = self._shared = None
+            if self._passage is not None:
+                self._passage.end()
+            self._region = self._passage = None
             self._is_noted = True
             communicator.note(operation, self._result.nbytes, self._submitted_ns, began)
         return self._result
@@ -260,7 +261,7 @@ class _Communicator:
         )
 
     def _start(self, array: object, op: str, out: object, in_place: bool) -> Started:
-        """(operation, where the result goes, where the daemon puts it if elsewhere, its region)."""
+        """(operation, where the result goes, how it gets there from shared memory, and from which region)."""
         source = check_array(array, "array")
         dtype, operator = wire_dtype(source.dtype), wire_op(op)
         if in_place:
@@ -272,12 +273,17 @@ class _Communicator:
             return self.in_place.call(source, op), source, None, None
         channel.require_room()
         region = channel.memory.find(source)
-        shared: NDArray[Any] | None = None
+        passage: Passage | None = None
         if region is None:
             region = channel.memory.allocate(source.nbytes)
-            shared = region.array(source.shape, source.dtype)
-            np.copyto(shared, source)
+            is_early = in_place or result is None
             result = np.empty_like(source) if result is None else result
+            passage = Passage(source, region.array(source.shape, source.dtype), result, is_early=is_early)
+            if isinstance(channel, Channel) and passes_in_parts(channel, source.nbytes):
+                channel.announce()
+                called = passage.call(channel, region, dtype, operator, source.shape, self._waited())
+                return called, result, passage, region
+            passage.fill()
         elif result is None or result is source:
             if not source.flags.writeable:
                 raise LocalMisuse(
@@ -285,12 +291,12 @@ class _Communicator:
                 )
             result = source
         else:
-            shared = source
+            passage = Passage(source, source, result, is_early=False)
         channel.announce()
         operation = channel.all_reduce(
             region, source.nbytes, dtype, operator, source.shape, waited=self._waited()
         )
-        return operation, result, shared, region
+        return operation, result, passage, region
 
 
 # --- Trio

@@ -9,6 +9,7 @@ an error; a communicator that has failed stays failed, with the same error.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -28,7 +29,7 @@ from inaproto.wire.control_messages import (
     job_error,
 )
 from inaproto.wire.ina_header import Dtype, Op
-from inaproto.wire.messages.client import AllReduce, Buffer, Done, Join, Joined, Leave, Ok
+from inaproto.wire.messages.client import AllReduce, Buffer, Done, Filled, Join, Joined, Leave, Ok, Taken
 
 REASON_CHARACTERS_MAX = 1000
 
@@ -55,11 +56,13 @@ class PendingOperation:
     path: str = ""
     daemon_ns: int = 0
     """From submission to result, as the daemon saw it."""
+    takes: Callable[[int], None] | None = None
+    """Called with how many bytes are the result, from the first on, while it is not whole."""
 
     def end(self, error: JobError | None = None) -> None:
         self.ended = True
         self.error = error
-        self.memory = None
+        self.memory = self.takes = None
 
 
 class ClientProtocol:
@@ -151,8 +154,10 @@ class ClientProtocol:
         memory: object,
         whole: tuple[int, ...] | None = None,
         waited: Waited | None = None,
+        filled: int | None = None,
     ) -> tuple[PendingOperation, bytes]:
-        """``whole``: the shape of the tensor that this is a part of.
+        """``whole``: the shape of the tensor that this is a part of. ``filled``: bytes that are there by now,
+        if not all are; :meth:`filled` says when more are.
 
         Raises ``LocalMisuse`` for one more operation than the daemon keeps.
         """
@@ -171,6 +176,7 @@ class ClientProtocol:
                 whole=whole,
                 wait_ns=None if waited is None else waited.began_ago_ns,
                 work_ns=None if waited is None else waited.ended_ago_ns,
+                filled=filled,
             )
         )
         self._next_op += 1
@@ -182,6 +188,10 @@ class ClientProtocol:
         else:
             self._pending[index] = operation
         return operation, data
+
+    def filled(self, operation: PendingOperation, nbytes: int) -> bytes:
+        """The first ``nbytes`` of what ``operation`` reduces are there."""
+        return encode_message(Filled(id=next(self._ids), op_index=operation.op_index, nbytes=nbytes))
 
     def ask_status(self) -> bytes:
         self.status = None
@@ -241,6 +251,10 @@ class ClientProtocol:
                     self.operations_done += 1
                     operation.path, operation.daemon_ns = path, ns
                     operation.end()
+            case Taken(op_index=op_index, nbytes=nbytes):
+                running = self._pending.get(op_index)
+                if running is not None and running.takes is not None:
+                    running.takes(nbytes)
             case Joined():
                 self.joined = message
             case Error(op_index=int(op_index)):

@@ -44,8 +44,10 @@ class Process:
         self.errors: list[JobError] = []
         self.has_joined = False
 
-    def joined(self, ring_id: int, operations_max: int, *, local: bool) -> None:
+    def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None:
         self.has_joined = True
+
+    def results_taken(self, op_index: int, nbytes: int) -> None: ...
 
     def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None: ...
 

@@ -27,7 +27,7 @@ from inaproto.wire.files.pcapng import CaptureWriter, Direction, Interface
 from inaproto.wire.ina_header import FLAG_LAST, Dtype, InaHeader, Op, signature
 from inaproto.wire.ipv4 import Ipv4Header
 from inaproto.wire.messages.array_frames import encode_frame
-from inaproto.wire.messages.client import AllReduce, Done, Join, Joined, Leave
+from inaproto.wire.messages.client import AllReduce, Done, Filled, Join, Joined, Leave, Taken
 from inaproto.wire.messages.clocks import Clocks, WorkerId
 from inaproto.wire.messages.controller import (
     AgentHello,
@@ -216,6 +216,9 @@ _MESSAGES: Final = (
     Joined(id=1, ring_id=1, rank=0, size=4),
     AllReduce(id=2, op_index=0, segment=0, offset=64, nbytes=2560, dtype=0, op=0, shape=(64, 10)),
     AllReduce(id=3, op_index=1, segment=0, offset=0, nbytes=8, dtype=0, op=0, shape=(2,), whole=(3,)),
+    AllReduce(id=3, op_index=2, segment=0, offset=0, nbytes=8, dtype=0, op=0, shape=(2,), filled=4),
+    Filled(id=4, op_index=2, nbytes=8),
+    Taken(op_index=2, nbytes=4),
     Leave(id=4, reason="ring 1 of 2 failed"),
     Done(id=2, op_index=0, path="switch", ns=123456),
     StatusReply(id=3, body={"rings": [{"job": "digits", "ranks": [0, 1]}], "load": 0.5, "up": True}),

@@ -10,6 +10,7 @@ from inaproto.core.host.engines.in_network import RingAction, RingEngine
 from inaproto.core.host.operation_queue import KeptResult, OperationQueue
 from inaproto.core.host.operations import (
     Fail,
+    Filled,
     Memory,
     Operation,
     OperationDone,
@@ -358,3 +359,67 @@ def test_nothing_is_sent_or_taken_without_an_operation() -> None:
         with pytest.raises(InvariantBroken, match=f"^{why}$"):
             use()
     assert operations.unsent == 0
+
+
+# --- tensors that are filled while their operation is under way
+
+
+def filling(index: int, nbytes: int, filled: int) -> Operation:
+    return replace(operation(index, nbytes), filled=filled)
+
+
+def posted(actions: list[RingAction]) -> list[tuple[int, int, int]]:
+    """(operation, offset, bytes) of what is sent."""
+    return [(it.op_index, it.offset, it.nbytes) for it in actions if isinstance(it, PostMessage)]
+
+
+def test_a_message_waits_for_its_last_byte() -> None:
+    engine = RingEngine(ring_config(0, 2, window_messages=4))
+    assert posted(engine.step(Submit(filling(0, 2 * FULL + 8, FULL - 1)), NOW)) == []
+    assert posted(engine.step(Filled(OpIndex(0), FULL), NOW)) == [(0, 0, FULL)]
+    assert posted(engine.step(Filled(OpIndex(0), 2 * FULL + 7), NOW)) == [(0, FULL, FULL)]
+    assert posted(engine.step(Filled(OpIndex(0), 2 * FULL + 8), NOW)) == [(0, 2 * FULL, 8)]
+    assert engine.step(Filled(OpIndex(0), 2 * FULL + 8), NOW) == []
+
+
+def test_what_follows_waits_too_and_the_window_is_filled_at_once() -> None:
+    engine = RingEngine(ring_config(0, 2, window_messages=4))
+    assert len(posted(engine.step(Submit(filling(0, 2 * FULL, FULL)), NOW))) == 1
+    assert posted(engine.step(Submit(operation(1, 2 * FULL)), NOW)) == []
+    sent = posted(engine.step(Filled(OpIndex(0), 2 * FULL), NOW))
+    assert sent == [(0, FULL, FULL), (1, 0, FULL), (1, FULL, FULL)]
+
+
+def test_an_operation_that_was_called_whole_is_never_asked() -> None:
+    engine = RingEngine(ring_config(0, 2))
+    assert len(posted(engine.step(Submit(filling(0, FULL, FULL)), NOW))) == 1
+    assert engine.step(Filled(OpIndex(0), 3), NOW) == []
+    assert engine.step(Filled(OpIndex(7), 3), NOW) == []
+
+
+@pytest.mark.parametrize("nbytes", [FULL - 1, 2 * FULL + 1])
+def test_bytes_that_were_there_stay_and_no_more_come_than_there_are(nbytes: int) -> None:
+    engine = RingEngine(ring_config(0, 2))
+    engine.step(Submit(filling(0, 2 * FULL, FULL)), NOW)
+    with pytest.raises(LocalMisuse, match="bytes were there"):
+        engine.step(Filled(OpIndex(0), nbytes), NOW)
+
+
+def test_the_next_ring_sends_what_is_there_from_the_results_on() -> None:
+    engine = RingEngine(ring_config(0, 2))
+    (post,) = engine.step(Submit(filling(0, 4 * FULL, FULL + 1)), NOW)
+    arrived(engine, post)
+    operations = engine.halt()
+    assert engine.step(Filled(OpIndex(0), 2 * FULL), NOW) == []
+    following = next_ring(operations, progress=1, donor=0)
+    assert posted(following.resume(NOW)) == [(0, 0, FULL), (0, FULL, FULL)]
+    assert posted(following.step(Filled(OpIndex(0), 4 * FULL), NOW)) == []
+    assert operations.unsent == 2
+
+
+def test_what_is_filled_of_a_failed_operation_is_nothing() -> None:
+    engine = RingEngine(ring_config(0, 2))
+    engine.step(Submit(filling(0, 2 * FULL, 0)), NOW)
+    engine.step(Fail("x", "over"), NOW)
+    assert engine.step(Filled(OpIndex(0), 2 * FULL), NOW) == []
+    assert engine.operations.unsent == 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from inaproto.core.host.engines.chain import ChainEngine
 from inaproto.core.host.engines.in_network import RingEngine
 from inaproto.core.host.engines.two_paths import (
     AskBinding,
@@ -21,6 +24,7 @@ from inaproto.core.host.operations import (
     INA,
     BoundPath,
     Fail,
+    Filled,
     OperationDone,
     OperationFailed,
     PostMessage,
@@ -381,3 +385,25 @@ def test_who_has_not_started_the_operation_where_the_others_were_starts_it_on_th
     following = next_generation(engine.halt(), 1)
     following.resume(NOW)
     assert following.step(Submit(operation(1)), NOW)[0] == Bound(OpIndex(1), BASE, Epoch(0))
+
+
+def test_an_operation_is_bound_when_its_tensor_is_there() -> None:
+    """A ring through the switches has a turn for all of it, or none."""
+    engine = pair(always(INA))
+    assert engine.step(Submit(replace(operation(1), filled=0)), NOW) == []
+    assert engine.step(Filled(OpIndex(1), FULL - 8), NOW) == []
+    actions = engine.step(Filled(OpIndex(1), FULL), NOW)
+    assert [it for it in actions if isinstance(it, Bound)] == [Bound(OpIndex(1), INA, Epoch(3))]
+    assert len([it for it in by(actions, INA) if isinstance(it, PostMessage)]) == 1
+
+
+def test_a_running_operation_is_filled_on_the_base_ring() -> None:
+    """That of a generation before this one, whose hosts had one ring."""
+    chain = ChainEngine(config(6), Accumulators(ReductionPlan.flat(2)))
+    chain.step(Submit(replace(operation(0, 2 * FULL), filled=FULL)), NOW)
+    engine = TwoPaths(
+        config(7), Accumulators(ReductionPlan.flat(2)), operations=chain.halt(), recovery=Recovery(0, 0)
+    )
+    resumed = [it for it in engine.resume(NOW) if isinstance(it, PostMessage)]
+    filled = [it for it in engine.step(Filled(OpIndex(0), 2 * FULL), NOW) if isinstance(it, PostMessage)]
+    assert [it.offset for it in (*resumed, *filled)] == [0, FULL]

@@ -211,7 +211,10 @@ class Carrier:
     # --- operations
 
     def call(self, number: int, operation: Operation, now: Instant) -> Actions:
-        """A rank calls its next all-reduce. Raises ``LocalMisuse`` for another one."""
+        """A rank calls its next all-reduce. Raises ``LocalMisuse`` for another one, and for a tensor that is
+        not there as a whole, of a rank that is not alone on its host."""
+        if operation.filled is not None and (len(self._ranks) > 1 or self._ranks.size == 1):
+            raise LocalMisuse(f"rank {number} calls {operation}, whose tensor has to be there as a whole")
         self._begin(now)
         self._gathering.call(number, operation)
         self._ranks[number].called += 1

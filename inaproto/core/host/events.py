@@ -16,6 +16,7 @@ from inaproto.core.host.engines.two_paths import AskBinding, Binding, Bound, Dra
 from inaproto.core.host.operation_queue import KeptResult
 from inaproto.core.host.operations import (
     BoundPath,
+    Filled,
     Operation,
     OperationFailed,
     Overdue,
@@ -318,6 +319,7 @@ HostEvent = (
     CompletionEvents
     | Completed
     | RankCalled
+    | Filled
     | SummedLocally
     | Woke
     | BindingSaid

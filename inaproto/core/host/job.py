@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, assert_never
 
-from inaproto.core.host import events
+from inaproto.core.host import events, operations
 from inaproto.core.host.carrier import Actions, Carrier, Unusable
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.engines.two_paths import TwoPaths
@@ -218,6 +218,8 @@ class HostJob:
                     self._follow(self._carrier.step(SendCompleted(msg_id, path, edge), now))
             case events.RankCalled(number, operation):
                 self._called(number, operation)
+            case operations.Filled():
+                self._follow(self._carrier.step(event, now))
             case events.SummedLocally(op_index):
                 if not self.has_ended:
                     self._follow(self._carrier.summed(op_index, now))

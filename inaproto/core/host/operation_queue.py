@@ -10,6 +10,10 @@ whose results come next; clock, stall and blame are its. What lies ahead of it i
 before it that has not ended uses the same memory (``Operation.memory``): its input would be theirs to write.
 That each host decides by itself, for a host that waits so sends later, and nothing else.
 
+A tensor may be *filled* while its operation is under way: a message is sent when all its bytes are there, and
+no later one before it. What was filled stays as it is until its result has replaced it, so an operation that
+goes on by another ring finds, from its ``results`` on, the input.
+
 Invariants: operations run in the order of submission, one at a time, and end once, as done or as failed;
 after a failure all of them fail with its words. Messages are sent, and results taken, in serial order; the
 last N results, N being the window, are ``kept`` for ranks that lack them when a ring ends
@@ -27,6 +31,7 @@ from typing import Final, NamedTuple
 
 from inaproto.core.host.operations import (
     Fail,
+    Filled,
     Operation,
     OperationDone,
     OperationFailed,
@@ -209,6 +214,8 @@ class OperationQueue:
         self._again: deque[KeptResult] = deque()
         """Results of earlier rings whose messages are to be sent before all others."""
         self._again_source = Source.NEUTRAL
+        self._filling: dict[OpIndex, int] = {}
+        """Bytes that are there of the operations whose tensors are not there as a whole."""
         self._neutral = 0
         """The next messages to which this rank adds nothing: their results exist."""
 
@@ -275,7 +282,22 @@ class OperationQueue:
             self.failed += 1
             return [OperationFailed(operation.index, self.failure.code, self.failure.message)]
         self._waiting.append(operation)
+        if operation.filled is not None and operation.filled < operation.nbytes:
+            self._filling[operation.index] = operation.filled
         return []
+
+    def filled(self, event: Filled) -> None:
+        """More of a tensor is there."""
+        before = self._filling.get(event.op_index)
+        if before is None:
+            return
+        operation = next(it for it in (self.running, *self._waiting) if it and it.index == event.op_index)
+        if not before <= event.nbytes <= operation.nbytes:
+            raise LocalMisuse(f"{event} of {operation}, of which {before} bytes were there")
+        if event.nbytes == operation.nbytes:
+            del self._filling[event.op_index]
+        else:
+            self._filling[event.op_index] = event.nbytes
 
     def start_next(self, now: Instant) -> list[OperationDone]:
         """Let the next operation run, if none does. A rank that is alone has done all of them by that."""
@@ -355,7 +377,22 @@ class OperationQueue:
     @property
     def unsent(self) -> int:
         """Messages that can be sent: those that are repeated, of the running operation and of those ahead."""
-        return len(self._again) + self._unsent
+        return len(self._again) + (self._there if self._filling else self._unsent)
+
+    def is_filling(self, op_index: OpIndex) -> bool:
+        """Its tensor is not there as a whole."""
+        return op_index in self._filling
+
+    @property
+    def _there(self) -> int:
+        """Messages whose bytes are there, and those of all before them."""
+        found, sent = 0, self._sent
+        for operation, messages in self._to_send:
+            filled = self._filling.get(operation.index)
+            if filled is not None:
+                return found + max(0, filled // self.tensor_bytes - sent)
+            found, sent = found + messages - sent, 0
+        return found
 
     def next_run(self, most: int) -> Run:
         """Up to ``most`` of the next messages, which count as sent: one at least."""
@@ -433,6 +470,7 @@ class OperationQueue:
         ended = [*self._waiting] if self.running is None else [self.running, *self._waiting]
         self.running = None
         self._waiting.clear()
+        self._filling.clear()
         self._to_send.clear()
         self._ahead = self._sent = self._unsent = 0
         self.failed += len(ended)

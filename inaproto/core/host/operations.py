@@ -88,6 +88,9 @@ class Operation:
     signature: int
     memory: tuple[Memory, ...] = field(default=(), compare=False)
     """Where its tensors are, if others may be there too. Each rank has its own, so it is not compared."""
+    filled: int | None = field(default=None, compare=False)
+    """Bytes of its tensor that are there when it is called, from the first on, while its process puts the
+    others there (:class:`Filled`); None: all. Only of a rank that is alone on its host, on one path."""
 
     def shares_memory_with(self, other: Operation) -> bool:
         """Whether a byte of its tensors is one of ``other``'s."""
@@ -99,6 +102,13 @@ class Operation:
 
 class Submit(NamedTuple):
     operation: Operation
+
+
+class Filled(NamedTuple):
+    """The first ``nbytes`` of an operation's tensor are there by now; of one that has ended it is nothing."""
+
+    op_index: OpIndex
+    nbytes: int
 
 
 BoundPath = Literal["switch", "chain"]
@@ -143,7 +153,7 @@ class Woke:
     """The deadline may have passed."""
 
 
-RingEvent = Submit | ResultArrived | SendCompleted | Fail | Woke
+RingEvent = Submit | Filled | ResultArrived | SendCompleted | Fail | Woke
 
 # --- what an engine orders
 

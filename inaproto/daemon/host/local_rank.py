@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 from inaproto.core.host.operations import Operation
 from inaproto.core.host.ranks import HostedRank
-from inaproto.daemon.host.ring_orders import Tensor
+from inaproto.daemon.host.ring_orders import Tensor, next_to_tell
 from inaproto.daemon.net.shared_buffers import SharedBuffer, check_request
 from inaproto.errors import FabricError, JobError, LocalMisuse
 from inaproto.ports import Nic, PortClosed
 from inaproto.units import Instant
 from inaproto.wire.control_messages import Gone, Regrouped
-from inaproto.wire.messages.client import AllReduce, DonePath, Join
+from inaproto.wire.messages.client import AllReduce, DonePath, Filled, Join
 
 
 class Ring(Protocol):
@@ -30,6 +30,7 @@ class Ring(Protocol):
     @property
     def ring_id(self) -> int | None: ...
     def submit(self, rank: LocalRank, request: AllReduce) -> None: ...
+    def filled(self, rank: LocalRank, told: Filled) -> None: ...
     def leave(self, rank: LocalRank) -> None: ...
     def gone(self, rank: LocalRank, reason: str) -> None: ...
     def gone_after_end(self, rank: LocalRank, reason: str) -> Gone: ...
@@ -38,7 +39,10 @@ class Ring(Protocol):
 class Owner(Protocol):
     """Whoever speaks to the training process."""
 
-    def joined(self, ring_id: int, operations_max: int, *, local: bool) -> None: ...
+    def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None: ...
+    def results_taken(self, op_index: int, nbytes: int) -> None:
+        """The first ``nbytes`` of an operation are its result."""
+
     def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None: ...
     def rank_failed(self, error: JobError) -> None:
         """The rank has failed, and with it every operation that has not ended."""
@@ -65,6 +69,8 @@ class LocalRank:
         self.segments: dict[int, SharedBuffer] = {}
         self.tensors: dict[int, Tensor] = {}
         """Tensors of the all-reduces that it has called and that have not ended."""
+        self.fills = False
+        """It may call all-reduces whose tensors are not there as a whole."""
         self.has_ended = False
 
     def __str__(self) -> str:
@@ -94,8 +100,35 @@ class LocalRank:
         if len(self.tensors) >= operations_max:
             raise JobError(f"{self}: {len(self.tensors)} all-reduces wait already; wait for one of them")
         if buffer is not None:
-            self.tensors[request.op_index] = Tensor(operation, buffer, request.offset, now)
+            filled, tell_at = operation.nbytes, operation.nbytes
+            if operation.filled is not None:
+                if not self.fills:
+                    raise JobError(f"{self}: all_reduce {request.op_index} of a tensor that is not whole")
+                filled, tell_at = operation.filled, next_to_tell(0, operation.nbytes)
+            self.tensors[request.op_index] = Tensor(operation, buffer, request.offset, now, filled, tell_at)
         return operation
+
+    def filled(self, told: Filled) -> bool:
+        """Whether more is there of an all-reduce that has not ended. Raises ``JobError``."""
+        if told.op_index >= self.called:
+            raise JobError(f"{self}: bytes of all_reduce {told.op_index}, which it has not called")
+        tensor = self.tensors.get(told.op_index)
+        if tensor is None:
+            return False
+        if not tensor.filled <= told.nbytes <= tensor.operation.nbytes:
+            raise JobError(
+                f"{self}: {told.nbytes} bytes of all_reduce {told.op_index} are there, after {tensor.filled} "
+                f"of {tensor.operation.nbytes}"
+            )
+        tensor.filled = told.nbytes
+        return True
+
+    def took(self, op_index: int, nbytes: int) -> None:
+        """The first ``nbytes`` of its tensor are the result: its process hears of it now and then."""
+        tensor = self.tensors.get(op_index)
+        if tensor is not None and tensor.tell_at <= nbytes < tensor.operation.nbytes:
+            tensor.tell_at = next_to_tell(nbytes, tensor.operation.nbytes)
+            self.owner.results_taken(op_index, nbytes)
 
     def done(self, op_index: int, path: DonePath, now: Instant) -> None:
         """Its tensor holds the result."""

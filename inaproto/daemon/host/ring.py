@@ -6,7 +6,7 @@ How events follow each other, and what becomes of links, is in :mod:`inaproto.co
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, assert_never
 
@@ -19,6 +19,7 @@ from inaproto.core.host.job import HostJob
 from inaproto.core.host.link import Link
 from inaproto.core.host.operations import (
     BoundPath,
+    Filled,
     OperationFailed,
     Overdue,
     RingBroken,
@@ -36,10 +37,11 @@ from inaproto.daemon.host.totals import HostTotals
 from inaproto.daemon.host.turns import Turns
 from inaproto.daemon.settings.config import HostSettings
 from inaproto.errors import Blame, FabricError, JobError, JoinRefused, LocalMisuse
-from inaproto.ports import Nic, QpAttributes, RandomBits
+from inaproto.ports import Completion, Nic, QpAttributes, RandomBits
 from inaproto.units import MS, PSN_BITS, Instant, OpIndex
 from inaproto.wire.control_messages import Gone, Message
 from inaproto.wire.messages.client import AllReduce, DonePath
+from inaproto.wire.messages.client import Filled as FilledMessage
 
 OPERATIONS_MAX: Final = 4096
 """All-reduces of a rank that have not ended."""
@@ -182,8 +184,7 @@ class HostRing(HostDriver):
     ) -> None:
         match action:
             case events.RanksBegun(ring_id):
-                for rank in self.ranks.values():
-                    rank.owner.joined(ring_id, OPERATIONS_MAX, local=len(self.ranks) == self.core.ranks.size)
+                self._ranks_begun(ring_id)
             case events.RankFailed(number, error):
                 self._end_of(number).fail(error)
             case events.RankClosed(number):
@@ -210,6 +211,12 @@ class HostRing(HostDriver):
     def _end_of(self, number: int) -> LocalRank:
         """It is of this ring no more if it was withdrawn from its job."""
         return self.ranks[number] if self.core.ranks.get(number) else self.ranks.pop(number)
+
+    def _ranks_begun(self, ring_id: int) -> None:
+        local = len(self.ranks) == self.core.ranks.size
+        for rank in self.ranks.values():
+            rank.fills = len(self.ranks) == 1 and not local
+            rank.owner.joined(ring_id, OPERATIONS_MAX, local=local, fills=rank.fills)
 
     # --- sums of one host
 
@@ -286,6 +293,20 @@ class HostRing(HostDriver):
             self._turns.called(operation.index, operation.nbytes, times)
         with batched(self.nic):
             self.feed(events.RankCalled(rank.number, operation))
+
+    def filled(self, rank: LocalRank, told: FilledMessage) -> None:
+        """More of a tensor is there. Raises ``JobError`` for what no client library says."""
+        if rank.filled(told):
+            with batched(self.nic):
+                self.feed(Filled(OpIndex(told.op_index), told.nbytes))
+
+    def completed_all(self, completions: Iterable[Completion]) -> None:
+        """As every host's; then processes hear of the results that they may copy by now."""
+        super().completed_all(completions)
+        operations = None if self.core.engine is None else self.core.engine.operations
+        if operations is not None and operations.running is not None:
+            for rank in self.ranks.values():
+                rank.took(operations.running.index, operations.results * operations.tensor_bytes)
 
     def leave(self, rank: LocalRank) -> None:
         """A process has said that it is finished."""

@@ -7,11 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from inaproto.core.host.operations import Operation
 from inaproto.daemon.net.shared_buffers import SharedBuffer
 from inaproto.ports import Segment
 from inaproto.units import Instant
+
+TOLD_BYTES_MIN: Final = 512 << 10
+"""A process is told of results while more bytes are missing; the last ones it copies at the end."""
+
+
+def next_to_tell(taken: int, nbytes: int) -> int:
+    """When a process is told again that has heard of ``taken`` bytes of results, of ``nbytes``.
+
+    When half of those that were missing are there: it hears of any tensor a few times, and has little to copy
+    at its end.
+    """
+    missing = nbytes - taken
+    return nbytes if missing <= TOLD_BYTES_MIN else taken + missing // 2
 
 
 @dataclass(slots=True)
@@ -22,6 +36,10 @@ class Tensor:
     buffer: SharedBuffer
     offset: int
     since: Instant
+    filled: int
+    """Bytes that are there, from the first on."""
+    tell_at: int
+    """Its process is told when so many bytes are the result."""
 
     def view(self, offset: int, nbytes: int) -> memoryview:
         """``nbytes`` from ``offset`` on."""

@@ -35,7 +35,18 @@ from inaproto.wire.control_messages import (
     encode_message,
     error_message,
 )
-from inaproto.wire.messages.client import AllReduce, Buffer, Done, DonePath, Join, Joined, Leave, Ok
+from inaproto.wire.messages.client import (
+    AllReduce,
+    Buffer,
+    Done,
+    DonePath,
+    Filled,
+    Join,
+    Joined,
+    Leave,
+    Ok,
+    Taken,
+)
 from inaproto.wire.messages.model_connections import ModelClock, ModelJoin, ModelLeave, ModelPull, ModelSave
 
 SEGMENTS_MAX = 256
@@ -139,6 +150,8 @@ class ClientSession:
         match message:
             case AllReduce():
                 self._all_reduce(message)
+            case Filled():
+                self._filled(message)
             case Join():
                 self._asked_to_join(message)
             case Leave():
@@ -250,6 +263,13 @@ class ClientSession:
             if fabric is not None:
                 fabric.submitted()
 
+    def _filled(self, message: Filled) -> None:
+        rank = self._rank
+        if rank is None:
+            raise JobError(f"bytes of all_reduce {message.op_index} before joining a job")
+        if rank.ring is not None and not rank.has_ended:
+            rank.ring.filled(rank, message)
+
     def _asked_to_regroup(self, message: Regroup) -> None:
         rank, fabric = self._rank, self._daemon.fabric
         if rank is None or not rank.has_ended or rank.has_left or self._regroup is not None:
@@ -266,7 +286,7 @@ class ClientSession:
 
     # --- what the rank's ring tells (Owner)
 
-    def joined(self, ring_id: int, operations_max: int, *, local: bool) -> None:
+    def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None:
         if self._join is not None:
             join = self._join
             self._seat = join.job, join.rank
@@ -280,8 +300,12 @@ class ClientSession:
                     operations_max=operations_max,
                     segments_max=SEGMENTS_MAX,
                     local=local,
+                    fills=fills,
                 )
             )
+
+    def results_taken(self, op_index: int, nbytes: int) -> None:
+        self._send(Taken(op_index=op_index, nbytes=nbytes))
 
     def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None:
         self._send(Done(op_index=op_index, path=path, ns=duration_ns))

@@ -141,6 +141,9 @@ def check_request(rank: int, request: AllReduce, buffer: SharedBuffer | None) ->
         raise JobError(
             f"{name}: shape {request.shape} of {dtype.name} has {nbytes} bytes, it says {request.nbytes}"
         )
+    filled = request.filled
+    if filled is not None and filled > nbytes:
+        raise JobError(f"{name}: {filled} bytes are there of {nbytes}")
     digest = signature(dtype, op, request.shape if request.whole is None else request.whole)
     memory = (Memory(rank, request.segment, request.offset, end),)
-    return Operation(OpIndex(request.op_index), dtype, op, nbytes, digest, memory)
+    return Operation(OpIndex(request.op_index), dtype, op, nbytes, digest, memory, filled)

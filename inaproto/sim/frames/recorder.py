@@ -21,7 +21,7 @@ from inaproto.core.host.events import (
     MessagesArrived,
     RankCalled,
 )
-from inaproto.core.host.operations import Woke
+from inaproto.core.host.operations import Filled, Woke
 from inaproto.errors import DecodeError
 from inaproto.sim.frames.draw.swarm import Fault
 from inaproto.sim.kernel.fates import Fate
@@ -147,6 +147,8 @@ def say_step(event: HostEvent) -> str:
     match event:
         case RankCalled(_, operation):
             return f"calls all-reduce {operation.index} ({operation.nbytes} bytes)"
+        case Filled(op_index, nbytes):
+            return f"has {nbytes} bytes of the tensor of all-reduce {op_index}"
         case MessageArrived(imm=imm, nbytes=nbytes):
             return f"result of message {imm} is here ({nbytes} bytes)"
         case MessageAcknowledged(msg_id=msg_id):

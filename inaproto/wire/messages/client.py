@@ -1,7 +1,7 @@
 """Control messages between a training process and the daemon of its host.
 
 client -> host daemon: Join, Buffer (one memfd beside it), AllReduce, Leave, Regroup, Status.
-host daemon -> client: Joined, Ok, Done, Regrouped, StatusReply, Error.
+host daemon -> client: Joined, Ok, Taken, Done, Regrouped, StatusReply, Error.
 
 What is not here is in :mod:`inaproto.wire.control_messages`: it is said to switches too.
 """
@@ -61,6 +61,8 @@ class Joined(Message, type="joined"):
     """Segments of shared memory."""
     local: Flag = False
     """All ranks of the job are on this host."""
+    fills: Flag = False
+    """``all_reduce`` may come before the tensor is there as a whole (``filled``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,25 @@ class AllReduce(Message, type="all_reduce"):
     since its last all-reduce."""
     work_ns: U64 | None = None
     """How long before this one that wait ended."""
+    filled: U64 | None = None
+    """Bytes of it that are there, from the first on; the process puts the others there now, and says so
+    (``filled``). None: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled(Message, type="filled"):
+    """The first ``nbytes`` of an operation that was called before it was there as a whole are there."""
+
+    op_index: U32
+    nbytes: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken(Message, type="taken"):
+    """The first ``nbytes`` of an operation that came so are its result by now."""
+
+    op_index: U32
+    nbytes: U64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

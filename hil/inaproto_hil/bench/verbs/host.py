@@ -48,7 +48,9 @@ class _Process:
     def __init__(self) -> None:
         self.done = 0
 
-    def joined(self, ring_id: int, operations_max: int, *, local: bool) -> None: ...
+    def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None: ...
+
+    def results_taken(self, op_index: int, nbytes: int) -> None: ...
 
     def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None:
         self.done += 1

@@ -40,6 +40,7 @@ from inaproto.core.host.operation_queue import FROM_THE_START, OperationQueue, P
 from inaproto.core.host.operations import (
     UP,
     Fail,
+    Filled,
     Operation,
     ResultArrived,
     RingConfig,
@@ -159,6 +160,9 @@ class OverlayEngine(PathEngine):
             case SendCompleted(msg_id, edge=edge):
                 self._check_edge(edge)
                 return [] if self._is_over else [*self._send_completed(msg_id, edge), *self._advance(now)]
+            case Filled():
+                self._operations.filled(event)
+                return self._advance(now)
             case Fail():
                 return [*self._operations.fail(event)]
             case Woke():

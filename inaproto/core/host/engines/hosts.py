@@ -26,6 +26,7 @@ from inaproto.core.host.engines.path import PathEngine
 from inaproto.core.host.operation_queue import OperationQueue, Part, RingView, Source
 from inaproto.core.host.operations import (
     Fail,
+    Filled,
     Operation,
     OperationDone,
     OperationFailed,
@@ -141,6 +142,9 @@ class HostsEngine(PathEngine):
                 return [] if self._is_over else [*self._arrival(event, now), *self._advance(now)]
             case SendCompleted(msg_id):
                 return [] if self._is_over else [*self._send_completed(msg_id), *self._advance(now)]
+            case Filled():
+                self._operations.filled(event)
+                return self._advance(now)
             case Fail():
                 return [*self._operations.fail(event)]
             case Woke():

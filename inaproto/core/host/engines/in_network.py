@@ -38,6 +38,7 @@ from inaproto.core.host.message_window import MessageWindow, WindowConfig
 from inaproto.core.host.operation_queue import ADVICE, FROM_THE_START, OperationQueue, RingView, Run
 from inaproto.core.host.operations import (
     Fail,
+    Filled,
     Operation,
     OperationDone,
     OperationFailed,
@@ -138,6 +139,9 @@ class RingEngine(PathEngine):
                 return self.sends_completed((msg_id,), now)
             case Submit(operation):
                 return [*self._operations.submit(operation), *self._go_on(now)]
+            case Filled():
+                self._operations.filled(event)
+                return self._go_on(now)
             case Fail():
                 return self._fail(event)
             case Woke():

@@ -24,8 +24,9 @@ gets any of its results, and it goes on, by the base ring, when another generati
 notice (:mod:`inaproto.core.rendezvous.life`, of ranks that stall).
 
 Invariants: one path carries an operation, from its first message of a generation to its last; an operation is
-bound after the one before it has ended; nothing waits for its binding longer than until the instant that was
-named; the INA ring goes, or is parked, only when all that was sent on it is acknowledged.
+bound after the one before it has ended, and its tensor is there; nothing waits for its binding longer than
+until the instant that was named; the INA ring goes, or is parked, only when all that was sent on it is
+acknowledged.
 
 Departure from the paper: there each host evaluates a job's mode with its own clock; here the answers of all
 ranks are to be alike.
@@ -47,6 +48,7 @@ from inaproto.core.host.operations import (
     INA,
     BoundPath,
     Fail,
+    Filled,
     OperationDone,
     PostMessage,
     ResultArrived,
@@ -270,6 +272,11 @@ class TwoPaths:
                 actions = self._on_base(event, now) if event.path == BASE else self._on_ina(event, now)
             case Submit(operation):
                 actions = [*self._operations.submit(operation)]
+            case Filled() if self._operations.running is None:
+                self._operations.filled(event)
+                actions = []
+            case Filled():  # it may be the running one, that of a ring by the hosts alone before this one
+                actions = self._on_base(event, now)
             case Fail():
                 actions = [*self._base.step(event, now)]
                 if self._ina is not None:
@@ -281,7 +288,7 @@ class TwoPaths:
                 assert_never(event)
         return [*actions, *self._go_on(now)]
 
-    def _on_base(self, event: ResultArrived | SendCompleted, now: Instant) -> list[TwoPathsAction]:
+    def _on_base(self, event: ResultArrived | SendCompleted | Filled, now: Instant) -> list[TwoPathsAction]:
         actions = self._base.step(event, now)
         self._look_for_end(actions)
         return [*actions]
@@ -316,7 +323,7 @@ class TwoPaths:
         operations = self._operations
         while self._runs and not self._is_halted and operations.running is None:
             op_index = operations.next_index
-            if op_index is None:
+            if op_index is None or operations.is_filling(op_index):
                 break
             if self._may_choose():
                 if self._asked is None:

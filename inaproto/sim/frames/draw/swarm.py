@@ -93,6 +93,9 @@ class JobConfig:
     """All-reduces submitted at once."""
     think_ns: int = 0
     """Between two submissions, at most; every rank draws its own."""
+    fill_ns: int = 0
+    """A rank that is alone on its host calls an all-reduce before its tensor is there; each further part is
+    there so much later, at most. Not drawn."""
     slow_rank: int = -1
     """It thinks ``slow_ns`` longer."""
     slow_ns: int = 0

@@ -10,7 +10,7 @@ import zlib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from inaproto.core.host.operations import Operation
+from inaproto.core.host.operations import Filled, Operation
 from inaproto.faults.streams import Draws
 from inaproto.units import MS, OpIndex
 
@@ -25,7 +25,9 @@ class SimProcess:
         job = rank.job
         self._rank = rank
         self._job = job
-        self._draws = Draws(rank.host.world.config.seed, f"rank/{job.name}/{rank.index}")
+        seed = rank.host.world.config.seed
+        self._draws = Draws(seed, f"rank/{job.name}/{rank.index}")
+        self._fills = Draws(seed, f"fill/{job.name}/{rank.index}")
         self.begin()
 
     def begin(self) -> None:
@@ -78,14 +80,40 @@ class SimProcess:
         self.called += 1
         elements = self.elements(op_index)
         data = world.oracle(job).inputs(rank.life, rank.index, op_index, elements)
-        rank.tensor(op_index)[:] = data.tobytes()
+        filled = self._begin_filling(op_index, data.tobytes())
         signature = zlib.crc32(f"{job.dtype} {job.op} {elements}".encode()) & 0xFFFF
-        operation = Operation(OpIndex(op_index), job.dtype, job.op, data.nbytes, signature)
+        operation = Operation(OpIndex(op_index), job.dtype, job.op, data.nbytes, signature, filled=filled)
         world.faults.called(*rank.ring.origin_of(op_index))
         for hook in world.hooks.submitted:
             hook(rank, op_index)
         rank.call(operation)
         self.go_on()
+
+    def _begin_filling(self, op_index: int, data: bytes) -> int | None:
+        """Put the tensor where the host finds it. How many bytes are there; None: all, and no more come."""
+        rank, job = self._rank, self._job
+        tensor = rank.tensor(op_index)
+        is_alone = len(job.ranks_on(rank.host.number)) == 1 and len(job.hosts) > 1
+        if not job.fill_ns or not is_alone:
+            tensor[:] = data
+            return None
+        filled = self._fills.below(len(data) + 1)
+        tensor[:filled], tensor[filled:] = data[:filled], bytes(each ^ 0x5A for each in data[filled:])
+        rank.host.after(
+            self._fills.below(job.fill_ns), partial(self._fill, rank.life, op_index, data, filled)
+        )
+        return filled
+
+    def _fill(self, life: int, op_index: int, data: bytes, filled: int) -> None:
+        """Put more of it there, and say so."""
+        rank, job = self._rank, self._job
+        if not self._lives(life) or op_index not in rank.running:
+            return
+        end = min(filled + 1 + self._fills.below(len(data) + 1), len(data))
+        rank.tensor(op_index)[filled:end] = data[filled:end]
+        rank.ring.feed(Filled(OpIndex(op_index), end))
+        if end < len(data):
+            rank.host.after(self._fills.below(job.fill_ns), partial(self._fill, life, op_index, data, end))
 
     def _think_of_leaving(self) -> None:
         rank = self._rank
