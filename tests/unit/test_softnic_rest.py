@@ -25,6 +25,7 @@ from inaproto.units import MS, Frames, Instant
 from inaproto.wire.behind_gap import BehindGap
 from inaproto_adapters.frames import open_frame_pair
 from inaproto_adapters.softnic import SoftNic, SoftNicEngine
+from inaproto_adapters.softnic.nic import REST_LATE_S, RESTLESS_S
 from tests.unit.test_rc_requester import ack, at, post
 from tests.unit.test_softnic_timers import LEFT, RIGHT, TIMER_S
 
@@ -229,6 +230,27 @@ async def test_a_rest_ends_when_something_is_posted_that_is_waited_for(mock_cloc
         pair.write(pair.qpns[1])
         await wait_all_tasks_blocked()
         assert pair.done() == 1
+
+
+async def test_who_comes_back_a_little_late_rests_again(mock_clock: MockClock) -> None:
+    async with resting(mock_clock) as pair:
+        await pair.pass_time(0.75e-3 + 0.99 * REST_LATE_S)
+        await pair.send(await pair.answer())
+        assert pair.done() == 1  # which was waited for
+        await pair.send(await pair.answer())
+        assert pair.done() == 0
+
+
+async def test_who_comes_back_late_does_not_rest_for_a_while(mock_clock: MockClock) -> None:
+    async with resting(mock_clock) as pair:
+        await pair.pass_time(0.75e-3 + 1.01 * REST_LATE_S)
+        for _ in range(2):
+            await pair.send(await pair.answer())
+            assert pair.done() == 1
+        await pair.pass_time(RESTLESS_S)
+        await pair.send(np.full((1, 60), 0xFE, np.uint8))  # for which it has waited all the time
+        await pair.send(await pair.answer())
+        assert pair.done() == 0
 
 
 async def test_a_rest_ends_with_the_nic(mock_clock: MockClock) -> None:

@@ -12,7 +12,7 @@ wire, counted as ``output_lost``, and comes again by go-back-N.
 With ``moderation`` (interrupt moderation, as network cards have it) the port is left alone after each receive
 while the engine says that messages queue on the way (``SoftNicEngine.rest_ns``), so that one wake-up finds
 what several would have found. A rest ends at once when a timer is due, the NIC closes, or something is posted
-that will be waited for.
+that will be waited for; there is none for a while after one from which the process came back late.
 
 The NIC owns its port: ``run`` runs it, ``aclose`` closes it. When the port closes, completions that
 are there can still be taken; then ``wait_completions`` raises ``PortClosed`` with the reason.
@@ -49,6 +49,10 @@ OVERHEAD_BYTES_MAX: Final = 14 + 20 + 8 + 12 + 16 + 4 + 4
 RECEIVES_BEFORE_TIMERS_MAX: Final = 64
 """A port that never falls silent does not keep timers from being served."""
 
+REST_LATE_S: Final = 0.004
+"""A process that runs so much later than it asked for has not got the processor."""
+RESTLESS_S: Final = 0.5
+
 
 def _now() -> Instant:
     return Instant(round(trio.current_time() * S))
@@ -61,6 +65,7 @@ class SoftNic:
         self._port = port
         self._moderation = moderation
         self._rest: trio.CancelScope | None = None
+        self._restless_until = -math.inf
         self._sends_blocks = port if isinstance(port, SendsBlocks) else None
         self._engine = SoftNicEngine(config)
         self._completed = trio.lowlevel.ParkingLot()
@@ -179,9 +184,7 @@ class SoftNic:
     async def _serve_port(self) -> None:
         while True:
             if self._moderation and (rest_ns := self._engine.rest_ns):
-                with trio.CancelScope(deadline=trio.current_time() + rest_ns / S) as self._rest:
-                    await trio.sleep_forever()
-                self._rest = None
+                await self._leave_alone(rest_ns / S)
             blocks = await self._port.receive()
             self._receives += 1
             self._engine.handle_frames(blocks, _now())
@@ -192,6 +195,19 @@ class SoftNic:
                 finally:
                     self._batches -= 1
             self._settle()
+
+    async def _leave_alone(self, seconds: float) -> None:
+        """What comes, unless this process ran late after the last such time: others want the processor then,
+        and who sleeps is the last to have it, while peers wait for acknowledgements."""
+        until = trio.current_time() + seconds
+        if until < self._restless_until:
+            return
+        with trio.CancelScope(deadline=until) as self._rest:
+            await trio.sleep_forever()
+        self._rest = None
+        now = trio.current_time()
+        if now > until + REST_LATE_S:
+            self._restless_until = now + RESTLESS_S
 
     async def _serve_timers(self) -> None:
         while True:
