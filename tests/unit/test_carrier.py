@@ -258,7 +258,7 @@ def test_several_acknowledgements_are_the_same_as_each_after_the_other(path: Rin
         called = made.call(0, operation(nbytes=5000), Instant(0))
         ids = [int(it.msg_id) for it in called if isinstance(it, PostMessage)] or [0, 2]
     one_by_one = [it for msg_id in ids for it in apart.step(SendCompleted(msg_id), Instant(0))]
-    assert together.acknowledged(BASE, UP, ids, Instant(0)) == one_by_one
+    assert together.exchanged(BASE, UP, ids, (), Instant(0)) == one_by_one
     assert together.engine is not None
     assert apart.engine is not None
     assert together.engine.view() == apart.engine.view()
@@ -266,4 +266,4 @@ def test_several_acknowledgements_are_the_same_as_each_after_the_other(path: Rin
 
 
 def test_a_host_without_a_ring_has_nothing_to_be_acknowledged() -> None:
-    assert carrier(0, size=2).acknowledged(BASE, UP, (0, 1), Instant(0)) == []
+    assert carrier(0, size=2).exchanged(BASE, UP, (0, 1), (), Instant(0)) == []

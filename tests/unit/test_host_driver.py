@@ -10,7 +10,6 @@ import pytest
 
 from inaproto.core.host import events
 from inaproto.core.host.driver import HostDriver
-from inaproto.core.host.engines.two_paths import TwoPaths
 from inaproto.core.host.operations import BASE, INA, Operation, PostMessage, TakeResult, Woke
 from inaproto.core.host.view import Phase
 from inaproto.errors import FabricError, InvariantBroken, LocalMisuse
@@ -66,6 +65,7 @@ class Driver(HostDriver):
             take_sum=lambda: self.ended.popleft() if self.ended else None,
             event_of=lambda completion: completion,
             events_of=list,
+            links={BASE: None},
         )
         self.begin(self.stub, self.held)
 
@@ -238,7 +238,7 @@ def test_nothing_that_is_completed_is_no_step() -> None:
 
 def test_of_two_rings_each_completion_is_a_step() -> None:
     driver = Driver([])
-    driver.stub.engine = object.__new__(TwoPaths)
+    driver.held.links = {BASE: None, INA: None}
     driver.completed_all([acknowledged(0), ARRIVED, acknowledged(1)])
     assert driver.heard == [acknowledged(0), ARRIVED, acknowledged(1)]
 

@@ -264,7 +264,7 @@ def test_of_a_link_that_was_given_back_nothing_is_said() -> None:
     assert held.of.event_of(Completion(101, RECEIVED, 0, Status.SUCCESS)) is None
 
 
-def test_what_is_completed_together_is_told_by_connection_acknowledgements_first_failures_last() -> None:
+def test_what_is_completed_together_is_told_by_connection_and_failures_last() -> None:
     held = Held(TREE)
     for area, slot in ((1, 2), (2, 2), (2, 0)):
         held.comes(BASE, slot, 3, area=area)
@@ -276,18 +276,25 @@ def test_what_is_completed_together_is_told_by_connection_acknowledgements_first
             Completion(101, CompletionKind.SEND, 3, Status.SUCCESS),
             Completion(99, RECEIVED, 1, Status.SUCCESS, 4, 50),
             Completion(101, RECEIVED, 2, Status.SUCCESS, 4, 60),
-            Completion(102, RECEIVED, 5, Status.SUCCESS, 6, 70),
+            Completion(102, RECEIVED, 5, Status.SUCCESS, 6, 39),
             Completion(101, CompletionKind.SEND, 4, Status.SUCCESS),
         ]
     )
     assert found == [
-        events.MessagesAcknowledged(BASE, 0, (3, 4)),
-        events.MessagesArrived(BASE, 1, (1, 5), ((4, 50, HEADER), (6, 70, HEADER))),
-        events.MessagesArrived(BASE, 0, (2,), ((4, 60, HEADER),)),
+        events.Exchanged(BASE, 1, (), (1, 5), ((4, 50, HEADER), (6, 39, HEADER[:39]))),
+        events.Exchanged(BASE, 0, (3, 4), (2,), ((4, 60, HEADER),)),
         events.ConnectionFailed(BASE, UP, True, failed),
     ]
     assert held.of.events_of([Completion(99, RECEIVED, 1, Status.SUCCESS, 4, 50)]) == []
     assert held.of.events_of([]) == []
+
+
+def test_both_queue_pairs_of_a_ring_are_one_connection() -> None:
+    held = Held()
+    held.comes(BASE, 1, 3)
+    came = Completion(101, RECEIVED, 2, Status.SUCCESS, 5, SLOT_BYTES)
+    found = held.of.events_of([came, Completion(100, CompletionKind.SEND, 7, Status.SUCCESS)])
+    assert found == [events.Exchanged(BASE, UP, (7,), (2,), ((5, SLOT_BYTES, HEADER),))]
 
 
 # --- orders of engines

@@ -333,7 +333,7 @@ def test_several_acknowledgements_are_the_same_as_each_after_the_other() -> None
         for msg_id, post in enumerate(posts):
             assert isinstance(post, PostMessage)
             assert len(engine.step(result(engine, msg_id, post), NOW)) == 1
-    found = together.sends_completed((0, 1), NOW)
+    found = together.exchanged((0, 1), (), NOW)
     assert found == [*apart.step(SendCompleted(0), NOW), *apart.step(SendCompleted(1), NOW)]
     assert [(it.msg_id, it.offset) for it in found if isinstance(it, PostMessage)] == [
         (2, 2 * FULL),
@@ -341,11 +341,11 @@ def test_several_acknowledgements_are_the_same_as_each_after_the_other() -> None
     ]
     assert together.view() == apart.view()
     together.halt()
-    assert together.sends_completed((2, 3), NOW) == []
+    assert together.exchanged((2, 3), (), NOW) == []
 
 
 def arrivals(engine: RingEngine, posts: list[Any], first: int = 0) -> list[tuple[int, int, bytes]]:
-    """Results of those messages, as ``results_arrived`` has them."""
+    """Results of those messages, as ``exchanged`` has them."""
     made = [result(engine, msg_id, post) for msg_id, post in enumerate(posts, first)]
     return [(event.imm, event.nbytes, event.header) for event in made]
 
@@ -356,9 +356,9 @@ def test_several_results_are_the_same_as_each_after_the_other_and_taken_before_m
     for engine in (together, apart):
         posts = engine.step(Submit(operation(0, nbytes=2 * FULL + 8)), NOW)
         posts += engine.step(Submit(operation(1, nbytes=3 * FULL)), NOW)
-        assert engine.sends_completed((0, 1, 2, 3), NOW) == []
+        assert engine.exchanged((0, 1, 2, 3), (), NOW) == []
     assert len(posts) == 4
-    found = together.results_arrived(arrivals(together, posts), NOW)
+    found = together.exchanged((), arrivals(together, posts), NOW)
     kinds = [TakeResult] * 3 + [OperationDone, TakeResult] + [PostMessage] * 2
     assert [type(it) for it in found] == kinds
     one_by_one = [
@@ -368,28 +368,40 @@ def test_several_results_are_the_same_as_each_after_the_other_and_taken_before_m
     assert [it for it in one_by_one if isinstance(it, PostMessage)] == found[5:]
     assert together.view() == apart.view()
     assert list(together.halt().kept) == list(apart.halt().kept)
-    assert together.results_arrived(arrivals(together, found[5:], 4), NOW) == []
+    assert together.exchanged((), arrivals(together, found[5:], 4), NOW) == []
 
 
 @pytest.mark.parametrize("outlived", [False, True])
 def test_of_several_results_those_before_a_wrong_one_are_taken(outlived: bool) -> None:
     engine = RingEngine(ring_config(0, 2, window_messages=4, outlived=outlived))
     posts = engine.step(Submit(operation(0, nbytes=5 * FULL)), NOW)
-    engine.sends_completed((0, 1, 2, 3), NOW)
+    engine.exchanged((0, 1, 2, 3), (), NOW)
     came = arrivals(engine, posts)
     imm, nbytes, header = came[2]
-    found = engine.results_arrived([*came[:2], (imm, nbytes, header[:-1] + b"\xff"), came[3]], NOW)
+    found = engine.exchanged((), [*came[:2], (imm, nbytes, header[:-1] + b"\xff"), came[3]], NOW)
     ended = [] if outlived else [OperationFailed]
     assert [type(it) for it in found] == [TakeResult, TakeResult, PostMessage, Blame, *ended, RingBroken]
-    assert engine.results_arrived(came[2:], NOW) == []
-    assert engine.results_arrived((), NOW) == []
+    assert engine.exchanged((), came[2:], NOW) == []
+    assert engine.exchanged((), (), NOW) == []
+
+
+def test_what_is_acknowledged_and_what_came_make_room_together() -> None:
+    engine = RingEngine(ring_config(0, 2, window_messages=2))
+    posts = engine.step(Submit(operation(0, nbytes=6 * FULL)), NOW)
+    found = engine.exchanged((0, 1), arrivals(engine, posts), NOW)
+    assert [type(it) for it in found] == [TakeResult, TakeResult, PostMessage, PostMessage]
+    assert engine.view().unacknowledged == 2
+    wrong = engine.exchanged((3,), arrivals(engine, found[2:], 2), NOW)
+    blame = Blame("transport", "send completed out of order", "message 3 where 2 is due")
+    assert wrong[0] == blame
+    assert [type(it) for it in wrong[1:]] == [OperationFailed, RingBroken]
 
 
 def test_a_result_behind_all_that_was_sent_is_blamed() -> None:
     engine = RingEngine(ring_config(0, 2, window_messages=2))
     posts = engine.step(Submit(operation(0, nbytes=FULL)), NOW)
     came = arrivals(engine, posts)
-    found = engine.results_arrived([*came, (1, *came[0][1:])], NOW)
+    found = engine.exchanged((), [*came, (1, *came[0][1:])], NOW)
     assert [type(it) for it in found] == [TakeResult, OperationDone, Blame, RingBroken]
     assert found[2] == Blame("predecessor", "result of a message not sent", "result 1")
 

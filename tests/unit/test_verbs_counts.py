@@ -55,12 +55,12 @@ def counted(window: int, wake_up: int) -> tuple[Calls, dict[str, float]]:
         (
             8,
             8,
-            26.0625,
-            46.1875,
+            23.34375,
+            46.375,
             {"completions": 1.5, "poll": 0.125, "post_send": 0.125, "post_recv": 0.125},
         ),
-        (8, 1, 66.96875, 73.875, {"completions": 1.5, "poll": 1, "post_send": 0.40625, "post_recv": 1}),
-        (2, 1, 78.125, 82.625, {"completions": 2, "poll": 1, "post_send": 0.96875, "post_recv": 1}),
+        (8, 1, 55.4375, 70.53125, {"completions": 1.5, "poll": 1, "post_send": 0.40625, "post_recv": 1}),
+        (2, 1, 62.375, 77.53125, {"completions": 2, "poll": 1, "post_send": 0.96875, "post_recv": 1}),
     ],
 )
 def test_calls_of_a_message(

@@ -16,10 +16,9 @@ import contextlib
 import ipaddress
 import logging
 import os
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -291,17 +290,19 @@ class VerbsNic:
                 self._lose(f"its completion queue: {error}")
                 return found
             for one in completed:
-                qpn = one.qp_num
-                status = statuses.decode(one.status) if one.status else _SUCCESS
-                if status is not _SUCCESS and status is not Status.FLUSHED:
-                    log.warning("%s: queue pair %d: %s", self.device.name, qpn, statuses.name(one.status))
-                queue_pair = self._queue_pairs.get(qpn)
+                status = self._status_of(one) if one.status else _SUCCESS
+                queue_pair = self._queue_pairs.get(one.qp_num)
                 if queue_pair is not None and not queue_pair.has_failed:
-                    imm = one.imm_data
-                    imm = socket.ntohl(imm) if imm else 0
-                    found += queue_pair.completed(one.wr_id, status, imm, one.byte_len)
+                    queue_pair.completed(one.wr_id, status, one.imm_data, one.byte_len, found)
             if count < _POLLED:
                 return found
+
+    def _status_of(self, failed: Any) -> Status:
+        status = statuses.decode(failed.status)
+        if status is not Status.FLUSHED:
+            name = statuses.name(failed.status)
+            log.warning("%s: queue pair %d: %s", self.device.name, failed.qp_num, name)
+        return status
 
     async def wait_completions(self) -> list[Completion]:
         await trio.lowlevel.checkpoint()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ipaddress
 from collections import deque
 from collections.abc import Callable
+from socket import ntohl
 from typing import Any, Final
 
 from inaproto.core.rdma.reliable_connection import MTUS, TIMEOUT_EXPONENT_MAX
@@ -155,9 +156,12 @@ class VerbsQueuePair:
         try:
             verb(request)
         except verbs("pyverbs_error").PyverbsError as error:
-            raise FabricError(
-                "post", f"queue pair {self.qpn}", "handing it to the device", str(error), retryable=True
-            ) from None
+            raise self._refused_by_device(error) from None
+
+    def _refused_by_device(self, error: Exception) -> FabricError:
+        return FabricError(
+            "post", f"queue pair {self.qpn}", "handing it to the device", str(error), retryable=True
+        )
 
     def _write(self, request: Any) -> None:
         sign(request)
@@ -204,17 +208,20 @@ class VerbsQueuePair:
         Where the device refuses nothing more is posted, and all that is posted ends: raises ``FabricError``.
         """
         serials, writes = self._receives_batched, self._writes_batched
-        if serials:
-            self._receives_batched = []
-            for at in range(0, len(serials), RECEIVES_CHAINED):
-                self._post(self.qp.post_recv, requests.receives(serials[at : at + RECEIVES_CHAINED]))
-        if writes:
-            sign(writes[-1])
-            self._unsigned = 0
-            try:
-                self._post(self.qp.post_send, link(writes))
-            finally:
-                self._drop(writes)
+        try:
+            if serials:
+                self._receives_batched = []
+                for at in range(0, len(serials), RECEIVES_CHAINED):
+                    self.qp.post_recv(requests.receives(serials[at : at + RECEIVES_CHAINED]))
+            if writes:
+                sign(writes[-1])
+                self._unsigned = 0
+                try:
+                    self.qp.post_send(link(writes))
+                finally:
+                    self._drop(writes)
+        except verbs("pyverbs_error").PyverbsError as error:
+            raise self._refused_by_device(error) from None
 
     def refused(self) -> list[Completion]:
         """The device took no more of a batch: what is posted has failed."""
@@ -228,14 +235,22 @@ class VerbsQueuePair:
     def _refuse(self, posted: int, what: str) -> None:
         raise LocalMisuse(f"queue pair {self.qpn} has {posted} {what} posted, which is all it holds")
 
-    def completed(self, serial: int, status: Status, imm: int, nbytes: int) -> list[Completion]:
-        """What the device says of a request, for whoever posted it: and of the writes before it."""
+    def completed(
+        self, serial: int, status: Status, imm_data: int, nbytes: int, found: list[Completion]
+    ) -> None:
+        """Append what the device says of a request, for whoever posted it: and of the writes before it.
+
+        ``imm_data``: in the order of bytes of the network.
+        """
         receives = self._receives
         if receives and receives[0][0] == serial:
-            if status is not _SUCCESS:
-                imm = nbytes = 0
-            return [Completion(self.qpn, _RECEIVE, receives.popleft()[1], status, imm, nbytes)]
-        sends, found, at = self._sends, [], -1
+            _, wr_id = receives.popleft()
+            if status is _SUCCESS:
+                found.append(Completion(self.qpn, _RECEIVE, wr_id, status, ntohl(imm_data), nbytes))
+            else:
+                found.append(Completion(self.qpn, _RECEIVE, wr_id, status))
+            return
+        sends, at = self._sends, -1
         # Those before one that fails are complete; those behind it have failed with it.
         before = Status.FLUSHED if self._has_erred else _SUCCESS
         while sends and sends[0][0] <= serial:
@@ -243,8 +258,8 @@ class VerbsQueuePair:
             found.append(Completion(self.qpn, _SEND, wr_id, before if at < serial else status))
         if at < serial:
             raise InvariantBroken(f"queue pair {self.qpn}: request {serial} was completed out of order")
-        self._has_erred = self._has_erred or status is not _SUCCESS
-        return found
+        if status is not _SUCCESS:
+            self._has_erred = True
 
     def flushed(self) -> list[Completion]:
         """All that is posted still, which the device will not complete any more."""

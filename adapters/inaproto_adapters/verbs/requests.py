@@ -9,9 +9,9 @@ Invariant: what is made for a write is closed when the device has, or has refuse
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from itertools import pairwise
+from socket import htonl
 from typing import Any, Final
 
 from inaproto_adapters.verbs.library import verbs
@@ -48,7 +48,7 @@ class Requests:
             serial,
             _WRITE_IMM,
             used or 1,
-            socket.htonl(imm),
+            htonl(imm),
             self.segments if used else self._no_bytes,
             _INLINE if 0 < nbytes <= inline_max else 0,
         )
@@ -76,6 +76,7 @@ def sign(request: Any) -> None:
 
 def link(requests: Sequence[Any]) -> Any:
     """One chain of writes, in their order; the first one."""
-    for request, behind in pairwise(requests):
-        request.next_wr = behind
+    if len(requests) > 1:
+        for request, behind in pairwise(requests):
+            request.next_wr = behind
     return requests[0]

@@ -235,24 +235,17 @@ class Carrier:
             self._apply(self.engine.step(event, now))
         return self._out
 
-    def acknowledged(self, path: BoundPath, edge: int, msg_ids: Sequence[int], now: Instant) -> Actions:
-        """Several messages of one connection are, in the order in which they were sent."""
+    def exchanged(
+        self, path: BoundPath, edge: int, acknowledged: Sequence[int], results: Sequence[Result], now: Instant
+    ) -> Actions:
+        """Several messages of one connection are acknowledged, and several are here, each in their order."""
         self._begin(now)
         engine = self.engine
         if isinstance(engine, RingEngine):
-            self._apply(engine.sends_completed(msg_ids, now))
+            self._apply(engine.exchanged(acknowledged, results, now))
         elif engine is not None:
-            for msg_id in msg_ids:
+            for msg_id in acknowledged:
                 self._apply(engine.step(SendCompleted(msg_id, path, edge), now))
-        return self._out
-
-    def arrived(self, path: BoundPath, edge: int, results: Sequence[Result], now: Instant) -> Actions:
-        """Several messages have, by one connection, in that order."""
-        self._begin(now)
-        engine = self.engine
-        if isinstance(engine, RingEngine):
-            self._apply(engine.results_arrived(results, now))
-        elif engine is not None:
             for imm, nbytes, header in results:
                 self._apply(engine.step(ResultArrived(imm, nbytes, header, path, edge), now))
         return self._out

@@ -17,7 +17,7 @@ from typing import Final
 from inaproto.core.host import events
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.two_paths import OnPath, TwoPaths
+from inaproto.core.host.engines.two_paths import OnPath
 from inaproto.core.host.holdings import Holdings, LinkOrder
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.link import LinkNic
@@ -117,7 +117,7 @@ class HostDriver(ABC):
 
         Where a host has two rings orders are for the one or the other from step to step.
         """
-        if isinstance(self.core.engine, TwoPaths):
+        if len(self.holdings.links) > 1:
             for completion in completions:
                 self.completed(completion)
             return

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
+from inaproto.core.host.engines.in_network import Result
 from inaproto.core.host.engines.two_paths import AskBinding, Binding, Bound, Drained, OnPath, Wait
 from inaproto.core.host.operation_queue import KeptResult
 from inaproto.core.host.operations import (
@@ -286,26 +287,19 @@ CompletionEvent = MessageArrived | MessageAcknowledged | ConnectionFailed
 """What the end of a work request is to a host."""
 
 
-class MessagesAcknowledged(NamedTuple):
-    """Several, of one connection, in the order in which they were sent."""
+class Exchanged(NamedTuple):
+    """Several of one connection: messages are acknowledged, and others are here, each in their order."""
 
     path: BoundPath
     edge: int
-    msg_ids: tuple[int, ...]
-
-
-class MessagesArrived(NamedTuple):
-    """Several are here, by one connection, in the order in which they came."""
-
-    path: BoundPath
-    edge: int
-    wr_ids: tuple[int, ...]
-    """Their receives."""
-    results: tuple[tuple[int, int, bytes], ...]
+    acknowledged: tuple[int, ...]
+    receives: tuple[int, ...]
+    """``wr_id`` of those by which messages came."""
+    results: tuple[Result, ...]
     """``imm``, ``nbytes`` and ``header`` of each, as ``MessageArrived`` has them."""
 
 
-CompletionEvents = CompletionEvent | MessagesAcknowledged | MessagesArrived
+CompletionEvents = CompletionEvent | Exchanged
 """What the end of one work request, or of several, is to a host."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from inaproto.core.host.engines.host_tree import Fold, OverlayEngine, PostDown
@@ -23,14 +23,13 @@ from inaproto.core.host.events import (
     ConnectionFailed,
     ConnectLink,
     ConnectTree,
+    Exchanged,
     KeepResults,
     LinkAddresses,
     LinkShape,
     LinksOpened,
     MessageAcknowledged,
     MessageArrived,
-    MessagesAcknowledged,
-    MessagesArrived,
     OpenLinks,
     PostReceive,
     PostReceives,
@@ -51,6 +50,19 @@ _SEND: Final = CompletionKind.SEND
 MemoryOrder = (
     OnPath | PostMessage | PostSlot | PostDown | Fold | Combine | TakeResult | PostReceive | PostReceives
 )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Connection:
+    """To a neighbour, or to both in a ring."""
+
+    path: BoundPath
+    link: Link
+    edge: int
+
+    def failed(self, completion: Completion) -> ConnectionFailed:
+        """A work request of it did not succeed."""
+        return ConnectionFailed(self.path, self.edge, completion.qpn == self.link.qpns[0], completion)
 
 
 class Holdings:
@@ -76,8 +88,7 @@ class Holdings:
         self._acting: RingOrders[Segment] | None = None
         self.links: dict[BoundPath, Link] = {}
         """Those that it holds: the base ring's first."""
-        self._by_qpn: dict[int, tuple[BoundPath, Link, int]] = {}
-        """With the edge."""
+        self._by_qpn: dict[int, _Connection] = {}
         self.tensors: Tensors[Segment] | None = None
         self.sums: deque[SlicedReduction] = deque()
         """All-reduces of which only the ranks here are, in order."""
@@ -85,50 +96,48 @@ class Holdings:
     def event_of(self, completion: Completion) -> CompletionEvent | None:
         """What has happened when a work request has ended; None: to a link that was given back."""
         qpn, kind, wr_id, status, imm, nbytes = completion
-        found = self._by_qpn.get(qpn)
-        if found is None:
+        connection = self._by_qpn.get(qpn)
+        if connection is None:
             return None
-        path, link, edge = found
+        path, edge = connection.path, connection.edge
         if status is not _SUCCESS:
-            return ConnectionFailed(path, edge, qpn == link.qpns[0], completion)
+            return connection.failed(completion)
         if kind is _SEND:
             return MessageAcknowledged(path, edge, wr_id)
-        return MessageArrived(path, edge, wr_id, imm, nbytes, link.header(edge, imm, nbytes))
+        return MessageArrived(path, edge, wr_id, imm, nbytes, connection.link.header(edge, imm, nbytes))
 
     def events_of(self, completions: Iterable[Completion]) -> list[CompletionEvents]:
-        """The same of several: what neighbours acknowledge, by connection, then what came, then what failed.
+        """The same of several: one for all of a connection, then what failed.
 
         That order they may have: requests of different queues complete in any, and behind one that fails all
         of its queue fail.
         """
-        acknowledged: dict[int, list[int]] = {}
-        arrived: dict[int, tuple[list[int], list[Result]]] = {}
+        found: dict[_Connection, tuple[list[int], list[int], list[Result]]] = {}
         failed: list[CompletionEvents] = []
-        held = self._by_qpn
+        acknowledged: list[int] = []
+        receives: list[int] = []
+        results: list[Result] = []
+        held, last = self._by_qpn, None
         for completion in completions:
             qpn, kind, wr_id, status, imm, nbytes = completion
             if qpn not in held:
                 continue
-            path, link, edge = held[qpn]
+            connection = held[qpn]
             if status is not _SUCCESS:
-                failed.append(ConnectionFailed(path, edge, qpn == link.qpns[0], completion))
-            elif kind is _SEND:
-                if qpn not in acknowledged:
-                    acknowledged[qpn] = []
-                acknowledged[qpn].append(wr_id)
+                failed.append(connection.failed(completion))
+                continue
+            if connection is not last:
+                last = connection
+                acknowledged, receives, results = found.setdefault(connection, ([], [], []))
+            if kind is _SEND:
+                acknowledged.append(wr_id)
             else:
-                if qpn not in arrived:
-                    arrived[qpn] = [], []
-                receives, results = arrived[qpn]
                 receives.append(wr_id)
-                results.append((imm, nbytes, link.header(edge, imm, nbytes)))
-        events: list[CompletionEvents] = []
-        for qpn, msg_ids in acknowledged.items():
-            path, _, edge = held[qpn]
-            events.append(MessagesAcknowledged(path, edge, tuple(msg_ids)))
-        for qpn, (receives, results) in arrived.items():
-            path, _, edge = held[qpn]
-            events.append(MessagesArrived(path, edge, tuple(receives), tuple(results)))
+                results.append((imm, nbytes, connection.link.header(connection.edge, imm, nbytes)))
+        events: list[CompletionEvents] = [
+            Exchanged(of.path, of.edge, tuple(acknowledged), tuple(receives), tuple(results))
+            for of, (acknowledged, receives, results) in found.items()
+        ]
         return events + failed if failed else events
 
     def closed_by(self, order: CloseLinks | CloseIna | KeepResults) -> list[Link]:
@@ -156,7 +165,10 @@ class Holdings:
 
     def _hold(self, path: BoundPath, link: Link) -> None:
         self.links[path] = link
-        self._by_qpn |= {qpn: (path, link, link.edge_of(qpn)) for qpn in link.qpns}
+        connections: dict[int, _Connection] = {}
+        for qpn in link.qpns:
+            edge = link.edge_of(qpn)
+            self._by_qpn[qpn] = connections.setdefault(edge, _Connection(path, link, edge))
 
     def _let_go(self, path: BoundPath) -> None:
         link = self.links.pop(path)
@@ -217,22 +229,25 @@ class Holdings:
 
     def begin(self) -> None:
         """The next orders are for the base ring's link."""
-        self._acting = None
+        self._acting = self._orders.get(BASE)
 
     def perform(self, order: MemoryOrder) -> None:
         """Raises ``FabricError`` where the NIC does not take an order; all others are to be performed.
 
         What is ordered after the links were given back has nobody to go to.
         """
-        if not self.links:
-            return
-        orders = self._acting or self._act_on(BASE)
+        orders = self._acting
+        if orders is None:
+            if not self.links:
+                return
+            orders = self._act_on(BASE)
         match order:
             case PostMessage():
                 orders.post(order)
             case TakeResult():
                 orders.take(order)
-            case PostReceives(path, edge, wr_ids):
+            case PostReceives():
+                path, edge, wr_ids = order
                 if path in self.links:
                     self.links[path].post_receives(wr_ids, edge)
             case PostReceive(path, edge, wr_id):

@@ -192,20 +192,21 @@ class HostJob:
     def step(self, event: events.HostEvent, now: Instant) -> list[events.HostAction]:
         """Apply ``event``; the actions are to be performed in order."""
         self._now, self._out = now, []
-        for each in event.events if isinstance(event, events.Completed) else (event,):
-            self._happened(each, now)
+        if isinstance(event, events.Completed):
+            for each in event.events:
+                self._happened(each, now)
+        else:
+            self._happened(event, now)
         return self._out
 
     def _happened(self, event: events.HostEvent, now: Instant) -> None:
         match event:
-            case events.MessagesArrived(path, edge, wr_ids, results):
+            case events.Exchanged():
                 if self._is_in_ring:
-                    self._follow(self._carrier.arrived(path, edge, results, now))
-                    if self.phase is not _ENDED and not self._is_broken:
-                        self._out.append(events.PostReceives(path, edge, wr_ids))
-            case events.MessagesAcknowledged(path, edge, msg_ids):
-                if self._is_in_ring:
-                    self._follow(self._carrier.acknowledged(path, edge, msg_ids, now))
+                    path, edge, acknowledged, receives, results = event
+                    self._follow(self._carrier.exchanged(path, edge, acknowledged, results, now))
+                    if receives and self.phase is not _ENDED and not self._is_broken:
+                        self._out.append(events.PostReceives(path, edge, receives))
             case events.MessageArrived():
                 if self._is_in_ring:
                     path, edge, wr_id, imm, nbytes, header = event

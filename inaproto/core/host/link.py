@@ -73,6 +73,10 @@ class _HostLink:
                 self._received = whole[:staged_at]
                 self._staged = whole[staged_at:headers_at]
                 self._headers = whole[headers_at:]
+            self._received_heads = [
+                self._received[at : at + INA_HEADER_BYTES] for at in range(0, staged_at, slot_bytes)
+            ]
+            """Where headers come, by receive slot."""
             undo.callback(self._release_memory)
             self._received_region = self._register(self._received, undo)
             self._staged_region = self._register(self._staged.toreadonly(), undo)
@@ -141,17 +145,12 @@ class _HostLink:
             imm=msg_id,
         )
 
-    def _post_receives(self, qp: int, wr_ids: Iterable[int]) -> None:
-        qpn, post = self.qpns[qp], self.nic.post_receive
-        for wr_id in wr_ids:
-            post(qpn, wr_id)
-
     def _payload(self, region: MemoryRegion, slot: int, nbytes: int) -> Segment:
         return Segment(region.key, region.va + slot * self.slot_bytes + INA_HEADER_BYTES, nbytes)
 
     def _header(self, slot: int, nbytes: int) -> bytes:
-        at = slot * self.slot_bytes
-        return bytes(self._received[at : at + min(INA_HEADER_BYTES, nbytes)])
+        header = self._received_heads[slot].tobytes()
+        return header if nbytes >= INA_HEADER_BYTES else header[:nbytes]
 
     def _behind(self, memory: memoryview, slot: int, nbytes: int) -> memoryview:
         at = slot * self.slot_bytes + INA_HEADER_BYTES
@@ -166,6 +165,8 @@ class _HostLink:
     def _release_memory(self) -> None:
         # Where the NIC still holds a view (BufferError), the memory ends with that view.
         with contextlib.suppress(BufferError):
+            for header in self._received_heads:
+                header.release()
             self._received.release()
             self._staged.release()
             self._headers.release()
@@ -231,7 +232,9 @@ class RingLink(_HostLink):
         return UP
 
     def post_receives(self, wr_ids: Iterable[int], edge: int = UP) -> None:
-        self._post_receives(_INTO, wr_ids)
+        qpn, post = self.qpns[_INTO], self.nic.post_receive
+        for wr_id in wr_ids:
+            post(qpn, wr_id)
 
     def post_message(self, msg_id: int, slot: int, header: bytes, payload: Segment) -> None:
         """Send a message: its header, which is kept in its slot, and ``payload``, which is not copied."""
@@ -259,8 +262,8 @@ class RingLink(_HostLink):
 
     def header(self, edge: int, msg_id: int, nbytes: int) -> bytes:
         """The header of the message of ``nbytes`` bytes in the receive slot of ``msg_id``."""
-        at = msg_id % self.slots * self.slot_bytes
-        return bytes(self._received[at : at + min(INA_HEADER_BYTES, nbytes)])
+        header = self._received_heads[msg_id % self.slots].tobytes()
+        return header if nbytes >= INA_HEADER_BYTES else header[:nbytes]
 
     def result(self, slot: int, nbytes: int) -> memoryview:
         """The ``nbytes`` of tensor behind the header in receive slot ``slot``."""
@@ -343,7 +346,9 @@ class TreeLink(_HostLink):
         return self.qpns.index(qpn) + UP
 
     def post_receives(self, wr_ids: Iterable[int], edge: int) -> None:
-        self._post_receives(edge - UP, wr_ids)
+        qpn, post = self.qpns[edge - UP], self.nic.post_receive
+        for wr_id in wr_ids:
+            post(qpn, wr_id)
 
     def post_message(self, msg_id: int, slot: int, header: bytes, payload: Segment) -> None:
         """Send a message up: its header, which is kept in its slot, and ``payload``, which is not copied."""

@@ -98,6 +98,7 @@ class Fabric:
         self.welcome = welcome
         self._stream = stream
         self._nic = nic
+        self._batch = batched(nic)
         self._ids = count(2)
         self._rings: list[HostRing] = []
         self._regrouping: dict[int, Owner] = {}
@@ -376,13 +377,16 @@ class Fabric:
 
     def _completed(self, completions: Sequence[Completion]) -> None:
         found: dict[HostRing, list[Completion]] = {}
+        last, its, by_qpn = None, [], self._by_qpn
         for completion in completions:
-            ring = self._by_qpn.get(completion.qpn)
-            if ring is not None:
-                found.setdefault(ring, []).append(completion)
-            else:
+            ring = by_qpn.get(completion.qpn)
+            if ring is None:
                 self._probing.completed(completion)
-        with batched(self._nic):
+                continue
+            if ring is not last:  # mostly all are of one
+                last, its = ring, found.setdefault(ring, [])
+            its.append(completion)
+        with self._batch:
             for ring, its in found.items():
                 ring.completed_all(its)
 

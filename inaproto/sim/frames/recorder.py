@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inaproto.core.host.events import (
     Completed,
+    Exchanged,
     HostEvent,
     JobFailed,
     MessageAcknowledged,
     MessageArrived,
-    MessagesAcknowledged,
-    MessagesArrived,
     RankCalled,
 )
 from inaproto.core.host.operations import Filled, Woke
@@ -153,12 +152,10 @@ def say_step(event: HostEvent) -> str:
             return f"result of message {imm} is here ({nbytes} bytes)"
         case MessageAcknowledged(msg_id=msg_id):
             return f"message {msg_id} is acknowledged"
-        case MessagesArrived(results=results):
-            return "; ".join(
-                f"result of message {imm} is here ({nbytes} bytes)" for imm, nbytes, _ in results
-            )
-        case MessagesAcknowledged(msg_ids=msg_ids):
-            return "; ".join(f"message {msg_id} is acknowledged" for msg_id in msg_ids)
+        case Exchanged(_, _, acknowledged, _, results):
+            said = [f"message {msg_id} is acknowledged" for msg_id in acknowledged]
+            said += [f"result of message {imm} is here ({nbytes} bytes)" for imm, nbytes, _ in results]
+            return "; ".join(said)
         case Completed(found):
             return "; ".join(filter(None, map(say_step, found)))
         case JobFailed(error):

@@ -97,6 +97,7 @@ class StubbedHost:
         """The last write that was."""
         self._member: Member
         self.nic = VerbsNic(OWN, VerbsConfig())
+        self._batch = batched(self.nic)
         self.ring = HostRing(
             "bench",
             settings=HostSettings(
@@ -178,5 +179,5 @@ class StubbedHost:
     def take(self) -> None:
         """What the daemon does when the device has completed something."""
         completions = self.nic.poll()
-        with batched(self.nic):
+        with self._batch:
             self.ring.completed_all(completions)

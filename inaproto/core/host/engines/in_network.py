@@ -29,7 +29,7 @@ Departures from the paper: the last message of an operation may be shorter (padd
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -112,7 +112,7 @@ class RingEngine(PathEngine):
         recovery: Recovery | None = FROM_THE_START,
     ) -> None:
         self._epoch = config.epoch
-        self._id_mask = (1 << config.id_bits) - 1
+        self._ring_id, self._slots, self._id_mask = config.ring_id, config.slots, (1 << config.id_bits) - 1
         self._window = MessageWindow(
             WindowConfig(config.window_messages, config.id_bits, config.unacknowledged_messages)
         )
@@ -134,9 +134,9 @@ class RingEngine(PathEngine):
         """Apply ``event``; the actions are to be performed in their order."""
         match event:
             case ResultArrived(imm, nbytes, header):
-                return self.results_arrived(((imm, nbytes, header),), now)
+                return self.exchanged((), ((imm, nbytes, header),), now)
             case SendCompleted(msg_id):
-                return self.sends_completed((msg_id,), now)
+                return self.exchanged((msg_id,), (), now)
             case Submit(operation):
                 return [*self._operations.submit(operation), *self._go_on(now)]
             case Filled():
@@ -197,7 +197,7 @@ class RingEngine(PathEngine):
             self._kind = kind
             self._set_headers(operation, message_bytes, is_last=is_last)
         order, index, expected = run.order, operation.index, self._expected
-        mask, slots = self._id_mask, self._config.slots
+        mask, slots = self._id_mask, self._slots
         before, behind = self._header
         result_before, result_behind = self._result_header
         for serial in serials:
@@ -226,25 +226,44 @@ class RingEngine(PathEngine):
         result = replace(header, flags=header.flags | FLAG_RESULT, rank=config.predecessor)
         self._header, self._result_header = _around_id(header), _around_id(result)
 
-    def results_arrived(self, results: Iterable[Result], now: Instant) -> list[RingAction]:
-        """The same as ``ResultArrived`` of each, one after the other: all are taken, then what they make room
-        for is sent."""
-        if self._is_over:
+    def exchanged(
+        self, acknowledged: Sequence[int], results: Sequence[Result], now: Instant
+    ) -> list[RingAction]:
+        """The same as ``SendCompleted`` and ``ResultArrived`` of each, one after the other, but that results
+        are taken before anything is sent."""
+        if self._is_halted:
             return []
         actions: list[RingAction] = []
-        expected, window, slots = self._expected, self._window, self._config.slots
+        wrong = self._window.complete(acknowledged) if acknowledged else None
+        may_go_on = False
+        if wrong is None and results and self._operations.failure is None:
+            wrong, may_go_on = self._take_all(results, now, actions)
+        self._send(actions)
+        if wrong is not None:
+            return actions + self._break(wrong)
+        return actions + self._go_on(now) if may_go_on else actions
+
+    def _take_all(
+        self, results: Sequence[Result], now: Instant, actions: list[RingAction]
+    ) -> tuple[Blame | None, bool]:
+        """Up to the first that is wrong, and what is; whether something else may be sent now."""
+        expected, accept, slots = self._expected, self._window.accept, self._slots
+        operations, has_ended = self._operations, False
         for imm, nbytes, header in results:
             wrong = None
             if not expected:
                 wrong = Blame("predecessor", "result of a message not sent", f"result {imm}")
             elif header != expected[0][0] or nbytes != expected[0][1]:
                 wrong = self._contradiction(imm, nbytes, header)
-            wrong = wrong or window.accept(imm)
+            wrong = wrong or accept(imm)
             if wrong is not None:
-                return [*self._send(actions), *self._break(wrong)]
-            self._take(imm % slots, now, actions)
-        self._send(actions)
-        return actions + self._go_on(now)
+                return wrong, False
+            if expected.popleft()[2]:
+                actions.append(operations.take(self._ring_id, imm % slots, now))
+                if operations.results == operations.messages:
+                    self._end(now, actions)
+                    has_ended = True
+        return None, has_ended or not operations.is_settled
 
     def _contradiction(self, imm: int, nbytes: int, came: bytes) -> Blame | None:
         """What is wrong with a result message, if anything is."""
@@ -271,29 +290,14 @@ class RingEngine(PathEngine):
             return Blame(f"rank {predecessor}", "result size", f"{nbytes} bytes, expected {nbytes_due}")
         return None
 
-    def _take(self, slot: int, now: Instant, actions: list[RingAction]) -> None:
-        _, _, is_new = self._expected.popleft()
-        if not is_new:
-            return
+    def _end(self, now: Instant, actions: list[RingAction]) -> None:
+        """The running operation has all its results; what follows goes behind what the window lets out."""
         operations = self._operations
-        operation = operations.running
-        if operation is None:
+        if operations.running is None:
             raise InvariantBroken("a result belongs to no operation")
-        actions.append(operations.take(self._config.ring_id, slot, now))
-        if operations.results == operations.messages:
-            actions.append(operations.end(operation))
-            if self.starts:
-                operations.start_next(
-                    now
-                )  # what follows it is sent behind what the window has let out by now
-
-    def sends_completed(self, msg_ids: Sequence[int], now: Instant) -> list[RingAction]:
-        """The same as ``SendCompleted`` of each, one after the other."""
-        if self._is_halted:
-            return []
-        wrong = self._window.complete(msg_ids)
-        actions = self._send([])
-        return actions if wrong is None else [*actions, *self._break(wrong)]
+        actions.append(operations.end(operations.running))
+        if self.starts:
+            operations.start_next(now)
 
     # --- failures
 

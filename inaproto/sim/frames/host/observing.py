@@ -77,7 +77,7 @@ class WatchedHoldings(Holdings):
     def events_of(self, completions: Iterable[Completion]) -> list[events.CompletionEvents]:
         found = super().events_of(completions)
         for event in found:
-            if isinstance(event, events.MessagesArrived):
+            if isinstance(event, events.Exchanged):
                 self._ring.acting = event.path
                 for imm, _, _ in event.results:
                     for hook in self._ring.host.world.hooks.received:
