@@ -46,6 +46,11 @@ Allocate = Callable[[int], memoryview]
 """Gives zeroed memory of so many bytes, which is freed with its last view. May raise ``OSError``."""
 
 
+def memory_bytes(*, slots: int, slot_bytes: int, areas: int = 1) -> int:
+    """What a link allocates: receive slots in each area, staging slots, and header slots in each area."""
+    return (areas + 1) * slots * slot_bytes + areas * slots * INA_HEADER_BYTES
+
+
 class _HostLink:
     """Memory in ``areas`` areas of ``slots`` receive slots, and ``qps`` queue pairs."""
 
@@ -69,7 +74,7 @@ class _HostLink:
         with contextlib.ExitStack() as undo:
             staged_at = areas * slots * slot_bytes
             headers_at = staged_at + slots * slot_bytes
-            with allocate(headers_at + areas * slots * INA_HEADER_BYTES) as whole:
+            with allocate(memory_bytes(slots=slots, slot_bytes=slot_bytes, areas=areas)) as whole:
                 self._received = whole[:staged_at]
                 self._staged = whole[staged_at:headers_at]
                 self._headers = whole[headers_at:]

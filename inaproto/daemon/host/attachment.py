@@ -22,12 +22,13 @@ import trio
 from inaproto.core.host.hearing import Hearing
 from inaproto.core.host.view import Phase
 from inaproto.daemon.host.adding import Adders
+from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.link_probing import LinkProbing
 from inaproto.daemon.host.link_waits import Connecting
 from inaproto.daemon.host.local_rank import LocalRank, Owner
 from inaproto.daemon.host.placement import Placement
 from inaproto.daemon.host.request_batches import batched
-from inaproto.daemon.host.ring import HostRing
+from inaproto.daemon.host.ring import HostRing, link_bytes
 from inaproto.daemon.host.totals import HostTotals
 from inaproto.daemon.host.turns import TurnsOf, no_turns
 from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
@@ -41,7 +42,15 @@ from inaproto.errors import (
     JoinRefused,
     LocalMisuse,
 )
-from inaproto.ports import Completion, Nic, PortClosed, QpAttributes, RandomBits, TellsCompletions
+from inaproto.ports import (
+    Completion,
+    Nic,
+    PortClosed,
+    QpAttributes,
+    RandomBits,
+    RegistersInParts,
+    TellsCompletions,
+)
 from inaproto.units import MS, Instant
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
@@ -86,12 +95,14 @@ class Fabric:
         random_bits: RandomBits,
         turns_of: TurnsOf = no_turns,
         totals: HostTotals | None = None,
+        memory: LinkMemory | None = None,
         heard_of_peer: Callable[[PeerMessage], None] = lambda word: None,
         add_in_threads: bool = True,
         placement: Placement | None = None,
     ) -> None:
         self.settings = settings
         self._totals = totals
+        self._memory = memory or LinkMemory(link_bytes(settings))
         self._turns_of = turns_of
         self._heard_of_peer = heard_of_peer
         self._random_bits = random_bits
@@ -176,6 +187,7 @@ class Fabric:
                 turns=self._turns_of(join.job),
                 hurry=self._alarm.look,
                 totals=self._totals,
+                memory=self._memory,
             )
             self._rings.append(ring)
             self._serve(ring)
@@ -266,6 +278,8 @@ class Fabric:
                 nursery.start_soon(self._alarm.run)
                 nursery.start_soon(self._complete)
                 nursery.start_soon(self._adders.run)
+                if isinstance(self._nic, RegistersInParts):
+                    nursery.start_soon(self._memory.run)
                 await self._obey()
         finally:
             self._end()

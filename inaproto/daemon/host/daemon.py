@@ -24,9 +24,10 @@ import trio
 
 from inaproto.ca.identity import Role
 from inaproto.daemon.host.attachment import Fabric
+from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.opening import HelloRefused, NoFabric, OpenNic, open_fabric
 from inaproto.daemon.host.placement import Placement, unbound
-from inaproto.daemon.host.ring import HostRing
+from inaproto.daemon.host.ring import HostRing, link_bytes
 from inaproto.daemon.host.seats import HostSeats
 from inaproto.daemon.host.session import ClientSession
 from inaproto.daemon.host.totals import HostTotals
@@ -138,6 +139,7 @@ class HostDaemon:
         self._door = door
         self._random_bits = random_bits
         self._totals = HostTotals()
+        self._memory = LinkMemory(link_bytes(settings))
         self._instance = f"{random_bits(64):016x}"
         self._turn_seats = TurnSeats(
             settings.name, clock=current_instant, random_bits=random_bits, tell_peer=self._tell_peer
@@ -275,6 +277,7 @@ class HostDaemon:
                     add_in_threads=self._add_in_threads,
                     placement=self._placement,
                     totals=self._totals,
+                    memory=self._memory,
                     heard_of_peer=self._turn_seats.heard_of_peer,
                 )
             except NoFabric as why:

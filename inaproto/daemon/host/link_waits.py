@@ -1,19 +1,13 @@
-"""The memory of a host's links (:mod:`inaproto.core.host.link`), and how long they take to connect."""
+"""How long the links of a host (:mod:`inaproto.core.host.link`) take to connect."""
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 
 import trio
 
 from inaproto.core.host.link import Link
 from inaproto.ports import Nic
-
-
-def allocate(nbytes: int) -> memoryview:
-    """A mapping of its own, which ends with its last view. Raises ``OSError`` if memory is short."""
-    return memoryview(mmap.mmap(-1, nbytes))
 
 
 class Connecting:

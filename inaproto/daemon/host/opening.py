@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from inaproto.daemon.host.attachment import Fabric
+from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.placement import Placement
 from inaproto.daemon.host.totals import HostTotals
 from inaproto.daemon.host.turns import TurnsOf, no_turns
@@ -47,6 +48,7 @@ async def open_fabric(
     instance: str = "",
     turns_of: TurnsOf = no_turns,
     totals: HostTotals | None = None,
+    memory: LinkMemory | None = None,
     heard_of_peer: Callable[[PeerMessage], None] = lambda word: None,
     add_in_threads: bool = True,
     placement: Placement | None = None,
@@ -73,6 +75,7 @@ async def open_fabric(
         random_bits=random_bits,
         turns_of=turns_of,
         totals=totals,
+        memory=memory,
         heard_of_peer=heard_of_peer,
         add_in_threads=add_in_threads,
         placement=placement,

@@ -16,7 +16,7 @@ from inaproto.core.host.driver import HostDriver
 from inaproto.core.host.engines.two_paths import AskBinding, Bound, Drained, Wait
 from inaproto.core.host.holdings import Holdings
 from inaproto.core.host.job import HostJob
-from inaproto.core.host.link import Link
+from inaproto.core.host.link import Link, memory_bytes
 from inaproto.core.host.operations import (
     BoundPath,
     Filled,
@@ -29,7 +29,8 @@ from inaproto.core.host.operations import (
 from inaproto.core.host.ranks import REASON_CHARACTERS_MAX
 from inaproto.core.host.view import Phase
 from inaproto.daemon.host.adding import Adding, UnderWay
-from inaproto.daemon.host.link_waits import Connecting, allocate
+from inaproto.daemon.host.link_memory import LinkMemory
+from inaproto.daemon.host.link_waits import Connecting
 from inaproto.daemon.host.local_rank import LocalRank
 from inaproto.daemon.host.request_batches import batched
 from inaproto.daemon.host.ring_orders import ClientTensors
@@ -61,6 +62,12 @@ def host_config(job: str, settings: HostSettings) -> HostConfig:
     )
 
 
+def link_bytes(settings: HostSettings) -> int:
+    """Memory of the link of a ring through a switch."""
+    config = host_config("", settings)
+    return memory_bytes(slots=2 * config.window_messages, slot_bytes=config.message_bytes)
+
+
 class HostRing(HostDriver):
     """The ranks of job ``job`` on this host, and their rings; ``tell`` sends a message to the switch.
 
@@ -80,6 +87,7 @@ class HostRing(HostDriver):
         turns: Turns | None = None,
         hurry: Callable[[], None] = lambda: None,
         totals: HostTotals | None = None,
+        memory: LinkMemory | None = None,
     ) -> None:
         self.job = job
         self.nic = nic
@@ -92,7 +100,7 @@ class HostRing(HostDriver):
         core = HostJob(host_config(job, settings))
         holdings = Holdings(
             core,
-            allocate=allocate,
+            allocate=(memory or LinkMemory()).allocate,
             first_psn=lambda: random_bits(PSN_BITS),
             attributes=QpAttributes(
                 mtu=settings.mtu,
