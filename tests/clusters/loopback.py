@@ -98,7 +98,7 @@ class Cluster:
             try:
                 await run_switch(
                     settings,
-                    open_port_listener=load_adapter("frames").open().listen,
+                    open_port_listener=load_adapter(settings.adapter).open().listen,
                     wrap_port=wrap if weather is not None else None,
                     stop=stop,
                     announce=lambda line: ready.set(),
@@ -144,7 +144,7 @@ class Cluster:
         opened: list[Nic] = []
 
         async def open_nic(port_path: str) -> Nic:
-            port = await load_adapter("frames").open().connect(port_path)
+            port = await load_adapter(settings.adapter).open().connect(port_path)
             nic: Nic = load_adapter("softnic").open(
                 port,
                 mac=settings.mac_bytes,

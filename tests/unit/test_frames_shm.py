@@ -85,7 +85,9 @@ async def test_memory_that_cannot_be_is_refused_and_both_are_told(
         socket.send_fds(far, [message], [fd])
         with pytest.raises(PortClosed, match=said):
             await port.receive()
-        assert said in far.recv(4096).decode()
+        answer = far.recv(4096)
+        assert answer.startswith(b"\xff\xff")
+        assert said in answer[2:].decode()
 
 
 @pytest.mark.parametrize("count", [0, 2, 4, 5])
@@ -129,19 +131,54 @@ async def test_whoever_ends_before_it_sends_anything_has_closed() -> None:
             await port.receive()
 
 
-async def test_nothing_is_sent_to_a_peer_of_which_nothing_is_known() -> None:
-    with accepted() as (port, far), memory() as fd:
-        assert port.send_nowait(FRAME) == 0
-        assert port.counters.drops == {"no memory shared yet": 1}
-        socket.send_fds(far, [offer()], [fd])
+async def test_a_peer_that_only_listens_gets_frames_of_a_stream_up_to_a_bound() -> None:
+    with accepted() as (port, far):
         assert port.send_nowait(FRAME) == 1
+        assert far.recv(4096) == b"\0\0\0\x3e" + FRAME.tobytes()
+        long = np.zeros((100, 1082), np.uint8)
+        sent = port.send_nowait(long)
+        assert 0 < sent < 100
+        assert port.counters.drops == {"output queue full": 100 - sent}
+        assert len(far.recv(1 << 20)) == sent * 1086
+        assert port.send_nowait(long) == 0
+        far.send(b"\0\0\0\x3e" + FRAME.tobytes())
+        assert port.send_nowait(long) == 100
+        assert (await port.receive())[0].tobytes() == FRAME.tobytes()
+
+
+async def test_frames_before_the_answer_are_no_answer(runtime_dir: Path) -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        accepting = ShmPort(far, name="far", accepts=True)
+        assert accepting.send_nowait(np.repeat(FRAME, 3, axis=0)) == 3
+        port = ShmPort(near, name="near", accepts=False)
+        port.offer(ShmConfig(1 << 20))
+        assert accepting.send_nowait(FRAME) == 1
+        (block,) = await port.receive()
+        assert (block == FRAME).all()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(port.receive)
+            await wait_all_tasks_blocked()
+            assert port._answer is None
+            assert port.counters.drops == {"before memory was shared": 3}
+            accepting.send_nowait(FRAME)
+
+
+async def test_an_answer_that_cannot_be_ends_the_port() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        port = ShmPort(near, name="near", accepts=False)
+        far.send(b"\0\1\0\0 ...")
+        port.offer(ShmConfig(1 << 20))
+        with pytest.raises(PortClosed, match="answered what cannot be"):
+            await port.receive()
 
 
 async def test_a_peer_that_sends_frames_is_served_as_one_of_a_stream(runtime_dir: Path) -> None:
     listener = await ADAPTER.listen(runtime_dir / "ports.sock")
     plain = await connect_frame_port(runtime_dir / "ports.sock")
     port = await listener.accept()
-    assert port.send_nowait(FRAME) == 0
+    assert port.send_nowait(FRAME) == 1
     async with trio.open_nursery() as nursery:
         nursery.start_soon(port.run)
         nursery.start_soon(plain.run)
@@ -149,10 +186,12 @@ async def test_a_peer_that_sends_frames_is_served_as_one_of_a_stream(runtime_dir
         (block,) = await port.receive()
         assert (block == FRAME).all()
         assert port.send_blocks_nowait([FRAME, FRAME]) == 0
-        assert sum(map(len, await plain.receive())) == 2
+        got = 0
+        while got < 3:
+            got += sum(map(len, await plain.receive()))
+        assert got == 3
         assert port.capabilities.name == plain.capabilities.name
-        assert (port.counters.frames_in, port.counters.frames_out) == (1, 2)
-        assert port.counters.drops == {"no memory shared yet": 1}
+        assert (port.counters.frames_in, port.counters.frames_out) == (1, 3)
         await port.aclose()
         with pytest.raises(PortClosed, match="closed on this side"):
             port.send_nowait(FRAME)
@@ -177,7 +216,7 @@ async def test_who_offers_hears_why_it_was_refused() -> None:
     with near, far:
         port = ShmPort(near, name="near", accepts=False)
         port.offer(ShmConfig(1 << 20))
-        far.send(b"version 1 of rings is not known here, 2 is")
+        far.send(b"\xff\xffversion 1 of rings is not known here, 2 is")
         with pytest.raises(PortClosed, match="refused the memory: version 1"):
             await port.receive()
 

@@ -6,8 +6,8 @@ its first message. From then on the socket carries no frame: a byte in it is a b
 sleeps, and its end is the end of the port. A frame costs one copy, into the ring, and the other side
 works on it where it lies; a system call is made only to wake a reader that has found nothing.
 
-At a listener whoever sends frames on the socket instead is served as the adapter ``frames`` does. Until
-its first frame has come, nothing is sent to it.
+At a listener whoever sends frames on the socket instead is served as the adapter ``frames`` does. To a
+peer that has sent nothing yet frames go on the socket, some KiB at most: one that shares memory drops them.
 
 The ring is the bounded queue: what finds no room is dropped and counted. What a peer writes there is
 checked (``shared_ring``), but a peer can change a frame while it is looked at, so the two must trust each
@@ -15,8 +15,8 @@ other as far as processes of one user do; those of another user, root aside, are
 
 Invariants:
 
-* ``receive`` has no checkpoint between taking frames from the ring and returning them, so its cancellation
-  loses nothing.
+* ``receive`` cannot be cancelled between taking frames from the ring and returning them, so that loses
+  nothing.
 * What a peer sent before its end is received before ``PortClosed``.
 * A port fails alone: whatever its peer does ends in ``PortClosed`` with the reason, here only.
 """
@@ -42,6 +42,7 @@ from inaproto.errors import ConfigError, FabricError, LocalMisuse, Unsupported
 from inaproto.ports import FramePortCapabilities, PortClosed, PortCounters
 from inaproto.units import FRAME_BYTES_MAX, Frames, S
 from inaproto.wire.ethernet import ETHERNET_HEADER_BYTES
+from inaproto_adapters.frames.framing import PREFIX_BYTES
 from inaproto_adapters.frames.listener import SocketListener, connect_to, listen_at
 from inaproto_adapters.frames.port import StreamFramePort
 from inaproto_adapters.frames.shared_ring import (
@@ -59,7 +60,11 @@ _OFFER: Final = struct.Struct(">4sIQQ")
 _MAGIC: Final = b"\xffina"
 """No length of a frame: whoever expects frames on this socket says so."""
 _VERSION: Final = 1
-_TAKEN: Final = b"\x00"
+_BELL: Final = b"\x00"
+_NO: Final = b"\xff\xff"
+"""Before the text that says why."""
+_EARLY_BYTES_MAX: Final = 64 << 10
+"""That are sent to a peer of which nothing is known: a socket takes so many at once."""
 _SLOTS: Final = 8192
 _SLOTS_MAX: Final = 1 << 20
 _DATA_BYTES_MAX: Final = 1 << 30
@@ -104,8 +109,9 @@ class ShmPort:
         self._fault: str | None = None
         """Why the peer gets and gives no more; what it gave before can still be received."""
         self._accepts = accepts
-        self._is_taken = accepts
-        """Whether the peer has said that it has the memory."""
+        self._answer: bytearray | None = None if accepts else bytearray()
+        """What the peer has said before it said that it has the memory; None: it has."""
+        self._early_bytes = 0
         self._stream: StreamFramePort | None = None
         """If the peer sends frames."""
         self._ended = trio.Event()
@@ -144,6 +150,8 @@ class ShmPort:
             first = self._sock.recv(len(_MAGIC), socket.MSG_PEEK)
             if first and not _MAGIC.startswith(first):
                 self._stream = StreamFramePort(self._sock, name=self.name)
+                self._stream.counters.frames_out = self._counters.frames_out
+                self._stream.counters.bytes_out = self._counters.bytes_out
                 self._stream.counters.drops.update(self._counters.drops)
                 self._ended.set()
                 return True
@@ -153,13 +161,13 @@ class ShmPort:
                 return True
             self._require_same_user()
             self._take_up(data, fds)
-            self._sock.send(_TAKEN)
+            self._sock.send(_MAGIC)
         except BlockingIOError:
             return False
         except (OSError, _Refused) as error:
             self._fault = f"what the peer sent is no shared memory: {error}"
             with contextlib.suppress(OSError):
-                self._sock.send(str(error).encode())
+                self._sock.send(_NO + str(error).encode())
         finally:
             for fd in fds:
                 os.close(fd)
@@ -205,7 +213,7 @@ class ShmPort:
     def _ring(self) -> int:
         """Wake the peer; an ``errno``, or 0."""
         try:
-            self._sock.send(_TAKEN, socket.MSG_NOSIGNAL)
+            self._sock.send(_BELL, socket.MSG_NOSIGNAL)
         except BlockingIOError:
             return 0  # bells that it has not heard are there
         except OSError as error:
@@ -216,7 +224,8 @@ class ShmPort:
 
     async def receive(self) -> list[Frames]:
         """The frames that have come, where the peer put them; see ``FramePort.receive``."""
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        has_waited = False
         while True:
             if self._stream is not None:
                 return await self._stream.receive()
@@ -232,11 +241,14 @@ class ShmPort:
                 if blocks:
                     self._counters.frames_in += frames
                     self._counters.bytes_in += nbytes
+                    if not has_waited:  # a peer that is never silent leaves others their turn
+                        await trio.lowlevel.cancel_shielded_checkpoint()
                     return blocks
             if fault is not None:
                 self._close(fault)
                 continue
             await self._wait_for_bell()
+            has_waited = True
 
     async def _wait_for_bell(self) -> None:
         with contextlib.suppress(trio.ClosedResourceError):
@@ -257,13 +269,29 @@ class ShmPort:
             return
         if not bells:
             self._fault = "the peer closed the connection"
-            if not self._is_taken:
+            if self._answer is not None:
                 self._fault += " before it took the memory; it must use the adapter shm, too"
-        elif not self._is_taken:
-            if bells.startswith(_TAKEN):
-                self._is_taken = True
-            else:
-                self._fault = f"the peer refused the memory: {bells[:200].decode(errors='replace')}"
+        elif self._answer is not None:
+            self._answer += bells
+            self._read_answer(self._answer)
+
+    def _read_answer(self, answer: bytearray) -> None:
+        """Perhaps behind frames that the peer sent before it knew that there is memory."""
+        while len(answer) >= len(_MAGIC):
+            if answer.startswith(_MAGIC):
+                self._answer = None
+                return
+            if answer.startswith(_NO):
+                self._fault = f"the peer refused the memory: {answer[2:200].decode(errors='replace')}"
+                return
+            frame_bytes = int.from_bytes(answer[:PREFIX_BYTES], "big")
+            if frame_bytes > FRAME_BYTES_MAX:
+                self._fault = "the peer answered what cannot be"
+                return
+            if len(answer) < PREFIX_BYTES + frame_bytes:
+                return
+            del answer[: PREFIX_BYTES + frame_bytes]
+            self._counters.drop("before memory was shared")
 
     def send_nowait(self, frames: Frames) -> int:
         """See ``FramePort.send_nowait``. Raises ``LocalMisuse`` for frames too short or too long."""
@@ -287,8 +315,7 @@ class ShmPort:
         if self._writer is None:
             if self._look_for_offer():
                 return self.send_blocks_nowait(blocks)
-            self._counters.drop("no memory shared yet", wanted)
-            return wanted
+            return sum([self._send_early(frames) for frames in blocks])
         try:
             written = self._writer.push(blocks)
         except RingBroken as broken:
@@ -303,6 +330,21 @@ class ShmPort:
         if written.frames < wanted:
             self._counters.drop("output queue full", wanted - written.frames)
         return wanted - written.frames
+
+    def _send_early(self, frames: Frames) -> int:
+        """To a peer that may wait for frames on the socket; returns how many were not sent."""
+        n: int = frames.shape[0]
+        length: int = frames.shape[1]
+        fit = min(n, (_EARLY_BYTES_MAX - self._early_bytes) // (PREFIX_BYTES + length))
+        early = b"".join(length.to_bytes(PREFIX_BYTES, "big") + frame.tobytes() for frame in frames[:fit])
+        self._early_bytes += len(early)
+        with contextlib.suppress(OSError):  # its end is heard of by ``receive``
+            self._sock.send(early, socket.MSG_NOSIGNAL)
+        self._counters.frames_out += fit
+        self._counters.bytes_out += fit * length
+        if fit < n:
+            self._counters.drop("output queue full", n - fit)
+        return n - fit
 
     async def run(self) -> None:
         """Wait for the end: nothing is queued outside the ring. See ``FramePort.run``."""

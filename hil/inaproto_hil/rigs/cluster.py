@@ -318,13 +318,15 @@ class Cluster(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """What is started. ``weather`` is passed to the switch, e.g. ``drop=0.01,reorder=0.01``."""
+    """What is started. ``weather`` is passed to the switch, e.g. ``drop=0.01,reorder=0.01``; ``adapter`` is
+    of the ports between hosts and switch."""
 
     hosts: int = 4
     weather: str = ""
     seed: int = 1
     switch_options: tuple[str, ...] = ()
     host_options: tuple[str, ...] = ()
+    adapter: str = "shm"
 
 
 class LocalCluster(Cluster):
@@ -341,7 +343,8 @@ class LocalCluster(Cluster):
     def _start(self) -> None:
         self.switches.append(self._daemon("switch", self._switch_argv()))
         for host in range(self.config.hosts):
-            self.hosts.append(self._host(host, self.directory, *self.config.host_options))
+            options = "--adapter", self.config.adapter, *self.config.host_options
+            self.hosts.append(self._host(host, self.directory, *options))
 
     def kill_switch(self) -> None:
         """SIGKILL it, as a power cut would, and start another at once; its log goes on."""
@@ -350,7 +353,7 @@ class LocalCluster(Cluster):
 
     def _switch_argv(self) -> list[str]:
         config = self.config
-        argv = [inaproto_command(), "switch", "--dir", str(self.directory)]
+        argv = [inaproto_command(), "switch", "--dir", str(self.directory), "--adapter", config.adapter]
         if config.weather:
             argv += ["--weather", config.weather, "--seed", str(config.seed)]
         return [*argv, *config.switch_options]
