@@ -74,6 +74,9 @@ class CommunicatorStatistics:
     shared_bytes: int
     """Bytes of shared memory."""
     recent: tuple[OperationRecord, ...]
+    copies: str = ""
+    """Why ranks of one host that add in place copy large arrays through shared memory. Empty: they read them
+    where they are, or have not added any."""
 
 
 class _Work:
@@ -213,6 +216,7 @@ class _Communicator:
             daemon_ns=self._daemon_ns,
             shared_bytes=self.channel.memory.nbytes,
             recent=tuple(self._records),
+            copies="" if self._in_place is None else self._in_place.copies,
         )
 
     def now_ns(self) -> int:

@@ -2,8 +2,9 @@
 
 Otherwise a private array is copied into memory that the host daemon maps, and its result is copied back, each
 as a whole: the owner may change the one, and gets nothing of the other before it is whole. An array that its
-owner leaves alone until its result is here goes through a few mebibytes that stay in the cache, chunk by
-chunk, and each rank adds its slice (:mod:`inaproto.client.stage`; NetReduce section 3.4). The bytes are those
+owner leaves alone until its result is here is read by the other ranks where it is; if that is forbidden, or
+it is small, it goes through a few mebibytes that stay in the cache, chunk by chunk. Each rank adds its slice
+(:mod:`inaproto.client.stage`; NetReduce section 3.4). The bytes are those
 that the daemon would have given: the ranks are the same list of the plan.
 
 Nothing moves while a rank does not wait. Whoever waits does what was called before, too, in the order of the
@@ -98,6 +99,11 @@ class InPlace:
         self._called: deque[InPlaceOperation] = deque()
         self._steps: Steps[None] | None = None
         """What is left to be done of the first of them."""
+
+    @property
+    def copies(self) -> str:
+        """Why large arrays are copied through shared memory; empty: they are not, as far as is known."""
+        return "" if self._stage is None else self._stage.copies
 
     def call(self, array: NDArray[Any], op: str) -> InPlaceOperation:
         """``array`` is C-contiguous, writable, of a type that is summed."""

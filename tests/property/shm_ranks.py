@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 from inaproto.client.stage.exchange import Call, Exchange, Kind
 from inaproto.client.stage.layout import Cut, Layout
+from inaproto.client.stage.neighbours import Neighbours
+from inaproto.client.stage.waits import TURN, Wait
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op, signature
 
@@ -22,17 +25,35 @@ class Ranks:
     """All ranks of ``plan`` on one array; ``choose(k)`` says which of ``k`` ranks that may go on does."""
 
     def __init__(
-        self, plan: ReductionPlan, *, lines: int = 1, choose: Callable[[int], int] = lambda ready: 0
+        self,
+        plan: ReductionPlan,
+        *,
+        lines: int = 1,
+        choose: Callable[[int], int] = lambda ready: 0,
+        reads: bool = False,
     ) -> None:
-        """A piece has ``lines`` cache lines."""
+        """A piece has ``lines`` cache lines. ``reads``: they may read each other's memory."""
         self.plan = plan
         self.layout = Layout(plan.size, plan.size * lines * CACHE_LINE)
         noise = np.random.default_rng(1)
         memory = noise.integers(0, 256, self.layout.nbytes, dtype=np.uint8)
         self.exchanges = [Exchange(rank, plan, self.layout, memory) for rank in range(plan.size)]
         self._choose = choose
+        if reads:
+            self._let_read(self.layout.control(memory))
 
-    def run(self, programs: Sequence[Iterator[None]]) -> None:
+    def _let_read(self, words: NDArray[np.int64]) -> None:
+        words[:, 4] = os.getpid()
+        neighbours = [Neighbours(rank, words) for rank in range(self.plan.size)]
+        for each in neighbours:
+            each.show()
+        for each in neighbours:
+            each.look()
+        for exchange, each in zip(self.exchanges, neighbours, strict=True):
+            assert each.why_not() == ""
+            exchange.neighbours = each
+
+    def run(self, programs: Sequence[Iterator[Wait | None]]) -> None:
         """Run each rank's program to its end: it stops at a barrier until all others have come to it."""
         passed = [0] * len(programs)
         running = dict(enumerate(programs))
@@ -41,7 +62,8 @@ class Ranks:
             rank = ready[self._choose(len(ready))]
             passed[rank] += 1
             try:
-                next(running[rank])
+                while next(running[rank]) is TURN:
+                    pass
             except StopIteration:
                 del running[rank]
                 passed[rank] = 1 << 60

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from inaproto.client.stage import exchange
 from inaproto.client.stage.exchange import Kind, reduce_blocks
+from inaproto.client.stage.waits import Wait
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op
 from tests.chain_schedule import chain
@@ -31,13 +33,22 @@ def random_tensors(draw: random.Random, dtype: Dtype, ranks: int, elements: int)
     return [np.ascontiguousarray(bits[:, rank]).view(np.uint8) for rank in range(ranks)]
 
 
+@pytest.fixture(params=[False, True], ids=["copied", "read"])
+def reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether ranks read the arrays of others where they are: those that are not tiny, some lines at once."""
+    monkeypatch.setattr(exchange, "READ_BYTES_MIN", 64)
+    monkeypatch.setattr(exchange, "READ_AT_ONCE_BYTES", 1024)
+    monkeypatch.setattr(exchange, "TURN_BYTES", 300)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("part", range(4))
-def test_shared_memory_and_plan_and_chain_agree(part: int) -> None:
+def test_shared_memory_and_plan_and_chain_agree(part: int, reads: bool) -> None:
     """200 plans of 1 to 16 ranks; calls of all kinds follow each other, and ranks run ahead."""
     for seed in all_seeds(200)[part::4]:
         draw = random.Random(f"{seed}/shm plans")
         plan = random_plan(draw, draw.randint(1, 16))
-        ranks = Ranks(plan, lines=draw.choice((1, 1, 2, 5)), choose=in_any_order(draw))
+        ranks = Ranks(plan, lines=draw.choice((1, 1, 2, 5)), choose=in_any_order(draw), reads=reads)
         for dtype, op in zip(TYPES, itertools.islice(itertools.cycle(Op), seed % 3, None), strict=False):
             elements = draw.choice(LENGTHS)
             inputs = random_tensors(draw, dtype, plan.size, elements)
@@ -52,13 +63,13 @@ def test_shared_memory_and_plan_and_chain_agree(part: int) -> None:
             assert {result.tobytes() for result in by_chain} == {expected}, what
 
 
-def test_calls_follow_each_other_without_a_barrier_between() -> None:
+def test_calls_follow_each_other_without_a_barrier_between(reads: bool) -> None:
     """A rank that has its result begins with the next call, of any kind, while others are not through."""
     for seed in all_seeds(60):
         draw = random.Random(f"{seed}/shm programs")
         plan = random_plan(draw, draw.randint(2, 6))
-        ranks = Ranks(plan, choose=in_any_order(draw))
-        programs = [itertools.chain[None]() for _ in ranks.exchanges]
+        ranks = Ranks(plan, choose=in_any_order(draw), reads=reads)
+        programs = [itertools.chain[Wait | None]() for _ in ranks.exchanges]
         checks = []
         for _ in range(6):
             kind = draw.choice(list(Kind))
@@ -92,15 +103,16 @@ def test_calls_follow_each_other_without_a_barrier_between() -> None:
             assert all(found), f"seed {seed}, {plan}, {call}: {found}"
 
 
-def test_results_may_take_the_place_of_inputs() -> None:
+@pytest.mark.parametrize(("dtype", "op"), [(Dtype.F16, Op.SUM), (Dtype.F32, Op.SUM), (Dtype.BF16, Op.MAX)])
+def test_results_may_take_the_place_of_inputs(reads: bool, dtype: Dtype, op: Op) -> None:
     for seed in all_seeds(40):
         draw = random.Random(f"{seed}/shm in place")
         plan = random_plan(draw, draw.randint(1, 8))
-        ranks = Ranks(plan, choose=in_any_order(draw))
+        ranks = Ranks(plan, choose=in_any_order(draw), reads=reads)
         elements = draw.choice(LENGTHS)
-        inputs = random_tensors(draw, Dtype.F16, plan.size, elements)
-        expected = plan.reduce(inputs, Dtype.F16, Op.SUM).tobytes()
-        call = ranks.call(Kind.ALL_REDUCE, elements, Dtype.F16)
+        inputs = random_tensors(draw, dtype, plan.size, elements)
+        expected = plan.reduce(inputs, dtype, op).tobytes()
+        call = ranks.call(Kind.ALL_REDUCE, elements, dtype, op)
         ranks.run([each.all_reduce(call, inputs[each.rank], inputs[each.rank]) for each in ranks.exchanges])
         assert {values.tobytes() for values in inputs} == {expected}
 

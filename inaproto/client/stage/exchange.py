@@ -2,11 +2,16 @@
 
 First and last stage of NetReduce's parallel all-reduce (section 3.4, figure 6B): reduce-scatter and
 all-gather among the ranks of one machine. Everything here works on plain arrays. A call is an iterator that
-stops wherever all ranks must have come before this one may go on, so the same code runs between processes
-and, rank by rank in any order, in a test.
+stops wherever all ranks must have come before this one may go on (``None``), so the same code runs between
+processes and, rank by rank in any order, in a test.
 
 A call has two or three stages, each of them a chunk behind the one before; so while chunk ``t`` is copied in,
 chunk ``t - 1`` is reduced and chunk ``t - 2`` copied out, with one barrier to a chunk.
+
+Where ranks may read each other's memory (:mod:`inaproto.client.stage.neighbours`), a large all-reduce needs
+no areas: each rank adds its slice from where the inputs are, into its own array, and then reads the slices of
+all others. Three barriers: all arrays are there; all slices are sums; all have read them. Between the first
+two a rank writes its own slice only, which nobody but itself reads then.
 
 Invariants, with two slots that take turns over all calls:
 
@@ -27,7 +32,10 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.client.stage.layout import SLOTS, Bytes, Cut, Layout
+from inaproto.client.stage.layout import LINE_BYTES, SLOTS, Bytes, Cut, Layout
+from inaproto.client.stage.neighbours import Neighbours
+from inaproto.client.stage.waits import TURN, Wait
+from inaproto.core.kernels.compiled import address_of
 from inaproto.core.kernels.copies import copy_past_caches
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.plan.reduce_to_all import fused, reduce_to_all
@@ -37,6 +45,15 @@ from inaproto.wire.ina_header import Dtype, Op
 
 BLOCK_BYTES: Final = 128 << 10
 """Reduced at once: the sum stays in the processor's cache until its last operand."""
+
+READ_BYTES_MIN: Final = 1 << 20
+"""An all-reduce of so many bytes reads the arrays of others where they are: below, a barrier costs more."""
+READ_AT_ONCE_BYTES: Final = 1 << 20
+"""Bytes of all ranks together: what was read is still in the processor's cache when it is added."""
+TURN_BYTES: Final = 8 << 20
+"""After so many, other tasks of the process have a turn."""
+_AGREED: Final = 6
+"""Words of a call record that all ranks must agree on; behind them are addresses."""
 
 PAST_CACHES_BYTES: Final = 4 << 20
 """Results of so many bytes do not stay in a cache until they are read again."""
@@ -71,6 +88,10 @@ class Exchange:
         self.plan = plan
         self.layout = layout
         self._memory = memory
+        self.neighbours: Neighbours | None = None
+        """Set where all ranks may read each other's memory."""
+        self._rows = np.empty((0, 0), np.uint8)
+        """What was read of others."""
         self._first_slot = 0
         self._calls = 0
 
@@ -83,8 +104,12 @@ class Exchange:
         """Let go of the mapping; no call may follow."""
         self._memory = np.empty(0, np.uint8)
 
-    def all_reduce(self, call: Call, source: Bytes, out: Bytes) -> Iterator[None]:
+    def all_reduce(self, call: Call, source: Bytes, out: Bytes) -> Iterator[Wait | None]:
         """Reduce the ``source`` of all ranks to the ``out`` of all; the two may be the same array."""
+        neighbours = self.neighbours
+        if neighbours is not None and source.size >= READ_BYTES_MIN and self.layout.ranks > 1:
+            yield from self._reading(call, source, out, neighbours)
+            return
         cut = Cut(self.layout, call.elements, call.dtype.itemsize)
 
         def put(chunk: int) -> None:
@@ -100,7 +125,50 @@ class Exchange:
 
         yield from self._run(call, cut.chunks, (put, add, take))
 
-    def reduce_scatter(self, call: Call, source: Bytes, out: Bytes) -> Iterator[None]:
+    def _reading(
+        self, call: Call, source: Bytes, out: Bytes, neighbours: Neighbours
+    ) -> Iterator[Wait | None]:
+        """The same, without areas."""
+        self._calls += 1
+        self._record(call, address_of(source), address_of(out))
+        yield None
+        self._require_agreement(call)
+        places = self.layout.calls(self._memory, self._calls % SLOTS)[:, _AGREED:].tolist()
+        cut = Cut(self.layout, call.elements, call.dtype.itemsize)
+        slices = map(cut.slice_bounds, range(self.layout.ranks))
+        bounds = [(first * cut.itemsize, end * cut.itemsize) for first, end in slices]
+        yield from self._add_read(call, bounds[self.rank], [place for place, _ in places], source, out)
+        yield None
+        for rank in (*range(self.rank + 1, self.layout.ranks), *range(self.rank)):
+            begin, stop = bounds[rank]
+            for first, end in _steps(begin, stop, TURN_BYTES):
+                neighbours.read(rank, places[rank][1] + first, out[first:end])
+                yield TURN
+        yield None
+
+    def _add_read(
+        self, call: Call, bounds: tuple[int, int], places: Sequence[int], source: Bytes, out: Bytes
+    ) -> Iterator[Wait | None]:
+        """This rank's slice of the arrays that are at ``places``, block by block, into ``out``."""
+        ranks, neighbours = self.layout.ranks, self.neighbours
+        assert neighbours is not None
+        block = max(LINE_BYTES, READ_AT_ONCE_BYTES // ranks // LINE_BYTES * LINE_BYTES)
+        rows = self._rows = self._rows if self._rows.size else np.empty((ranks, block), np.uint8)
+        at_once = _at_once(self.plan, call.dtype, call.op) is not None
+        for count, (first, end) in enumerate(_steps(*bounds, block), 1):
+            inputs = [
+                source[first:end] if rank == self.rank else row[: end - first]
+                for rank, row in enumerate(rows)
+            ]
+            for rank in range(ranks):
+                if rank != self.rank:
+                    neighbours.read(rank, places[rank] + first, inputs[rank])
+            outs = [out[first:end]] if at_once else [rows[self.rank, : end - first], out[first:end]]
+            reduce_blocks(self.plan, inputs, call.dtype, call.op, outs)
+            if count * block % TURN_BYTES < block:
+                yield TURN
+
+    def reduce_scatter(self, call: Call, source: Bytes, out: Bytes) -> Iterator[Wait | None]:
         """Reduce the ``source`` of all ranks; ``out`` gets this rank's slice of it."""
         cut = Cut(self.layout, call.elements, call.dtype.itemsize)
         start = cut.slice_bounds(self.rank)[0] * cut.itemsize
@@ -114,7 +182,7 @@ class Exchange:
 
         yield from self._run(call, cut.chunks, (put, add))
 
-    def all_gather(self, call: Call, source: Bytes, out: Bytes) -> Iterator[None]:
+    def all_gather(self, call: Call, source: Bytes, out: Bytes) -> Iterator[Wait | None]:
         """Put the slices together: ``source`` is this rank's, ``out`` gets all."""
         cut = Cut(self.layout, call.elements, call.dtype.itemsize)
         start = cut.slice_bounds(self.rank)[0] * cut.itemsize
@@ -130,7 +198,7 @@ class Exchange:
 
         yield from self._run(call, cut.chunks, (put, take))
 
-    def _run(self, call: Call, chunks: int, stages: Sequence[Callable[[int], None]]) -> Iterator[None]:
+    def _run(self, call: Call, chunks: int, stages: Sequence[Callable[[int], None]]) -> Iterator[Wait | None]:
         self._calls += 1
         self._record(call)
         last = chunks + len(stages) - 2
@@ -139,7 +207,7 @@ class Exchange:
                 if 0 <= phase - behind < chunks:
                     stage(phase - behind)
             if phase < last:
-                yield
+                yield None
             if phase == 0:
                 self._require_agreement(call)
         self._first_slot += chunks
@@ -173,14 +241,14 @@ class Exchange:
                 else:
                     copy_past_caches(result, out[first:end])
 
-    def _record(self, call: Call) -> None:
-        record = (self._calls, call.kind, call.dtype, call.op, call.elements, call.signature, 0, 0)
+    def _record(self, call: Call, source: int = 0, out: int = 0) -> None:
+        record = (self._calls, call.kind, call.dtype, call.op, call.elements, call.signature, source, out)
         self.layout.calls(self._memory, self._calls % SLOTS)[self.rank] = record
 
     def _require_agreement(self, call: Call) -> None:
         """Raises ``TensorMismatch``, on all ranks or on none."""
         # A copy: the traceback of the error would hold a view, and so the mapping.
-        records = self.layout.calls(self._memory, self._calls % SLOTS).copy()
+        records = self.layout.calls(self._memory, self._calls % SLOTS)[:, :_AGREED].copy()
         if (records == records[self.rank]).all():
             return
         theirs = {rank: _call_of(records[rank].tolist()) for rank in range(self.layout.ranks)}
@@ -206,10 +274,11 @@ def reduce_blocks(
 ) -> None:
     """``plan.reduce(inputs, dtype, op)`` into each of ``outs``, a block at a time.
 
-    The first of ``outs`` is none of the inputs; others may be.
+    The first of ``outs`` is none of the inputs, unless they are reduced at once (:func:`_at_once`); others
+    may be.
     """
-    order = [child for child in plan.children if isinstance(child, int)]
-    if 1 < len(order) == len(plan.children) and fused(dtype, op) is not None:
+    order = _at_once(plan, dtype, op)
+    if order is not None:
         reduce_to_all(dtype, op, [inputs[rank] for rank in order], outs)
         return
     for first in range(0, outs[0].size, block_bytes):
@@ -237,6 +306,17 @@ def _operand(child: int | PlanList, inputs: Sequence[Bytes], dtype: Dtype, op: O
     return out
 
 
+def _at_once(plan: ReductionPlan, dtype: Dtype, op: Op) -> list[int] | None:
+    """The order of the ranks, if a kernel reduces them in one pass."""
+    order = [child for child in plan.children if isinstance(child, int)]
+    return order if 1 < len(order) == len(plan.children) and fused(dtype, op) is not None else None
+
+
+def _steps(first: int, end: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """``first`` to ``end``, at most ``nbytes`` at a time."""
+    return ((at, min(at + nbytes, end)) for at in range(first, end, nbytes))
+
+
 def _call_of(record: list[int]) -> Call:
-    _, kind, dtype, op, elements, signature, _, _ = record
+    _, kind, dtype, op, elements, signature = record
     return Call(Kind(kind), Dtype(dtype), Op(op), elements, signature)

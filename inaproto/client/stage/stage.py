@@ -26,7 +26,8 @@ from inaproto.client.stage.barrier import LOOKS, Barrier
 from inaproto.client.stage.exchange import Call, Exchange, Kind
 from inaproto.client.stage.layout import CHUNK_BYTES, RANKS_MAX, Bytes, Cut, Layout
 from inaproto.client.stage.meeting import Share, Terms, hosting, joining
-from inaproto.client.stage.waits import TURN, Clock, Steps, drive_blocking, drive_trio
+from inaproto.client.stage.neighbours import Neighbours
+from inaproto.client.stage.waits import TURN, Clock, Steps, Wait, drive_blocking, drive_trio
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import JobError, LocalMisuse, TensorMismatch, Unsupported
 from inaproto.wire.ina_header import Op, signature
@@ -71,6 +72,8 @@ class _Stage:
         self._pid = os.getpid()
         self._busy = False
         self._failure: JobError | None = None
+        self.copies = ""
+        """Why large arrays go through shared memory; empty: they are read where they are."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} rank {self.rank} of {self.size}>"
@@ -88,7 +91,21 @@ class _Stage:
 
     def starting(self) -> Steps[None]:
         """All ranks have mapped the memory when this ends; at rank 0, everybody can be heard."""
-        return self._waiting(iter((None,)), "opening the stage")
+        return self._waiting(self._looking_around(), "opening the stage")
+
+    def _looking_around(self) -> Iterator[Wait | None]:
+        """Whether all ranks may read each other's memory."""
+        neighbours = Neighbours(self.rank, self._layout.control(np.frombuffer(self._mapping, np.uint8)))
+        try:
+            neighbours.show()
+            yield None
+            neighbours.look()
+            yield None
+            self.copies = neighbours.why_not()
+        finally:
+            neighbours.forget()
+        if not self.copies:
+            self._exchange.neighbours = neighbours
 
     def missing(self) -> list[int]:
         """Who has not come to where this rank waits."""
@@ -128,17 +145,18 @@ class _Stage:
         call = _call(Kind.ALL_GATHER, result, Op.SUM)
         return result, self._calling(call, self._exchange.all_gather(call, _bytes(source), _bytes(result)))
 
-    def _calling(self, call: Call, steps: Iterator[None]) -> Steps[None]:
+    def _calling(self, call: Call, steps: Iterator[Wait | None]) -> Steps[None]:
         self._require_usable()
         return self._waiting(steps, f"{call}, call {self._exchange.calls + 1} of the stage")
 
-    def _waiting(self, steps: Iterator[None], what: str) -> Steps[None]:
-        """Perform ``steps``; wherever they stop, pass the barrier."""
+    def _waiting(self, steps: Iterator[Wait | None], what: str) -> Steps[None]:
+        """Perform ``steps``; wherever they stop without a word, pass the barrier."""
         self._require_usable()  # another task may have come first
         self._busy = True
         try:
-            for _ in steps:
-                yield from self._barrier.passing(what, self.timeout)
+            for step in steps:
+                if step is None:
+                    yield from self._barrier.passing(what, self.timeout)
                 yield TURN
         except TensorMismatch:
             raise

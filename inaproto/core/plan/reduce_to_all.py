@@ -38,9 +38,9 @@ def reduce_to_all(dtype: Dtype, op: Op, inputs: Sequence[Bytes], outs: Sequence[
     """Reduce ``inputs`` in order into each of ``outs``.
 
     All are uint8 ``(n,)``, contiguous, of one length, a whole number of little-endian elements of ``dtype``.
-    The first of ``outs`` may be the first of ``inputs``, others may be any of them; they overlap nothing
-    else. Python's lock is not held where that takes long. Raises ``LocalMisuse`` for no input, no output, or
-    lengths that differ.
+    The first of ``outs`` may be the first of ``inputs``, or any of them where :func:`fused` has kernels;
+    others may be any of them; they overlap nothing else. Python's lock is not held where that takes long.
+    Raises ``LocalMisuse`` for no input, no output, or lengths that differ.
     """
     if not inputs or not outs or len({array.shape for array in (*inputs, *outs)}) > 1:
         raise LocalMisuse("reduce_to_all needs at least one input and one output, all of one length")
