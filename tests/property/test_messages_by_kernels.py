@@ -77,6 +77,13 @@ def forged(rng: Random, frame: bytes) -> bytes:
     return bytes(changed)
 
 
+def damaged(rng: Random, frame: bytes) -> bytes:
+    """A bit of it is another one."""
+    changed = bytearray(frame)
+    changed[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
 @pytest.mark.parametrize("seed", seeds(60))
 def test_headers_of_any_kind_are_taken_or_refused_alike(seed: int, use_kernels: USE) -> None:
     rng = Random(f"{seed}/forged")
@@ -111,6 +118,46 @@ def test_headers_of_any_kind_are_taken_or_refused_alike(seed: int, use_kernels: 
         assert compiled.seen() == twin.seen(), f"seed {seed}, batch {number}"
 
 
+@pytest.mark.parametrize("seed", seeds(60))
+def test_acknowledgements_of_any_kind_are_taken_or_refused_alike(seed: int, use_kernels: USE) -> None:
+    """Of two connections, in any order, damaged, forged, long, with other packets among them."""
+    rng = Random(f"{seed}/acks")
+    both = []
+    for kernels in ("compiled", "numpy"):
+        use_kernels(kernels)
+        both.append(Receiver())
+    for number in range(20):
+        answers: list[list[bytes]] = []
+        chosen = [rng.randrange(2) for _ in range(rng.randrange(1, 5))]
+        kept = rng.random() < 0.9
+        for one in both:
+            frames = []
+            for pair in chosen:
+                one.nic.post_receive(one.pairs[pair][1].qpn, number)
+                sent = [frame for frame in one.message(pair, number % 8, 300, rkey=one.target.key) if kept]
+                at_once(one.nic, in_blocks(sent), Instant(number))
+                frames += [row.tobytes() for row in rows(one.nic.take_output())]
+            answers.append(frames)
+        assert answers[0] == answers[1]
+        frames = [forged(rng, frame) if rng.random() < 0.1 else frame for frame in answers[0]]
+        frames = [damaged(rng, frame) if rng.random() < 0.1 else frame for frame in frames]
+        frames += [frame + b"\0" for frame in frames if rng.random() < 0.03]
+        frames += [rng.randbytes(62) for _ in range(rng.random() < 0.1)]
+        if rng.random() < 0.3:
+            rng.shuffle(frames)
+        for one in both:
+            at_once(one.sender, in_blocks(frames), Instant(number))
+        seen = [
+            (
+                one.sender.take_completions(),
+                one.sender.statistics(),
+                [row.tobytes() for row in rows(one.sender.take_output())],
+            )
+            for one in both
+        ]
+        assert seen[0] == seen[1], f"seed {seed}, batch {number}"
+
+
 def gapped(block: Frames) -> Frames:
     """The same rows, farther apart in memory, as some ports have them."""
     wide = np.zeros((len(block), block.shape[1] + 96), np.uint8)
@@ -124,7 +171,8 @@ def test_most_packets_in_good_weather_go_by_the_kernel(
     """The comparison is worth as much as what goes by it."""
     use_kernels("compiled")
     link = Link(ack_every=64)
-    monkeypatch.setattr(link.right, "_frames", pytest.fail)
+    for engine in (link.left, link.right):
+        monkeypatch.setattr(engine, "_frames", pytest.fail)
     for number in range(3):
         link.right.post_receive(link.there.qpn, number)
         link.write(90_001)

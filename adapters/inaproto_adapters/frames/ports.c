@@ -149,7 +149,8 @@ void ports_send(Output *o, const Block *blocks, i64 n) {
     for (; o->block < n; o->block++, o->row = 0) {
         const Block *block = blocks + o->block;
         i64 length = block->length, step = length - HEADERS, left = block->rows - o->row, together = 1;
-        if (left > 1 && length <= o->long_bytes_max &&
+        /* What a frame could hold goes frame by frame: who receives it finds it in slots, and cuts nothing. */
+        if (left > 1 && length <= o->long_bytes_max && left * length > o->long_bytes_max &&
             run(block->at + o->row * block->stride, left, block->stride, length)) {
             together = (IP_MAX + ETHERNET - HEADERS) / step;
             if (together > o->packets_max) together = o->packets_max;

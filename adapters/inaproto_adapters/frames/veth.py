@@ -110,7 +110,8 @@ class _LongOutput(LinkOutput):
     def _send(self, frames: Frames) -> int:
         n, length = frames.shape
         self.full = None
-        if n < 2 or not is_run(frames) or length > self._frame_bytes_max:
+        # What a frame could hold goes frame by frame: who receives it finds it in slots, and cuts nothing.
+        if n < 2 or not length <= self._frame_bytes_max < n * length or not is_run(frames):
             return super()._send(frames)
         step = length - HEADERS_BYTES
         at_once = min(PACKETS_MAX, (_IP_BYTES_MAX + ETHERNET_HEADER_BYTES - HEADERS_BYTES) // step)

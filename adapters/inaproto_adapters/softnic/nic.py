@@ -75,6 +75,7 @@ class SoftNic:
         self._running = False
         self._tell: Callable[[Sequence[Completion]], None] | None = None
         self._batches = 0  # that have begun and not ended, one inside the other
+        self._batch_now = Instant(0)  # when the outer one began
 
     @property
     def capabilities(self) -> NicCapabilities:
@@ -116,7 +117,8 @@ class SoftNic:
         rkey: int,
         imm: int,
     ) -> None:
-        self._engine.post_write_imm(qpn, wr_id, segments, remote_va=remote_va, rkey=rkey, imm=imm, now=_now())
+        now = self._batch_now if self._batches else _now()
+        self._engine.post_write_imm(qpn, wr_id, segments, remote_va=remote_va, rkey=rkey, imm=imm, now=now)
         self._settle()
 
     def destroy_qp(self, qpn: int) -> None:
@@ -125,6 +127,8 @@ class SoftNic:
 
     def begin_batch(self) -> None:
         """What is posted from here on is sent at the end of the batch."""
+        if not self._batches:
+            self._batch_now = _now()
         self._batches += 1
 
     def end_batch(self) -> None:

@@ -80,6 +80,8 @@ class Compiled:
         self.copy.argtypes, self.copy.restype = (address, address, number), None
         self.build = library.kernels_build
         self.build.argtypes, self.build.restype = (address, address), None
+        self.ack = library.kernels_ack
+        self.ack.argtypes, self.ack.restype = (address, number, number, number, address), number
         self.take = library.kernels_take
         self.take.argtypes, self.take.restype = (address, number, address), None
         self.seal = library.kernels_seal

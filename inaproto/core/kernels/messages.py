@@ -66,6 +66,7 @@ class Arrivals:
 
     def __init__(self, kernels: Compiled) -> None:
         self._take = kernels.take
+        self._ack = kernels.ack
         self._words = bytearray(_ORDER.size + _FOUND.size)
         self._words_at = ctypes.addressof(ctypes.c_char.from_buffer(self._words))
         self._room(16)
@@ -111,6 +112,18 @@ class Arrivals:
             data = ctypes.string_at(at, BTH_END + 16 - _OPCODE_AT)
         word, psn = struct.unpack_from(">II", data, 4)
         return Head(word & 0xFF_FFFF, data[0], psn & 0xFF_FFFF, _RETH.unpack_from(data, 12))
+
+    def acknowledgement(self, key: int) -> tuple[int, int, int] | None:
+        """PSN, syndrome and MSN of the next frame, which is dealt with then; None, and it is not, if it is no
+        intact ACK of the connection without payload, or packets of others are in its block."""
+        address, rows, stride, length = self._blocks[self.block]
+        word: int = self._ack(address + self.row * stride, rows - self.row, stride, length, key)
+        if word < 0:
+            return None
+        self.row += 1
+        if self.row == rows:
+            self.skip()
+        return word >> 32, word >> 24 & 0xFF, word & 0xFF_FFFF
 
     def take(
         self, key: int, *, psn: int, mtu: int, to: int, left: int, starts: bool, may_end_with_imm: bool

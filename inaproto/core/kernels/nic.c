@@ -101,6 +101,23 @@ void kernels_take(const Block *blocks, i64 count, Taken *t) {
     t->row = row, t->packets = k, t->nbytes = nbytes, t->asked = asked;
 }
 
+/* ---- ack: one that comes alone, as on a lossless path ------------------------------------------------------------- */
+
+enum { RC_ACK = 17, ACK_BYTES = BTH_END + 4 + 4 };
+
+/* What the first of ``rows`` frames acknowledges on a connection, as PSN, syndrome and MSN of 32, 8 and 24 bits.
+   -1, and it is left to the general way: it is something else, or damaged, or frames of others are behind it. */
+i64 kernels_ack(const u8 *frame, i64 rows, i64 stride, i64 length, const u8 *key) {
+    u32 icrc;
+    if (length != ACK_BYTES || frame[42] != RC_ACK || frame[43] & 0x30) return -1;
+    for (i64 row = 0; row < rows; row++)
+        if (!of_connection(frame + row * stride, key)) return -1;
+    if (be16(frame + 16) != length - 14 || be16(frame + 38) != length - 34) return -1;
+    memcpy(&icrc, frame + length - 4, 4);
+    if (~headers_crc(frame, length - 4) != icrc) return -1;
+    return (i64)(be32(frame + 50) & 0xFFFFFF) << 32 | be32(frame + BTH_END);
+}
+
 /* ---- build: packets of a message -------------------------------------------------------------------------------- */
 
 enum { PIECES_MAX = 4 };

@@ -380,16 +380,24 @@ class SoftNicEngine:
                     self._packet(packet, now)
 
     def _next_of_a_message(self, arrivals: Arrivals, now: Instant) -> bool:
-        """Do by the compiled kernel what ``_frames`` does with the next packets of a message.
+        """Do by the compiled kernel what ``_frames`` does with the next packets of a message, or an ACK.
 
         False, and nothing is done, for all others: what a connection does not expect, damaged packets, those
         that may not be placed.
         """
         head = arrivals.head()
-        if head is None or head.opcode not in _WRITES:
+        if head is None:
             return False
         qp = self._qps.get(head.dest_qp)
         if qp is None or (connection := qp.connection) is None:
+            return False
+        if head.opcode == _ACK:
+            ack = arrivals.acknowledgement(connection.arriving_at)
+            if ack is not None:
+                self._counters.packets_received += 1
+                self._acknowledged(qp, connection, AckArrived(*ack), now)
+            return ack is not None
+        if head.opcode not in _WRITES:
             return False
         awaited = connection.responder.awaits
         if awaited is None or head.psn != awaited.psn:
