@@ -17,7 +17,7 @@ from tests.unit.test_accelerator_fabrics import blocks_of, tagged
 
 PACKETS = 10
 NOT_SEEN = "first packet of the message not seen"
-WAIT_NS = AcceleratorConfig().early_ns
+WAIT_NS, SELECTIVE_NS = AcceleratorConfig().early_ns, AcceleratorConfig().early_selective_ns
 
 
 def ring_of_ten(**config: Any) -> SwitchedRing:
@@ -102,11 +102,12 @@ def test_messages_may_overtake_each_other_within_the_window() -> None:
     assert sent == {port: ring.results(0)[port] + ring.results(1)[port] for port in (0, 1)}
 
 
-@pytest.mark.parametrize(
-    ("waited", "is_taken"), [(WAIT_NS - 1, True), (WAIT_NS, False), (WAIT_NS + MS, False)]
-)
-def test_they_wait_for_a_bounded_time(waited: int, is_taken: bool) -> None:
-    ring = ring_of_ten()
+@pytest.mark.parametrize("late", [-1, 0, MS])
+@pytest.mark.parametrize(("selective", "wait"), [(False, WAIT_NS), (True, SELECTIVE_NS)])
+def test_they_wait_for_a_bounded_time(selective: bool, wait: int, late: int) -> None:
+    """On a selective ring for longer than first timers, since the first packet alone comes again."""
+    waited, is_taken = wait + late, late < 0
+    ring = SwitchedRing(2, message_packets=PACKETS, selective=selective)
     ring.send(0, 0)
     head, *rest = ring.message(1, 0)
     at(ring, 1, 5, *rest)

@@ -32,9 +32,10 @@ from inaproto.core.rdma.responder import (
     ResponderConfig,
     ResponderFailed,
 )
-from inaproto.core.rdma.selective_requester import SelectiveRequester
+from inaproto.core.rdma.selective_requester import LOSSY_MESSAGES, SHORTEST_NS, SelectiveRequester
 from inaproto.core.rdma.selective_responder import SelectiveResponder
 from inaproto.errors import ConfigError
+from inaproto.units import Instant
 from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, BehindGap
 from tests.unit.test_rc_requester import T0, ack, asking, at, post, sent
 from tests.unit.test_rc_responder import (
@@ -208,9 +209,11 @@ def requester(**changes: int) -> SelectiveRequester:
     return SelectiveRequester(RequesterConfig(**config | changes))
 
 
-def told(core: SelectiveRequester, psn: int, *arrived: int, reach: int = 0) -> list[RequesterAction]:
+def told(
+    core: SelectiveRequester, psn: int, *arrived: int, reach: int = 0, now: Instant = T0
+) -> list[RequesterAction]:
     reply = nak(psn, *arrived, reach=reach)
-    return core.step(AckArrived(psn, NAK_SEQUENCE, 0, reply.behind), T0)
+    return core.step(AckArrived(psn, NAK_SEQUENCE, 0, reply.behind), now)
 
 
 def test_only_what_is_missing_before_what_came_is_sent_again() -> None:
@@ -263,12 +266,116 @@ def test_a_nak_that_tells_nothing_asks_for_its_packet() -> None:
     assert sent(ack(core, 101, NAK_SEQUENCE)) == []
 
 
-def test_a_timeout_asks_and_if_nothing_new_is_there_all_was_lost() -> None:
+def timed_out(core: SelectiveRequester) -> list[RequesterAction]:
+    assert core.deadline is not None
+    return core.step(TimerExpired(), core.deadline)
+
+
+def test_after_a_timeout_more_and_more_goes_again_while_nothing_new_is_there() -> None:
+    core = requester(outstanding_packets_max=32)
+    post(core, 32)
+    assert sent(core.step(TimerExpired(), at(TIMER))) == [100, 100]
+    assert sent(ack(core, 100)) == [101, 102]
+    assert sent(ack(core, 102)) == [103, 104, 105, 106]
+    assert sent(ack(core, 104)) == []  # the last of those that asked is still to come
+    assert sent(ack(core, 106)) == list(range(107, 115))
+    assert sent(ack(core, 114)) == list(range(115, 131))
+    assert sent(ack(core, 130)) == [131]
+
+
+def test_what_is_known_to_be_there_is_no_news_and_does_not_go_again() -> None:
     core = requester()
     post(core, 8)
-    told(core, 100, 101)
-    assert sent(core.step(TimerExpired(), at(TIMER))) == [100, 100]
-    assert sent(ack(core, 101, now=at(TIMER))) == [102, 103, 104, 105, 106, 107]
+    assert sent(told(core, 100, 101)) == [100]
+    assert sent(timed_out(core)) == [100, 100]
+    assert sent(ack(core, 101)) == [102, 103]
+
+
+@pytest.mark.parametrize("late", [103, 107])
+def test_what_waited_for_another_rank_does_not_go_again(late: int) -> None:
+    """NetReduce 3.2: an accelerator holds packets until the last rank has sent."""
+    core = requester()
+    post(core, 8)
+    assert sent(timed_out(core)) == [100, 100]
+    assert sent(told(core, 101, late)) == list(range(101, late))  # sent once, and there
+    core = requester()
+    post(core, 8)
+    assert sent(timed_out(core)) == [100, 100]
+    assert sent(ack(core, late)) == []
+    assert core.counters.retransmits == 2
+
+
+def test_news_from_behind_the_gap_ends_the_asking() -> None:
+    core = requester(outstanding_packets_max=32)
+    post(core, 32)
+    assert sent(timed_out(core)) == [100, 100]
+    assert sent(ack(core, 100)) == [101, 102]
+    assert sent(told(core, 101, 110)) == list(range(103, 110))  # 101 and 102 are on their way
+    assert sent(ack(core, 102)) == []
+
+
+# ---- short timers ------------------------------------------------------------------------------------
+
+
+ANSWER = TIMER // 16
+
+
+def lossy() -> SelectiveRequester:
+    """Eight packets of which 105 was lost; the answers came ``ANSWER`` after they were sent."""
+    core = requester()
+    post(core, 8)
+    assert sent(told(core, 105, 106, 107, now=at(ANSWER))) == [105]
+    return core
+
+
+def test_after_a_loss_the_timer_is_twice_the_time_until_an_answer() -> None:
+    assert lossy().deadline == at(ANSWER + 2 * ANSWER)
+
+
+def test_without_a_loss_it_has_its_length() -> None:
+    core = requester()
+    post(core, 8)
+    ack(core, 105, now=at(ANSWER))
+    assert core.deadline == at(ANSWER + TIMER)
+
+
+def test_short_timers_double_until_they_are_as_long_as_the_ordinary_one() -> None:
+    core, now, waits = lossy(), at(ANSWER), []
+    for _ in range(6):
+        assert core.deadline is not None
+        waits.append((core.deadline - now) // ANSWER)
+        now = core.deadline
+        core.step(TimerExpired(), now)
+    assert waits == [2, 4, 8, 16, 32, 64]
+
+
+def test_progress_makes_it_short_again() -> None:
+    core = lossy()
+    timed_out(core)
+    post(core, 8)
+    ack(core, 107, now=at(4 * ANSWER))
+    assert core.deadline == at(4 * ANSWER + 2 * ANSWER)
+
+
+def test_the_least_time_counts_and_longer_ones_a_little() -> None:
+    core, now = lossy(), at(ANSWER)
+    for took, expected in ((9 * ANSWER, 2 * ANSWER), (ANSWER, ANSWER), (1, SHORTEST_NS // 2)):
+        ack(core, core.view().next_psn - 1, now=now)
+        post(core, 8, now=now)
+        now = Instant(now + took)
+        ack(core, core.view().una_psn, now=now)
+        assert core.deadline == now + 2 * expected
+
+
+def test_losses_are_forgotten_after_so_many_messages() -> None:
+    core = lossy()
+    ack(core, 107, now=at(2 * ANSWER))
+    for number in range(1, LOSSY_MESSAGES + 2):
+        post(core, 1)
+        is_short = core.deadline == at(2 * ANSWER)
+        assert is_short != (core.deadline == at(TIMER))
+        assert is_short == (number < LOSSY_MESSAGES), number
+        ack(core, core.view().una_psn, now=at(ANSWER))
 
 
 def test_a_timeout_is_needless_if_more_is_there() -> None:

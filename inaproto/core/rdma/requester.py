@@ -386,10 +386,14 @@ class RcRequester:
         if self._did_not_run(now):
             return []
         self.counters.timeouts += 1
-        self._doublings = min(self._doublings + 1, self.config.backoff_doublings_max)
+        self._back_off()
         asked, self._asked = self._asked, True
         again = self._ask(now)
         return again + self._heads(now) if asked else again
+
+    def _back_off(self) -> None:
+        """The next timer is a longer one."""
+        self._doublings = min(self._doublings + 1, self.config.backoff_doublings_max)
 
     def _after_rnr(self, now: Instant) -> list[RequesterAction]:
         """The wait that the receiver asked for is over."""
@@ -598,12 +602,16 @@ class RcRequester:
         """Arm the timer if packets are outstanding and it does not run yet."""
         if self._timer is not None or self._una == self._sent or self._rnr_until is not None:
             return
-        wait = self._first_ns if not self._doublings else self._doubled_ns()
+        wait = self._wait_ns()
         if not wait:
             return
         self._timer = Instant(now + wait)
         self._timer_ns = wait
         self._excused = False
+
+    def _wait_ns(self) -> int:
+        """How long the timer runs that is armed now; 0: there is none."""
+        return self._first_ns if not self._doublings else self._doubled_ns()
 
     def _doubled_ns(self) -> int:
         """The timer after timeouts in a row."""

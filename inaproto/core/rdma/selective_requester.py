@@ -8,8 +8,14 @@ is what is sent again, and when:
   or a later one. So no clock decides, and each copy is given up for lost once. A copy that is there proves
   nothing of others: behind an accelerator a packet may be missing because another rank's was lost, and what
   brings it is that rank's copy, in no order with those of this one.
-* A timeout asks with the first unacknowledged packet, as ever. If the answer shows that packet and nothing
-  else that was not known to be there, all that is missing was lost. If more has come, it was needless.
+* A timeout asks with the first unacknowledged packet, as ever. While the answers show what was sent to ask
+  and nothing else that was not known to be there, more and more of what is missing goes again: 2 packets, 4,
+  8 and so on (as TCP's slow start, RFC 5681). For they may all be lost; or they wait, at an accelerator, for
+  a rank that is late. If more has come, nothing was lost that is not known by other signs.
+* Where packets were lost in the latest ``LOSSY_MESSAGES`` messages, the first timer is shorter: twice the
+  least time of late until an answer, doubled with each timeout, up to ``timeout`` (a tail loss probe,
+  RFC 8985 section 7). A copy that is lost, and the last packet of all, show themselves by nothing else.
+  Elsewhere a rank that is late would bring needless probes.
 * The window bounds what is not known to be there, and a loss leaves it as it is. So a missing packet stops
   nobody before ``behind_max`` others are there behind it, which is as many as the responder keeps.
 
@@ -19,10 +25,19 @@ between steps.
 
 from __future__ import annotations
 
-from inaproto.core.rdma.reliable_connection import Outcome
-from inaproto.core.rdma.requester import RcRequester, RequesterAction, RequesterConfig, Transmit
+from typing import Final
+
+from inaproto.core.rdma.reliable_connection import TIMEOUT_UNIT_NS, Outcome
+from inaproto.core.rdma.requester import Complete, RcRequester, RequesterAction, RequesterConfig, Transmit
 from inaproto.units import Instant
 from inaproto.wire.behind_gap import BehindGap
+
+LOSSY_MESSAGES: Final = 64
+"""So many messages after a loss, losses are expected."""
+SHORTEST_NS: Final = TIMEOUT_UNIT_NS << 6
+"""No short timer is shorter than these 0.26 ms: daemons take their turns at the processor."""
+_FORGETTING: Final = 8
+"""With each longer answer the least time grows by this part of the difference, as paths change."""
 
 
 class SelectiveRequester(RcRequester):
@@ -33,8 +48,16 @@ class SelectiveRequester(RcRequester):
         self._arrived = 0  # bit d: the packet ``una + d`` is there
         self._copies: dict[int, int] = {}  # sent again and not known to be there: what was to be sent next
         self._newest = -1  # highest sequence number that is there and was sent once
-        self._asked_with: int | None = None  # what a timeout sent
-        self._all_lost = False  # and so is all that is missing
+        self._asked_with: int | None = None  # the last packet that was sent to ask
+        self._asking = 0  # how many packets ask
+        self._ask_more = False  # they alone have arrived
+        self._timed: tuple[int, Instant] | None = None  # a packet that was sent once, and when
+        self._answer_ns = (
+            0  # from then until it or a later one is known to be there, about the least; 0: unknown
+        )
+        self._lossy = 0  # messages until losses are not expected any more
+        self._hurried = 0  # short timers that have passed without progress
+        self._is_short = False  # of the timer that runs
 
     @property
     def _is_mending(self) -> bool:
@@ -43,21 +66,40 @@ class SelectiveRequester(RcRequester):
     # ---- acknowledgement -------------------------------------------------------------------------
 
     def _acknowledge(self, seq: int, now: Instant) -> list[RequesterAction]:
-        passed, arrived = seq - self._una, self._arrived
+        passed = seq - self._una
+        if passed > 0:
+            self._hurried = 0
+            if self._asked_with is not None and self._asked_with < seq:
+                self._asked_with = None
+                self._ask_more = not self._is_news(passed)
+            if seq - 1 not in self._copies:
+                self._newest = max(self._newest, seq - 1)
+                self._answered(now)
         done = super()._acknowledge(seq, now)
         if passed <= 0:
             return done
-        if seq - 1 not in self._copies:
-            self._newest = max(self._newest, seq - 1)
+        ended = sum(type(action) is Complete for action in done)
+        self._lossy = max(0, self._lossy - ended)
         self._arrived >>= passed
         for copy in [copy for copy in self._copies if copy < seq]:
             del self._copies[copy]
-        if self._asked_with is not None and self._asked_with < seq:
-            others = arrived >> 1 | ~0 << passed - 1
-            self._asked_with = None
-            if others == ~0:  # nothing has come that was not known
-                self._all_lost = True
         return done
+
+    def _answered(self, now: Instant) -> None:
+        """More is known of packets that were sent once."""
+        if self._timed is None or self._newest < self._timed[0]:
+            return
+        took, self._timed = now - self._timed[1], None
+        least = self._answer_ns
+        self._answer_ns = took if not least or took < least else least + (took - least) // _FORGETTING
+
+    def _is_news(self, passed: int) -> bool:
+        """Whether any of the first ``passed`` packets is there that was sent once and not known to be."""
+        news = ~self._arrived & (1 << passed) - 1
+        for copy in self._copies:
+            if copy < self._una + passed:
+                news &= ~(1 << copy - self._una)
+        return bool(news)
 
     def _sequence_nak(self, seq: int, behind: BehindGap | None, now: Instant) -> list[RequesterAction]:
         self.counters.naks += 1
@@ -67,6 +109,7 @@ class SelectiveRequester(RcRequester):
         if behind is None:  # something came behind it
             behind = BehindGap(1, 0)
         self._learn(behind)
+        self._answered(now)
         return done + self._transmit(now)
 
     def _learn(self, behind: BehindGap) -> None:
@@ -78,6 +121,7 @@ class SelectiveRequester(RcRequester):
             highest = left.bit_length() - 1
             if self._una + highest not in self._copies:
                 self._newest = max(self._newest, self._una + highest)
+                self._asked_with = None  # more has come than what asked
                 break
             left ^= 1 << highest
         reach = min(behind.reach, outstanding - 1)
@@ -99,7 +143,7 @@ class SelectiveRequester(RcRequester):
     def _transmit(self, now: Instant) -> list[RequesterAction]:
         # What is there already is not under way any more, so the window goes on beyond it.
         self._beyond = min(self._arrived.bit_count(), self.config.behind_max + 1 - self._window)
-        nothing = self._newest <= self._una and not self._copies and not self._all_lost
+        nothing = self._newest <= self._una and not self._copies and not self._ask_more
         if nothing or self._rnr_until is not None:
             return super()._transmit(now)
         lost = self._lost()
@@ -110,22 +154,32 @@ class SelectiveRequester(RcRequester):
         return self._send_again(lost, now) + super()._transmit(now)
 
     def _lost(self) -> list[int]:
-        """Packets of which something that was sent later is there, in order."""
-        end = self._sent if self._all_lost else min(self._newest, self._sent)
+        """Packets of which something that was sent later is there, and those that ask, in order."""
+        missing = self._missing(min(self._newest, self._sent))
+        lost = {seq for seq in missing if seq not in self._copies}
+        lost.update(seq for seq, due in self._copies.items() if due <= self._newest)
+        if self._ask_more:
+            self._ask_more = False
+            self._asking = min(2 * self._asking, self.config.outstanding_packets_max)
+            asking = self._missing(self._sent)[: self._asking]
+            if asking:
+                self._asked_with = asking[-1]
+                lost.update(asking)
+        return sorted(lost)
+
+    def _missing(self, end: int) -> list[int]:
+        """Packets before ``end`` that are not known to be there, in order."""
         missing = ~self._arrived & (1 << max(0, end - self._una)) - 1
-        lost = [seq for seq, due in self._copies.items() if self._all_lost or due <= self._newest]
-        self._all_lost = False
+        found = []
         while missing:
             lowest = missing & -missing
             missing ^= lowest
-            seq = self._una + lowest.bit_length() - 1
-            if seq not in self._copies:
-                lost.append(seq)
-        lost.sort()
-        return lost
+            found.append(self._una + lowest.bit_length() - 1)
+        return found
 
     def _send_again(self, seqs: list[int], now: Instant) -> list[RequesterAction]:
         self._copies |= dict.fromkeys(seqs, self._sent)
+        self._lossy = LOSSY_MESSAGES
         self._timing = self._timer = None
         orders: list[RequesterAction] = []
         at, every = 0, self._ack_every
@@ -152,13 +206,31 @@ class SelectiveRequester(RcRequester):
             return self._fail(Outcome.RETRY_EXCEEDED)
         self._timing = self._timer = None
         self._copies[self._una] = self._sent
-        self._asked_with = self._una
+        self._asked_with, self._asking = self._una, 1
         probes = self._probes(now)
         self._arm(now)
         return probes
 
+    def _account(self, begin: int, end: int, now: Instant) -> None:
+        if self._timed is None and end > self._sent:
+            self._timed = max(begin, self._sent), now
+        super()._account(begin, end, now)
+
+    def _wait_ns(self) -> int:
+        wait = super()._wait_ns()
+        short = max(SHORTEST_NS, 2 * self._answer_ns) << self._hurried
+        self._is_short = bool(self._lossy and self._answer_ns and short < wait and not self._doublings)
+        return short if self._is_short else wait
+
+    def _back_off(self) -> None:
+        if self._is_short:
+            self._hurried += 1
+        else:
+            super()._back_off()
+
     def _flush(self) -> list[RequesterAction]:
         self._arrived = 0
         self._copies.clear()
-        self._asked_with, self._all_lost = None, False
+        self._asked_with = self._timed = None
+        self._ask_more = False
         return super()._flush()

@@ -138,6 +138,7 @@ class Accelerator:
             packets_max=self._config.early_packets_max,
             flow_packets_max=self._config.early_flow_packets_max,
             wait_ns=self._config.early_ns,
+            selective_ns=self._config.early_selective_ns,
         )
         self._ingest = Ingest(
             self._table, self._rings, self._emission, self._counters, self._pools, self._early

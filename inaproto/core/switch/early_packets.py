@@ -3,7 +3,8 @@
 Only a first packet says which message it opens, so what comes before it cannot be placed. Where a network
 has several paths (ECMP, a LAG, adaptive routing) packets may overtake the first one of their message by as
 much as these differ. They are kept for a while, and taken in when their message opens; what waits in vain is
-dropped, as if it had never come, and go-back-N brings it.
+dropped, as if it had never come, and go-back-N brings it. NICs of a selective ring send again what was lost
+and nothing else. So what came behind a first packet that was lost waits there until a timer has brought that.
 
 Bounds: packets of the switch and of a connection, and a time. A packet waits only if its PSN can be of a
 message that is still to open: less than a window before the connection's newest one, or at most a window
@@ -31,7 +32,7 @@ Connection = tuple[bytes, bytes, int]
 class Early(NamedTuple):
     """Packets that came together, without their VLAN tag."""
 
-    since: Instant
+    until: Instant
     port: PortId
     tag: bytes
     frames: Frames
@@ -39,11 +40,14 @@ class Early(NamedTuple):
 
 
 class EarlyPackets:
-    def __init__(self, counters: Counters, *, packets_max: int, flow_packets_max: int, wait_ns: int) -> None:
+    def __init__(
+        self, counters: Counters, *, packets_max: int, flow_packets_max: int, wait_ns: int, selective_ns: int
+    ) -> None:
         self._counters = counters
         self._packets_max = packets_max
         self._flow_packets_max = flow_packets_max
         self._wait_ns = wait_ns
+        self._selective_ns = selective_ns
         self._of: dict[Connection, list[Early]] = {}
         self.waiting = 0
         """Packets that wait now."""
@@ -52,6 +56,10 @@ class EarlyPackets:
     def connections(self) -> tuple[Connection, ...]:
         """Those of which packets wait."""
         return tuple(self._of)
+
+    def wait_ns(self, spec: RingSpec) -> int:
+        """How long packets of that ring wait."""
+        return self._selective_ns if spec.selective else self._wait_ns
 
     def keep(self, flow: Flow, spec: RingSpec, early: Early) -> None:
         """Have packets wait that no message of the flow has; drop those that are of none to come."""
@@ -95,9 +103,9 @@ class EarlyPackets:
     def expire(self, now: Instant) -> None:
         """Drop what has waited for its time."""
         for connection, known in list(self._of.items()):
-            if now - known[0].since < self._wait_ns:
+            if now < known[0].until:
                 continue
-            left = [early for early in known if now - early.since < self._wait_ns]
+            left = [early for early in known if now < early.until]
             self._dropped(sum(len(early.frames) for early in known) - sum(len(each.frames) for each in left))
             if left:
                 self._of[connection] = left

@@ -34,6 +34,9 @@ class AcceleratorConfig:
     early_ns: int = 10 * MS
     """How long they wait: longer than paths through a fabric differ, and far shorter than the time after
     which a NIC sends again unasked."""
+    early_selective_ns: int = 250 * MS
+    """The same on a selective ring, whose NICs send again what was lost alone: longer than their first
+    timers, which bring a first packet that was lost."""
     retired_ns: int = 60 * S
     """How long nothing passes on the connections of a removed ring."""
     retired_max: int = 65_536

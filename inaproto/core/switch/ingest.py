@@ -266,7 +266,8 @@ class Ingest:
         left = np.ones(len(run.frames), np.bool_)
         for _, rows, _ in flow.locate(run.psn):
             left[rows] = False
-        self._early.keep(flow, ring.spec, Early(self.now, port, self.tag, run.frames[left], run.psn[left]))
+        until = Instant(self.now + self._early.wait_ns(ring.spec))
+        self._early.keep(flow, ring.spec, Early(until, port, self.tag, run.frames[left], run.psn[left]))
 
     def take_early(self, flow: Flow, actions: list[Action]) -> None:
         """Take in what waited for messages that are open now.
