@@ -49,7 +49,7 @@ OVERHEAD_BYTES_MAX: Final = 14 + 20 + 8 + 12 + 16 + 4 + 4
 RECEIVES_BEFORE_TIMERS_MAX: Final = 64
 """A port that never falls silent does not keep timers from being served."""
 
-REST_LATE_S: Final = 0.004
+REST_LATE_S: Final = 0.008
 """A process that runs so much later than it asked for has not got the processor."""
 RESTLESS_S: Final = 0.5
 

@@ -104,7 +104,7 @@ REST_PARTS: Final = 4
 """This part of the time for which packets queue is rested: that of two messages with eight on the way."""
 REST_NS_MIN: Final = MS // 2
 """A shorter rest costs more than it saves."""
-REST_TIMER_PARTS: Final = 8
+REST_TIMER_PARTS: Final = 5
 """A rest is no longer than this part of the retransmission timer, for the peer's timer is alike."""
 
 
