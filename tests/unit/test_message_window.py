@@ -200,3 +200,14 @@ def test_serials_run_on_where_ids_wrap() -> None:
         assert window.sendable() == range(serial, serial + 1)
         assert window.accept(serial & 1) is None
         assert window.complete((serial & 1,)) is None
+
+
+def test_a_result_is_taken_from_the_slot_of_its_id() -> None:
+    window = MessageWindow(WindowConfig(1))
+    window.offer(4)
+    taken = []
+    for serial in range(4):
+        window.sendable()
+        taken += window.step(ResultArrived(serial), NOW)
+        window.complete((serial,))
+    assert taken == [ResultAccepted(MsgId(serial), serial % 2) for serial in range(4)]
