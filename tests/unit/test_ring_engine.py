@@ -397,6 +397,19 @@ def test_what_is_acknowledged_and_what_came_make_room_together() -> None:
     assert [type(it) for it in wrong[1:]] == [OperationFailed, RingBroken]
 
 
+def test_what_waits_follows_as_soon_as_the_window_takes_it_before_the_running_operation_has_ended() -> None:
+    engine = RingEngine(ring_config(0, 2, window_messages=2))
+    posts = engine.step(Submit(operation(0, nbytes=6 * FULL)), NOW)
+    assert engine.step(Submit(operation(1, nbytes=FULL)), NOW) == []
+    for first in (0, 2):
+        posts = engine.exchanged((first, first + 1), arrivals(engine, posts, first), NOW)[2:]
+        assert [it.op_index for it in posts if isinstance(it, PostMessage)] == [0, 0]
+    found = engine.exchanged((4,), arrivals(engine, posts[:1], 4), NOW)
+    assert [type(it) for it in found] == [TakeResult, PostMessage]
+    assert isinstance(found[1], PostMessage)
+    assert found[1].op_index == 1
+
+
 def test_a_result_behind_all_that_was_sent_is_blamed() -> None:
     engine = RingEngine(ring_config(0, 2, window_messages=2))
     posts = engine.step(Submit(operation(0, nbytes=FULL)), NOW)
