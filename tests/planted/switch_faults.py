@@ -49,7 +49,7 @@ if done.all():
         self.stored(rank, 0, low, past)
         self.finish()
         return done
-    if not full.any():"""
+    if not had.any():"""
 
 SWITCH_FAULTS: Final = (
     PlantedFault(
@@ -107,13 +107,13 @@ SWITCH_FAULTS: Final = (
         "bitmap_not_cleared",
         FREEING,
         "a message that takes a region over finds the bits of the one before it",
-        (Change(Region.take_over, "self.seen[:] = False", "pass"),),
+        (Change(Region.take_over, "self._seen_bytes[:] = bytes(ranks * slots)", "pass"),),
     ),
     PlantedFault(
         "done_bits_not_cleared",
         FREEING,
         "a message that takes a region over finds the results of the one before it",
-        (Change(Region.take_over, "self.done[:] = False", "pass"),),
+        (Change(Region.take_over, "self._done_bytes[:] = bytes(slots)", "pass"),),
     ),
     PlantedFault(
         "one_window_of_regions",
@@ -137,7 +137,7 @@ SWITCH_FAULTS: Final = (
         (
             Change(
                 Region.store,
-                "if not full.any():",
+                "if not had.any():",
                 _STORED_AGAIN,
             ),
             Change(
@@ -272,8 +272,8 @@ SWITCH_FAULTS: Final = (
         ARITHMETIC,
         "begins the sum with the rank whose packet came first",
         Region.finish,
-        "array = self.payload.array",
-        "array = np.roll(self.payload.array, -self.ina.rank, axis=0)",
+        "array, ina = self.payload.array, self.ina",
+        "array, ina = np.roll(self.payload.array, -self.ina.rank, axis=0), self.ina",
     ),
     fault(
         "stale_epoch_accepted",

@@ -19,7 +19,7 @@ from inaproto.core.kernels.compiled import _FIELDS_AT, Layouts, Scan, address_of
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.switch.flow_order import flow_by_flow
 from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
-from inaproto.core.switch.region_kernels import RegionKernels
+from inaproto.core.switch.region_kernels import LastPacket, RegionKernels
 from inaproto.sim.frames.draw.racks import draw_racks
 from inaproto.sim.frames.draw.swarm import Swarm
 from inaproto.wire.crc import shift
@@ -122,11 +122,13 @@ class Memory:
         self.crc = np.zeros(slots, np.uint32)
         self.ina = rng.integers(0, 256, (ranks, 40), np.uint8)
         self.done = np.zeros(slots, np.bool_)
+        self.summed = np.zeros(slots, np.uint16)
         self.payload = PayloadPool(ranks, slots, mtu).take()
         self.payload.array[...] = rng.integers(0, 256, (ranks, slots, mtu), np.uint8)
 
     def kernels(self, compiled: kernels.Compiled) -> RegionKernels:
-        arrays = (self.header, self.seen, self.result, self.share, self.crc, self.ina, self.done)
+        results = (self.result, self.share, self.crc, self.ina, self.done, self.summed)
+        arrays = (self.header, self.seen, *results)
         made = RegionKernels(compiled, arrays, inputs=len(self.seen), first=(6, 70), middle=(7, 54))
         made.opened(self.payload)
         return made
@@ -163,7 +165,7 @@ def test_results_are_sealed_under_each_ranks_header(compiled: kernels.Compiled, 
     memory.result[...] = np.arange(5 * 64).reshape(5, 64)
     region, ranks, last = memory.kernels(compiled), slice(1, 3), packets - 1
     final = (0x0B, 74, 47, 1) if packets == 1 else (9, 58, 12, 0)
-    region.last(final)
+    region.expect(LastPacket(*final))
     memory.crc[:] = [zlib.crc32(row.tobytes()) for row in memory.result]
     memory.crc[last] = zlib.crc32(memory.result[last, : final[2] + final[3]].tobytes())
     for begin, end in ((b, e) for b in range(packets) for e in range(b + 1, packets + 1)):
@@ -225,4 +227,4 @@ def test_a_layout_that_is_not_known_takes_nothing() -> None:
     layouts = Layouts()
     layouts.put(0, 6, 70, 64, 0)
     layouts.clear(0)
-    assert layouts.table_address(0) == shift_table(64).ctypes.data
+    assert layouts.frame_bytes(0) == 70 + 64 + 4

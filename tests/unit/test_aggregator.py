@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from inaproto.core.switch.aggregator import (
     AggregatorArray,
-    LastPacket,
     Region,
     bytes_needed,
     packet_fault,
     spans_of,
 )
 from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
+from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, Dtype, InaHeader, Op
 from inaproto.wire.vector import RoceRun, decode_runs

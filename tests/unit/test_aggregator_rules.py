@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from inaproto.core.plan.aggregation_tree import TreeSwitch
 from inaproto.core.switch.aggregator import (
     AggregatorArray,
-    LastPacket,
     Region,
     bytes_needed,
     packet_fault,
@@ -23,6 +22,7 @@ from inaproto.core.switch.aggregator import (
 )
 from inaproto.core.switch.lookup_table import LookupTable
 from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
+from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.core.switch.tree.region import TreeRegion
 from inaproto.core.switch.tree.ring import install_tree
 from inaproto.wire import icrc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -134,6 +135,60 @@ def test_in_a_full_slot_nothing_is_replaced(both: Both) -> None:
     out = both.arrive(1, [*frames[:4], bytes(forged), *frames[4:]])
     assert [len(of_port) for of_port in out.values()] == [PACKETS, PACKETS]
     assert out[0][3] != out[0][4]
+
+
+@pytest.mark.parametrize("dtype", [Dtype.F32, Dtype.I32])
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_ranks_are_added_in_their_order_in_whatever_order_they_come(
+    use_kernels: UseKernels, monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...], dtype: Dtype
+) -> None:
+    both = Both(use_kernels, monkeypatch, ranks=3)
+    for serial in (1, 2):
+        out: dict[int, list[bytes]] = {}
+        for begin, end in ((0, 3), (3, PACKETS)):
+            for rank in order:
+                for port, frames in both.arrive(
+                    rank, both.ring.message(rank, serial, dtype=dtype)[begin:end]
+                ).items():
+                    out.setdefault(port, []).extend(frames)
+        assert out == both.ring.results(serial, dtype=dtype)
+    assert both.left == 0
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_payload_that_is_there_stays_though_another_one_comes_for_it(
+    use_kernels: UseKernels, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    """Whether it is in the sum already, or waits for the ranks before it."""
+    both = Both(use_kernels, monkeypatch, ranks=3)
+    frames = both.ring.message(rank, 1)
+    both.arrive(rank, frames)
+    changed = [bytearray(frame) for frame in frames[1:]]
+    for frame in changed:
+        frame[60] ^= 1
+        icrc.seal(frame)
+    both.arrive(rank, [bytes(frame) for frame in changed])
+    second, third = {0, 1, 2} - {rank}
+    both.arrive(second, both.ring.message(second, 1))
+    out = both.arrive(third, both.ring.message(third, 1))
+    assert [len(of_port) for of_port in out.values()] == [PACKETS] * 3
+    for port, results in both.ring.results(1).items():
+        bodies = [[frame[54:-4] for frame in found[1:-1]] for found in (out[port], results)]
+        assert bodies[0] == bodies[1]
+
+
+def test_a_header_like_the_last_one_opens_a_message_of_its_ring_and_epoch_alone(both: Both) -> None:
+    both.arrive(0, both.ring.message(0, 1))
+    both.arrive(1, both.ring.message(1, 1))
+    # Type, flags, ring, epoch, rank, size of the ring, length, key.
+    for changed in (5, 7, 8, 15, 24, 26, 29, 39):
+        frames = [bytearray(frame) for frame in both.ring.message(0, 2)]
+        frames[0][70 + changed] ^= 0x40
+        icrc.seal(frames[0])
+        both.arrive(0, [bytes(frame) for frame in frames])
+    assert both.ring.accelerator.view().rings[both.ring.spec.ring_id]["next_message"] == 2
+    both.arrive(0, both.ring.message(0, 2))
+    assert both.arrive(1, both.ring.message(1, 2)) == both.ring.results(2)
 
 
 def test_from_another_port_or_address_nothing_is_taken(both: Both) -> None:

@@ -11,7 +11,7 @@ import platform
 import struct
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +31,10 @@ _FAST_CRC: Final = 1
 _FAST_SUM: Final = 2
 _HALVES: Final = 4
 _WIDE: Final = 8
-PLACE: Final = struct.Struct("7q")
-FOUND: Final = struct.Struct("4q")
+PLACE: Final = struct.Struct("11q")
+FOUND: Final = struct.Struct("5q")
 FOUND_AT: Final = PLACE.size
+SEAL: Final = struct.Struct("8q")
 
 
 def load() -> tuple[Compiled | None, str]:
@@ -65,11 +66,11 @@ class Compiled:
         self.rows.argtypes = (address, number, address, *[number] * 3, address)
         self.rows.restype = None
         self.intact = library.kernels_intact
-        self.intact.argtypes, self.intact.restype = (address, number, number, address), ctypes.c_int
+        self.intact.argtypes, self.intact.restype = (address, number, address), ctypes.c_int
         self.scan = library.kernels_scan
-        self.scan.argtypes, self.scan.restype = (address, number, number, address), number
+        self.scan.restype = number
         self.place = library.kernels_place
-        self.place.argtypes, self.place.restype = (address, number, number, address, address), number
+        self.place.restype = None
         self.sum = library.kernels_sum
         self.sum.argtypes, self.sum.restype = (address, *[number] * 6), None
         self.sums_halves = bool(found & _HALVES)
@@ -85,7 +86,7 @@ class Compiled:
         self.take = library.kernels_take
         self.take.argtypes, self.take.restype = (address, number, address), None
         self.seal = library.kernels_seal
-        self.seal.argtypes, self.seal.restype = (address, address, *[number] * 6, address), None
+        self.seal.restype = None
 
 
 _first_byte = ctypes.c_char.from_buffer
@@ -143,6 +144,11 @@ def shift_table(nbytes: int) -> NDArray[np.uint32]:
     return table
 
 
+def pointer_to(memory: bytearray) -> ctypes.c_void_p:
+    """Its address, as functions of the library that have no ``argtypes`` take it: quicker than a number."""
+    return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+
+
 class Layouts:
     """How the first, the middle and the last packet of a message look; the last one may not be known yet."""
 
@@ -171,8 +177,10 @@ class Layouts:
         """Headers, payload, pad and ICRC."""
         return self._words[5 * which + 1] + self._words[5 * which + 2] + 4
 
-    def table_address(self, which: int) -> int:
-        return self._words[5 * which + 4]
+
+@cache
+def _addresses(count: int) -> struct.Struct:
+    return struct.Struct(f"3q{count}Q")
 
 
 class Scan:
@@ -184,23 +192,26 @@ class Scan:
     def __init__(self, kernels: Compiled) -> None:
         self.kernels = kernels
         self._begin = np.zeros(CLASSES_MAX + 1, np.int64)
-        self._bounds = self._begin.data
+        self.edges = self._begin.data
+        """Where each class begins in the order of classes, and where the last one ends."""
         self._keys = np.zeros((CLASSES_MAX, HEADER_COLUMNS), np.uint8)
         self._heads = np.zeros((CLASSES_MAX, HEAD_BYTES), np.uint8)
-        self._key_bytes = self._keys.reshape(-1).data
-        self._head_bytes = self._heads.reshape(-1).data
+        self.keys = self._keys.reshape(-1).data
+        """Masked headers of the classes, HEADER_COLUMNS bytes each."""
+        self.heads = self._heads.reshape(-1).data
+        """First bytes of the first frame of each, or all of them and zeros: HEAD_BYTES bytes each."""
         self.place = bytearray(PLACE.size + FOUND.size)
         """Memory for what is told to ``kernels_place``, and what that answers; and where it is."""
-        self.place_at = ctypes.addressof(ctypes.c_char.from_buffer(self.place))
+        self.place_at = pointer_to(self.place)
         self._blocks_room(16)
         self._words = np.zeros(9, np.int64)
-        self.address = self._words.ctypes.data
+        self.address = int(self._words.ctypes.data)
         self._room(256)
 
     def _blocks_room(self, blocks: int) -> None:
         self._blocks_max = blocks
-        self._blocks = bytearray(8 * blocks)
-        self._blocks_at = ctypes.addressof(ctypes.c_char.from_buffer(self._blocks))
+        self._blocks = bytearray(_addresses(blocks).size)
+        self._blocks_at = pointer_to(self._blocks)
 
     def _room(self, frames: int) -> None:
         self._frame, self._length, self._order = (np.zeros(frames, np.int64) for _ in range(3))
@@ -213,12 +224,13 @@ class Scan:
         count = len(blocks)
         if count > self._blocks_max:
             self._blocks_room(2 * count)
+        pack = _addresses(count).pack_into
         if _FIELDS_AT is None:
             views = [_view(block) for block in blocks]
-            struct.pack_into(f"{count}Q", self._blocks, 0, *[view.ctypes.data for view in views])
+            pack(self._blocks, 0, self.address, count, 0, *[view.ctypes.data for view in views])
         else:
-            struct.pack_into(f"{count}Q", self._blocks, 0, *map(id, blocks))
-        found: int = self.kernels.scan(self._blocks_at, count, _FIELDS_AT or 0, self.address)
+            pack(self._blocks, 0, self.address, count, _FIELDS_AT, *map(id, blocks))
+        found: int = self.kernels.scan(self._blocks_at)
         if found < 0:
             self._room(2 * self._words[-1])
             return self.read(blocks)
@@ -227,16 +239,11 @@ class Scan:
     def key(self, which: int) -> bytes:
         """The masked header of a class."""
         at = which * HEADER_COLUMNS
-        return bytes(self._key_bytes[at : at + HEADER_COLUMNS])
-
-    def head(self, which: int) -> bytes:
-        """The first bytes of the first frame of a class, or all of them."""
-        at = which * HEAD_BYTES
-        return bytes(self._head_bytes[at : at + HEAD_BYTES])
+        return bytes(self.keys[at : at + HEADER_COLUMNS])
 
     def bounds(self, which: int) -> tuple[int, int]:
         """Where a class is in the order of classes."""
-        return self._bounds[which], self._bounds[which + 1]
+        return self.edges[which], self.edges[which + 1]
 
     def frames(self, begin: int, end: int) -> NDArray[np.int64]:
         """Numbers of frames, by arrival, at places in the order of classes."""
@@ -248,11 +255,6 @@ class Scan:
         length = int(self._length[number])
         return ctypes.string_at(int(self._frame[number]), min(length, HEAD_BYTES)), length
 
-    def intact(self, at: int, width: int, layouts: Layouts, which: int) -> bool:
-        """Whether the frame there has the layout's length and the right ICRC."""
-        number = self._order[at]
-        address, length = int(self._frame[number]), int(self._length[number])
-        # Headers may say that a frame is longer than what there is of it.
-        return length == layouts.frame_bytes(which) and bool(
-            self.kernels.intact(address, length, width, layouts.table_address(which))
-        )
+    def intact(self, at: int, layouts: Layouts) -> bool:
+        """Whether the frame there has the length of first packets and the right ICRC."""
+        return bool(self.kernels.intact(self.address, at, layouts.address))

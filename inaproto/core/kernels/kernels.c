@@ -325,13 +325,6 @@ static u32 header_share(const u8 *frame, size_t width, const u32 *shift) {
     return moved_past(~crc_more(masked, 8 + width - IP, ~0u), shift);
 }
 
-/* Whether the packet in ``length`` bytes, of which ``width`` are headers, carries the right ICRC. */
-int kernels_intact(const u8 *frame, i64 length, i64 width, const u32 *shift) {
-    u32 icrc;
-    memcpy(&icrc, frame + length - 4, 4);
-    return (header_share(frame, (size_t)width, shift) ^ ~crc_more(frame + width, (size_t)(length - 4 - width), ~0u)) == icrc;
-}
-
 /* ---- scan: the frames of a receive by what tells flows apart ------------------------------------------------ */
 
 enum { COLUMNS = 56, HEAD = 128, CLASSES_MAX = 64, SLOTS = 256 };
@@ -372,11 +365,20 @@ static int differs(const u8 *frame, const u64 *mask, const u64 *key) {
     return difference != 0;
 }
 
+typedef struct {
+    Scan *scan;
+    i64 count, behind; /* the arrays' fields are so far behind the addresses */
+    const u8 *arrays[];
+} Blocks;
+
 enum { SCAN_AHEAD = 4 };
 
 /* Returns the number of classes; 0 if there are more than it can tell apart, or an array is not what it can read;
-   -1 if there is no room. The arrays' fields are ``behind`` the addresses in ``blocks``. */
-i64 kernels_scan(const u8 *const *blocks, i64 count, i64 behind, Scan *s) {
+   -1 if there is no room. */
+i64 kernels_scan(const Blocks *told) {
+    Scan *s = told->scan;
+    const u8 *const *blocks = told->arrays;
+    const i64 count = told->count, behind = told->behind;
     u64 keys[CLASSES_MAX][COLUMNS / 8], mask[COLUMNS / 8];
     u8 slots[SLOTS];
     i64 rows[CLASSES_MAX] = {0}, classes = 0, n = 0;
@@ -433,9 +435,11 @@ i64 kernels_scan(const u8 *const *blocks, i64 count, i64 behind, Scan *s) {
 typedef struct {
     u8 *payload, *header, *seen, *result;
     u32 *share, *result_crc;
-    u8 *ina;  /* the ranks' own headers of the message: (ranks, 40) */
+    u8 *ina;  /* the ranks' own headers of the message, as their results carry them: (ranks, own) */
     u8 *done; /* slots that have their result */
+    u16 *summed; /* how many ranks, from the first one on, are added up in the slot's result */
     i64 ranks, slots, mtu;
+    i64 own, flags_at, flag; /* bytes of such a header, and what is set in which of them */
 } Region;
 
 typedef struct { /* how packets look, and how long the shift of their header's share is */
@@ -443,22 +447,30 @@ typedef struct { /* how packets look, and how long the shift of their header's s
     const u32 *shift;
 } Layout;
 
+/* Whether the frame at ``at`` in the order of classes has that layout's length and the right ICRC. */
+int kernels_intact(const Scan *s, i64 at, const Layout *l) {
+    const i64 i = s->order[at], length = l->width + l->tail + 4;
+    const u8 *frame = s->frame[i];
+    u32 icrc;
+    if (s->length[i] != length) return 0; /* headers may say that a frame is longer than what there is of it */
+    memcpy(&icrc, frame + length - 4, 4);
+    return (header_share(frame, (size_t)l->width, l->shift) ^ ~crc_more(frame + l->width, (size_t)l->tail, ~0u)) == icrc;
+}
+
 /* ---- sum: the results of slots, and their CRC ------------------------------------------------------------------ */
 
 enum { F32 = 1, I32 = 2, F16 = 3, BF16 = 4 };
 
 /* All left to right in the order of ranks; every NaN becomes the quiet one without sign and payload. */
 
-/* ``ranks`` rows from ``first`` on, ``apart`` bytes apart; that of rank ``own`` is elsewhere, if there is one. */
-#define ROWS const u8 *first, size_t apart, i64 ranks, i64 own, const u8 *of_own
-#define ROW(rank) ((rank) == own ? of_own : first + (size_t)(rank) * apart)
+#define ROWS const u8 *const *rows, i64 n /* the first of them may be ``out`` */
 
-static void sum_f32(ROWS, u8 *out, i64 bytes) {
-    for (i64 at = 0; at < bytes; at += 4) {
+static void sum_f32(ROWS, u8 *out, i64 at, i64 bytes) {
+    for (; at < bytes; at += 4) {
         float total, next;
-        memcpy(&total, ROW(0) + at, 4);
-        for (i64 rank = 1; rank < ranks; rank++) {
-            memcpy(&next, ROW(rank) + at, 4);
+        memcpy(&total, rows[0] + at, 4);
+        for (i64 row = 1; row < n; row++) {
+            memcpy(&next, rows[row] + at, 4);
             total += next;
         }
         u32 bits = 0x7FC00000u;
@@ -467,12 +479,12 @@ static void sum_f32(ROWS, u8 *out, i64 bytes) {
     }
 }
 
-static void sum_i32(ROWS, u8 *out, i64 bytes) {
-    for (i64 at = 0; at < bytes; at += 4) {
+static void sum_i32(ROWS, u8 *out, i64 at, i64 bytes) {
+    for (; at < bytes; at += 4) {
         u32 total, next;
-        memcpy(&total, ROW(0) + at, 4);
-        for (i64 rank = 1; rank < ranks; rank++) {
-            memcpy(&next, ROW(rank) + at, 4);
+        memcpy(&total, rows[0] + at, 4);
+        for (i64 row = 1; row < n; row++) {
+            memcpy(&next, rows[row] + at, 4);
             total += next;
         }
         memcpy(out + at, &total, 4);
@@ -483,14 +495,13 @@ static void sum_i32(ROWS, u8 *out, i64 bytes) {
 /* 64 bytes at a time, and the rest as above. */
 #define STRIP 64
 
-__attribute__((target("avx2"))) static void sum_f32_avx2(ROWS, u8 *out, i64 bytes) {
+__attribute__((target("avx2"))) static void sum_f32_avx2(ROWS, u8 *out, i64 at, i64 bytes) {
     const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
-    i64 at = 0;
     for (; at + STRIP <= bytes; at += STRIP) {
-        const u8 *from = ROW(0) + at;
+        const u8 *from = rows[0] + at;
         __m256 a = _mm256_loadu_ps((const float *)from), b = _mm256_loadu_ps((const float *)(from + 32));
-        for (i64 rank = 1; rank < ranks; rank++) {
-            from = ROW(rank) + at;
+        for (i64 row = 1; row < n; row++) {
+            from = rows[row] + at;
             a = _mm256_add_ps(a, _mm256_loadu_ps((const float *)from));
             b = _mm256_add_ps(b, _mm256_loadu_ps((const float *)(from + 32)));
         }
@@ -499,23 +510,22 @@ __attribute__((target("avx2"))) static void sum_f32_avx2(ROWS, u8 *out, i64 byte
         _mm256_storeu_ps((float *)(out + at), a);
         _mm256_storeu_ps((float *)(out + at + 32), b);
     }
-    sum_f32(first + at, apart, ranks, own, of_own + at, out + at, bytes - at);
+    sum_f32(rows, n, out, at, bytes);
 }
 
-__attribute__((target("avx2"))) static void sum_i32_avx2(ROWS, u8 *out, i64 bytes) {
-    i64 at = 0;
+__attribute__((target("avx2"))) static void sum_i32_avx2(ROWS, u8 *out, i64 at, i64 bytes) {
     for (; at + STRIP <= bytes; at += STRIP) {
-        const u8 *from = ROW(0) + at;
+        const u8 *from = rows[0] + at;
         __m256i a = _mm256_loadu_si256((const __m256i *)from), b = _mm256_loadu_si256((const __m256i *)(from + 32));
-        for (i64 rank = 1; rank < ranks; rank++) {
-            from = ROW(rank) + at;
+        for (i64 row = 1; row < n; row++) {
+            from = rows[row] + at;
             a = _mm256_add_epi32(a, _mm256_loadu_si256((const __m256i *)from));
             b = _mm256_add_epi32(b, _mm256_loadu_si256((const __m256i *)(from + 32)));
         }
         _mm256_storeu_si256((__m256i *)(out + at), a);
         _mm256_storeu_si256((__m256i *)(out + at + 32), b);
     }
-    sum_i32(first + at, apart, ranks, own, of_own + at, out + at, bytes - at);
+    sum_i32(rows, n, out, at, bytes);
 }
 #else
 #define sum_f32_avx2 sum_f32
@@ -523,14 +533,13 @@ __attribute__((target("avx2"))) static void sum_i32_avx2(ROWS, u8 *out, i64 byte
 #endif
 
 #ifdef WIDE
-static WIDE void sum_f32_wide(ROWS, u8 *out, i64 bytes) {
+static WIDE void sum_f32_wide(ROWS, u8 *out, i64 at, i64 bytes) {
     const __m512i quiet = _mm512_set1_epi32(0x7FC00000);
-    i64 at = 0;
     for (; at + 2 * STRIP <= bytes; at += 2 * STRIP) {
-        const u8 *from = ROW(0) + at;
+        const u8 *from = rows[0] + at;
         __m512 a = _mm512_loadu_ps(from), b = _mm512_loadu_ps(from + 64);
-        for (i64 rank = 1; rank < ranks; rank++) {
-            from = ROW(rank) + at;
+        for (i64 row = 1; row < n; row++) {
+            from = rows[row] + at;
             a = _mm512_add_ps(a, _mm512_loadu_ps(from));
             b = _mm512_add_ps(b, _mm512_loadu_ps(from + 64));
         }
@@ -540,27 +549,26 @@ static WIDE void sum_f32_wide(ROWS, u8 *out, i64 bytes) {
         _mm512_storeu_si512(out + at, x);
         _mm512_storeu_si512(out + at + 64, y);
     }
-    sum_f32_avx2(first + at, apart, ranks, own, of_own + at, out + at, bytes - at);
+    sum_f32_avx2(rows, n, out, at, bytes);
 }
 
-static WIDE void sum_i32_wide(ROWS, u8 *out, i64 bytes) {
-    i64 at = 0;
+static WIDE void sum_i32_wide(ROWS, u8 *out, i64 at, i64 bytes) {
     for (; at + 2 * STRIP <= bytes; at += 2 * STRIP) {
-        const u8 *from = ROW(0) + at;
+        const u8 *from = rows[0] + at;
         __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 64);
-        for (i64 rank = 1; rank < ranks; rank++) {
-            from = ROW(rank) + at;
+        for (i64 row = 1; row < n; row++) {
+            from = rows[row] + at;
             a = _mm512_add_epi32(a, _mm512_loadu_si512(from));
             b = _mm512_add_epi32(b, _mm512_loadu_si512(from + 64));
         }
         _mm512_storeu_si512(out + at, a);
         _mm512_storeu_si512(out + at + 64, b);
     }
-    sum_i32_avx2(first + at, apart, ranks, own, of_own + at, out + at, bytes - at);
+    sum_i32_avx2(rows, n, out, at, bytes);
 }
 #endif
 
-typedef void Sum(ROWS, u8 *out, i64 bytes);
+typedef void Sum(ROWS, u8 *out, i64 at, i64 bytes);
 
 static Sum *sum_of(i64 kind) {
 #ifdef WIDE
@@ -570,37 +578,65 @@ static Sum *sum_of(i64 kind) {
     return kind == F32 ? sum_f32 : sum_i32;
 }
 
+enum { ROWS_MAX = 16 };
+
+/* Adds the payloads of ranks ``begin`` to ``end - 1`` to what the slot's result has of those before them. That of
+   ``rank`` is at ``own``. */
+static void add_up(const Region *r, Sum *sum, i64 o, i64 begin, i64 end, i64 rank, const u8 *own, i64 bytes) {
+    const u8 *rows[ROWS_MAX];
+    u8 *out = r->result + o * r->mtu;
+    while (begin < end) {
+        i64 n = 0;
+        if (begin) rows[n++] = out;
+        for (; begin < end && n < ROWS_MAX; begin++)
+            rows[n++] = begin == rank ? own : r->payload + (begin * r->slots + o) * r->mtu;
+        sum(rows, n, out, 0, bytes);
+    }
+}
+
 /* ---- place: packets of one flow into the slots of a message --------------------------------------------------- */
 
 typedef struct {
+    const Scan *scan;
+    i64 from, to; /* frames in the order of classes */
+    const Region *region;
     i64 rank, offset, packets; /* the first one's slot, and how many the message has */
     i64 psn, psn_mask;
     const Layout *layouts; /* of the first, the middle and the last packet; opcode -1: not known */
     i64 kind;              /* of elements to be added up as soon as a slot is full; 0: later, or not here */
+    i64 taken;             /* out: frames dealt with */
     i64 right, past;       /* out: packets placed, and the offset behind the last of them */
     i64 full, full_past;   /* out: slots that have their result now, and the offset behind the last of them */
 } Place;
 
-enum { AHEAD = 1 };
+enum { AHEAD = 1, HEADERS_AHEAD = 6 };
 
 static void prefetched(const u8 *frame, i64 n) {
     for (i64 at = 0; at < n; at += 64) __builtin_prefetch(frame + at);
 }
 
-/* Whether all other ranks have sent their packet of slot ``o``. */
-static int fills_slot(const Region *r, i64 rank, i64 o) {
-    for (i64 other = 0; other < r->ranks; other++)
-        if (other != rank && !r->seen[other * r->slots + o]) return 0;
-    return 1;
+/* The same of what is written soon: the first of all ranks' packets find their slots in no near cache. */
+static void prefetched_to_write(const u8 *slot, i64 n) {
+    for (i64 at = 0; at < n; at += 64) __builtin_prefetch(slot + at, 1);
 }
 
-/* Takes the frames ``order[from:to]`` as long as they are the next packets of the message, in slots that this
+/* How many ranks the sum of slot ``o`` has in it once the packet of ``rank`` is there. */
+static i64 summed_with(const Region *r, i64 rank, i64 o) {
+    i64 end = r->summed[o];
+    while (end < r->ranks && (end == rank || r->seen[end * r->slots + o])) end++;
+    return end;
+}
+
+/* Takes frames as long as they are the next packets of the message, in slots that this
    rank has not filled; those with a wrong ICRC are taken and forgotten, but for the first one of a message.
-   A payload that fills its slot is added to the others from where it is. Returns how many it took. */
-i64 kernels_place(const Scan *s, i64 from, i64 to, const Region *r, Place *p) {
+   A payload whose rank is next in the slot's sum is added there from where it is, and those that waited for it;
+   the others are kept. */
+void kernels_place(Place *p) {
+    const Scan *s = p->scan;
+    const Region *r = p->region;
+    const i64 from = p->from, to = p->to;
     i64 k = 0, right = 0, past = p->offset, full = 0, full_past = 0;
     Sum *sum = p->kind ? sum_of(p->kind) : 0;
-    size_t apart = (size_t)(r->slots * r->mtu);
     for (; from + k < to && p->offset + k < p->packets; k++) {
         i64 o = p->offset + k, i = s->order[from + k];
         const u8 *frame = s->frame[i];
@@ -614,20 +650,30 @@ i64 kernels_place(const Scan *s, i64 from, i64 to, const Region *r, Place *p) {
         u32 icrc, share = header_share(frame, (size_t)l->width, l->shift);
         memcpy(&icrc, frame + length - 4, 4);
         const u8 *body = frame + l->width;
-        int fills = sum && !l->pad && fills_slot(r, p->rank, o);
-        u32 crc = fills ? crc_more(body, (size_t)l->tail, ~0u)
-                        : crc_copy(body, r->payload + slot * r->mtu, (size_t)l->tail, ~0u);
+        i64 end = sum && !l->pad ? summed_with(r, p->rank, o) : 0;
+        u8 *out = r->result + o * r->mtu, *to = 0;
+        if (end <= p->rank) to = r->payload + slot * r->mtu;
+        else if (end == 1 && r->ranks > 1) to = out; /* nothing to add it to */
+        if (to && o + 1 < r->slots) prefetched_to_write(to + r->mtu, r->mtu);
+        u32 crc = to ? crc_copy(body, to, (size_t)l->tail, ~0u) : crc_more(body, (size_t)l->tail, ~0u);
         if ((~crc ^ share) != icrc) {
             if (o == 0) break; /* what it said of the message cannot be believed */
             continue;
         }
-        memcpy(r->header + slot * HEADER_MAX, frame, (size_t)l->width);
-        memset(r->header + slot * HEADER_MAX + 40, 0, 2); /* no UDP checksum: the payload will be another */
+        u8 *header = r->header + slot * HEADER_MAX;
+        __builtin_prefetch(header + HEADERS_AHEAD * HEADER_MAX, 1);
+        memcpy(header, frame, (size_t)l->width);
+        memset(header + 40, 0, 2); /* no UDP checksum: the payload will be another */
+        if (o == 0) {
+            u8 *ina = r->ina + p->rank * r->own;
+            memcpy(ina, body, (size_t)r->own);
+            ina[r->flags_at] |= (u8)r->flag;
+        }
         r->share[slot] = share;
         r->seen[slot] = 1;
-        if (fills) {
-            u8 *out = r->result + o * r->mtu;
-            sum(r->payload + o * r->mtu, apart, r->ranks, p->rank, body, out, l->tail);
+        if (!to) add_up(r, sum, o, r->summed[o], end, p->rank, body, l->tail);
+        if (end > p->rank) r->summed[o] = (u16)end;
+        if (end == r->ranks) {
             r->result_crc[o] = ~crc_more(out, (size_t)l->tail, ~0u);
             r->done[o] = 1;
             full++, full_past = o + 1;
@@ -635,19 +681,17 @@ i64 kernels_place(const Scan *s, i64 from, i64 to, const Region *r, Place *p) {
         right++;
         past = o + 1;
     }
-    p->right = right, p->past = past, p->full = full, p->full_past = full_past;
-    return k;
+    p->taken = k, p->right = right, p->past = past, p->full = full, p->full_past = full_past;
 }
 
 /* Sums of the slots ``begin`` to ``end - 1`` over all ranks, in their order, and their CRCs. That of slot ``last``
    is of ``payload`` bytes and ``pad`` zeros behind them. */
 void kernels_sum(const Region *r, i64 kind, i64 begin, i64 end, i64 last, i64 payload, i64 pad) {
-    size_t apart = (size_t)(r->slots * r->mtu);
     Sum *sum = sum_of(kind);
     for (i64 o = begin; o < end; o++) {
-        const u8 *first = r->payload + o * r->mtu;
         u8 *out = r->result + o * r->mtu;
-        sum(first, apart, r->ranks, -1, 0, out, r->mtu);
+        add_up(r, sum, o, r->summed[o], r->ranks, -1, 0, r->mtu);
+        r->summed[o] = (u16)r->ranks;
         size_t tail = (size_t)r->mtu;
         if (o == last) memset(out + payload, 0, (size_t)pad), tail = (size_t)(payload + pad);
         r->result_crc[o] = ~crc_more(out, tail, ~0u);
@@ -907,9 +951,8 @@ static void copied(u8 *to, const u8 *from, size_t n) {
     memcpy(to, from, n);
 }
 
-/* Packets of one layout into ``out``, (ranks, packets, frame bytes); returns the end of that.
-   ``own`` bytes of the payload are the rank's own header of the message. */
-static u8 *seal(const Region *r, i64 rank, i64 ranks, i64 begin, i64 end, const Layout *l, i64 own, u8 *out) {
+/* Packets of one layout into ``out``, (ranks, packets, frame bytes); returns the end of that. */
+static u8 *seal(const Region *r, i64 rank, i64 ranks, i64 begin, i64 end, const Layout *l, u8 *out) {
     const i64 width = l->width, tail = l->tail, frame = width + tail + 4;
     if (begin >= end) return out;
     for (i64 o = begin; o < end; o++) {
@@ -918,10 +961,11 @@ static u8 *seal(const Region *r, i64 rank, i64 ranks, i64 begin, i64 end, const 
             i64 slot = (rank + k) * r->slots + o;
             u8 *to = out + (k * (end - begin) + o - begin) * frame;
             u32 crc = r->result_crc[o];
+            if (o + 1 < end) prefetched_to_write(to + frame, frame);
             copied(to, r->header + slot * HEADER_MAX, (size_t)width);
             copied(to + width, body, (size_t)tail);
-            if (own) {
-                memcpy(to + width, r->ina + (rank + k) * own, (size_t)own);
+            if (o == 0) {
+                memcpy(to + width, r->ina + (rank + k) * r->own, (size_t)r->own);
                 crc = ~crc_more(to + width, (size_t)tail, ~0u);
             }
             crc ^= r->share[slot];
@@ -931,14 +975,24 @@ static u8 *seal(const Region *r, i64 rank, i64 ranks, i64 begin, i64 end, const 
     return out + ranks * (end - begin) * frame;
 }
 
+typedef struct {
+    const Region *region;
+    const Layout *layouts;
+    i64 rank, ranks, begin, end, packets;
+    u8 *out;
+} Seal;
+
 /* Packets ``begin`` to ``end - 1`` of ``ranks`` ranks from ``rank`` on: the first one of all ranks, then the middle
    ones, then the last one, as far as they are among them. */
-void kernels_seal(const Region *r, const Layout *layouts, i64 rank, i64 ranks, i64 begin, i64 end, i64 packets,
-                  i64 own, u8 *out) {
+void kernels_seal(const Seal *s) {
+    const Region *r = s->region;
+    const Layout *layouts = s->layouts;
+    const i64 rank = s->rank, ranks = s->ranks, begin = s->begin, end = s->end, packets = s->packets;
+    u8 *out = s->out;
     i64 last = packets - 1;
-    if (last > 0 && begin == 0) out = seal(r, rank, ranks, 0, 1, layouts, own, out);
-    out = seal(r, rank, ranks, begin > 1 ? begin : 1, end < last ? end : last, layouts + 1, 0, out);
-    if (end == packets) seal(r, rank, ranks, last, packets, layouts + 2, last ? 0 : own, out);
+    if (last > 0 && begin == 0) out = seal(r, rank, ranks, 0, 1, layouts, out);
+    out = seal(r, rank, ranks, begin > 1 ? begin : 1, end < last ? end : last, layouts + 1, out);
+    if (end == packets) seal(r, rank, ranks, last, packets, layouts + 2, out);
 }
 
 #include "nic.c"

@@ -2,8 +2,8 @@
 
 ``2N`` regions of ``L`` slots; message ``m`` lives in region ``m mod 2N``, packet ``psn - psn0`` of it
 in that slot. A slot keeps every rank's header and payload, the bitmap of ranks that arrived, and
-once the bitmap is full the result: overwriting and computing again changes nothing, so aggregation is
-idempotent and no retransmission is told apart from a first arrival.
+once the bitmap is full the result. The payload that came first stays, so aggregation is idempotent though
+a kernel may add payloads up as they come, as long as they come in the order of ranks, and keep only the sum.
 
 Freeing is by *tenant*: a region belongs to one message; the first packet of message ``m`` takes it
 over from ``m - 2N``, which nobody can need any more (a rank sends ``m`` only once it has the result of
@@ -15,7 +15,7 @@ than the tenant are dropped. The paper's rule, read literally, loses results or 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,10 @@ from inaproto.core.kernels import Compiled, active
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.switch.lookup_table import Rows
 from inaproto.core.switch.packet_memory import Cut, OutputArena, PayloadBuffer, PayloadPool, aligned
-from inaproto.core.switch.region_kernels import RegionKernels
+from inaproto.core.switch.region_kernels import SUMMED, LastPacket, RegionKernels
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.crc import crc32
-from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype, InaHeader
+from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype, InaHeader, Op
 from inaproto.wire.vector import RoceRun
 
 FIRST: Final = 0x06
@@ -53,21 +53,17 @@ _FIRST_HEADER_BYTES: Final = HEADER_BYTES[FIRST]
 _MIDDLE_HEADER_BYTES: Final = HEADER_BYTES[MIDDLE]
 
 
-class LastPacket(NamedTuple):
-    """Layout of a message's last packet, which may be short: equal on all ranks, or nothing is summed."""
-
-    opcode: int
-    header_bytes: int
-    payload_bytes: int
-    pad: int
-
-
 _NO_LAST: Final = LastPacket(0, 0, 0, 0)
 
 
 def without_rank(header: bytes) -> bytes:
     """An encoded INA header less its rank: equal on all ranks for one message."""
     return header[:24] + header[26:]
+
+
+def constant_part(header: bytes) -> bytes:
+    """An encoded INA header less serial numbers and rank: equal in all messages of like operations."""
+    return header[:16] + header[26:]
 
 
 def packet_fault(run: RoceRun, offsets: Rows, packets: int, mtu: int) -> str | None:
@@ -105,7 +101,10 @@ class Region:
 
     __slots__ = (
         "_done_bytes",
+        "_everyone",
         "_header_bytes",
+        "_ina",
+        "_opening",
         "_seen_bytes",
         "_share_words",
         "_stored_from",
@@ -115,8 +114,8 @@ class Region:
         "filled",
         "finished_last",
         "header",
-        "ina",
         "ina_bytes",
+        "itemsize",
         "kernels",
         "last",
         "missing",
@@ -131,6 +130,7 @@ class Region:
         "serial",
         "share",
         "silent",
+        "summed",
         "sums",
         "told",
         "top",
@@ -140,9 +140,14 @@ class Region:
         self.pool = pool
         self.serial = -1
         self.packets = 0
+        self._everyone = frozenset(range(ranks))
         self.silent: set[int] = set()
         """Ranks that have sent nothing of this message yet: as long as there is one, nothing is full."""
-        self.ina: InaHeader | None = None
+        self._ina: InaHeader | None = None
+        self._opening = b""
+        """Encoded INA header of the rank that came first, if nobody has asked for ``ina`` yet."""
+        self.itemsize = 1
+        """Bytes of an element of this message."""
         self.agreed = b""
         """The INA header of the rank that came first, less the rank: what all must send."""
         self.last: LastPacket | None = None
@@ -174,39 +179,63 @@ class Region:
         self.result = aligned(packets_max, mtu)
         self.result_cuts = [memoryview(row) for row in self.result]
         self.result_crc: NDArray[np.uint32] = np.empty(packets_max, np.uint32)
+        self.summed: NDArray[np.uint16] = np.zeros(packets_max, np.uint16)
+        """How many ranks, from the first one on, a kernel has added up where the slot's result will be: their
+        payloads are not kept."""
         self.kernels: RegionKernels | None = None
         """Once it has a message, and if there are any."""
+
+    @property
+    def ina(self) -> InaHeader | None:
+        """The header of the rank that came first."""
+        if self._opening:
+            self.ina = InaHeader.decode(self._opening)
+        return self._ina
+
+    @ina.setter
+    def ina(self, ina: InaHeader | None) -> None:
+        self._ina, self._opening = ina, b""
 
     @property
     def final(self) -> NDArray[np.bool_]:
         """Slots that hold the ring's result: where one switch does all, those that are done. bool (L,)."""
         return self.done
 
-    def take_over(self, serial: int, ina: InaHeader, header: bytes | None = None) -> None:
-        """Become the region of another message; ``ina`` (encoded: ``header``) is the one that came first."""
+    def take_over(
+        self, serial: int, ina: InaHeader, header: bytes | None = None, *, like: bool = False
+    ) -> None:
+        """Become the region of another message; ``ina`` (encoded: ``header``) is the one that came first.
+
+        ``like``: it is that of a message before, and ``header`` differs in serial numbers and rank alone.
+        """
         self.serial = serial
-        self.ina = ina
-        self.agreed = without_rank(ina.encode() if header is None else header)
-        self.packets = ina.msg_len
+        if header is None:
+            header = ina.encode()
+        self._ina, self._opening = ina, header if like else b""
+        self.agreed = without_rank(header)
+        self.itemsize = ina.dtype.itemsize
+        self.packets = self.pending = packets = ina.msg_len
         self.last = None
-        self.silent = set(range(len(self.seen)))
-        self.pending = ina.msg_len
-        self.missing = ina.msg_len * len(self.seen)
-        self.top = [0] * len(self.seen)
-        self._stored_from, self._stored_to = len(self.done), 0
+        self.silent = set(self._everyone)
+        ranks, slots = len(self.silent), len(self._done_bytes)
+        self.missing = packets * ranks
+        self.top = [0] * ranks
+        self._stored_from, self._stored_to = slots, 0
         if self.payload is None:
             self.payload = self.pool.take()
-        compiled = active()
-        if compiled is not None and self.kernels is None:
+        if self.kernels is None and (compiled := active()) is not None:
             self._compile(compiled)
         self.filled, self.sums = 0, None
         if self.kernels is not None:
             self.kernels.opened(self.payload)
-            self.sums = ina.dtype if self.kernels.sums(ina.dtype, ina.op) else None
-        self.seen[:] = False
-        self.done[:] = False
+            if ina.op is Op.SUM and ina.dtype in SUMMED:
+                self.sums = ina.dtype
+            if self.sums is not None:
+                self.summed.fill(0)
+        self._seen_bytes[:] = bytes(ranks * slots)  # for so few, quicker than by arrays
+        self._done_bytes[:] = bytes(slots)
         if self.told is not None:
-            self.told = bytearray(len(self.done))
+            self.told = bytearray(slots)
 
     def _compile(self, compiled: Compiled) -> None:
         memory = (
@@ -217,6 +246,7 @@ class Region:
             self.result_crc,
             self.ina_bytes,
             self.done,
+            self.summed,
         )
         first, middle = (FIRST, _FIRST_HEADER_BYTES), (MIDDLE, _MIDDLE_HEADER_BYTES)
         self.kernels = RegionKernels(compiled, memory, inputs=len(self.seen), first=first, middle=middle)
@@ -227,7 +257,8 @@ class Region:
     def forget(self) -> None:
         """Belong to no message: what it held, the kept results too, is no more."""
         self.serial = -1
-        self.ina = self.last = None
+        self.ina = None
+        self.last = None
         self.agreed = b""
         if self.payload is not None:
             self.pool.give_back(self.payload)
@@ -302,8 +333,8 @@ class Region:
     def store(self, rank: int, run: RoceRun, rows: Rows, offsets: Rows) -> NDArray[np.bool_] | None:
         """Keep packets of ``rank``; returns which of them were already done, bool (n,), or None if none.
 
-        Headers are always those of the latest packet (a resend has another IP id and AckReq); the
-        payload of a full slot is not touched: its result is there, or will be before anything else comes.
+        Headers are always those of the latest packet (a resend has another IP id and AckReq). A payload that
+        is there is not replaced: it may be in the slot's sum already.
         """
         width = run.header_bytes
         self.header[rank, offsets, :width] = run.frames[rows, :width]
@@ -316,20 +347,20 @@ class Region:
         done: NDArray[np.bool_] = self.done[offsets]
         if self.payload is None:
             return done
-        full = done if self.silent else np.logical_and.reduce(self.seen[:, offsets], axis=0)
+        had = self.seen[rank, offsets].copy()
         before = int(np.count_nonzero(self.seen[rank]))
         low, past = (
             (offsets.start, offsets.stop)
             if isinstance(offsets, slice)
             else (int(offsets.min()), int(offsets.max()) + 1)
         )
-        if not full.any():
+        if not had.any():
             self.payload.array[rank, offsets, :length] = tail[rows]
             self.seen[rank, offsets] = True
             self.stored(rank, int(np.count_nonzero(self.seen[rank])) - before, low, past)
             return None
-        if not full.all():
-            fresh = np.flatnonzero(~full)
+        if not had.all():
+            fresh = np.flatnonzero(~had)
             at = (
                 np.arange(offsets.start, offsets.stop)[fresh]
                 if isinstance(offsets, slice)
@@ -365,19 +396,16 @@ class Region:
             full &= ~self.done[low:past]
             ready = int(np.count_nonzero(full))
             spans = [(low + begin, low + end) for begin, end in spans_of(full)]
-        assert self.ina is not None, "an open region has the header that opened it"
-        array = self.payload.array
-        kernels = self.kernels if self.sums is not None else None
         for a, b in spans:
             # Whole rows, though the last packet may be short: what lies behind its end is not sent.
-            if kernels is not None:
+            if self.kernels is not None and self.sums is not None:
                 _, _, payload, pad = self.last or _NO_LAST
-                kernels.sum(self.ina.dtype, a, b, packets - 1, payload, pad)
+                self.kernels.sum(self.sums, a, b, packets - 1, payload, pad)
             else:
+                assert self.ina is not None, "an open region has the header that opened it"
+                array, ina = self.payload.array, self.ina
                 inputs = list(array[:, a]) if b - a == 1 else [rank[a:b] for rank in array]
-                reduce_into(
-                    self.ina.dtype, self.ina.op, inputs, self.result[a] if b - a == 1 else self.result[a:b]
-                )
+                reduce_into(ina.dtype, ina.op, inputs, self.result[a] if b - a == 1 else self.result[a:b])
                 self._checksum(a, b)
             self._done_bytes[a:b] = bytes([1]) * (b - a)
             self.finished_last = max(b - 1, self.finished_last) if filled else b - 1
@@ -427,7 +455,8 @@ class Region:
 
     def cut_out(self, kernels: RegionKernels, ranks: slice, begin: int, end: int, arena: OutputArena) -> Cut:
         """The same as ``packets_out``, by kernels."""
-        kernels.last(self.last)
+        if kernels.last is not self.last:
+            kernels.expect(self.last)
         return kernels.seal(ranks, begin, end, self.packets, arena)
 
     def packets_out(self, ranks: slice, begin: int, end: int, arena: OutputArena) -> list[NDArray[np.uint8]]:

@@ -33,6 +33,8 @@ class Bridge:
         self._ports: dict[int, None] = {}
         self._mac_of: dict[bytes, bytes] = {}
         """Ethernet addresses by IP address."""
+        self.changes = 0
+        """Grows whenever frames may leave elsewhere than before."""
         self._doubted: dict[bytes, tuple[bytes, int]] = {}
         """Another address that each IP address in ``_mac_of`` came with, and how often in a row."""
 
@@ -46,10 +48,12 @@ class Bridge:
 
     def port_up(self, port: int) -> None:
         self._ports[port] = None
+        self.changes += 1
 
     def port_down(self, port: int) -> None:
         """Forget the port and the addresses behind it."""
         self._ports.pop(port, None)
+        self.changes += 1
         self._port_of = {mac: at for mac, at in self._port_of.items() if at != port}
 
     def learn(self, mac: bytes, port: int, ip: bytes = b"") -> None:
@@ -63,6 +67,7 @@ class Bridge:
         if mac not in self._port_of and len(self._port_of) >= self._addresses_max:
             del self._port_of[next(iter(self._port_of))]
         self._port_of[mac] = port
+        self.changes += 1
 
     def _fits(self, mac: bytes, ip: bytes) -> bool:
         """Whether the host with this IP address may have this one of Ethernet; it is remembered then."""

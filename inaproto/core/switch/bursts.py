@@ -17,15 +17,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.kernels.compiled import Compiled, Scan
-from inaproto.core.switch.aggregator import FIRST, HEADER_BYTES, LAST_OPCODES, LastPacket, Region
+from inaproto.core.kernels.compiled import HEAD_BYTES, Compiled, Scan
+from inaproto.core.switch.aggregator import FIRST, HEADER_BYTES, LAST_OPCODES, Region, without_rank
 from inaproto.core.switch.events import Counters, RingState
 from inaproto.core.switch.flow_order import Connection, flow_by_flow, flow_of, joined
 from inaproto.core.switch.ingest import Ingest
 from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry
+from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.core.switch.tree.ring import TreeRing
 from inaproto.units import Frames, PortId
 from inaproto.wire.ina_header import INA_HEADER_BYTES
+from inaproto.wire.vector import HEADER_COLUMNS
 
 _KNOWN_MAX: Final = 1024
 """Flows whose masked headers are remembered."""
@@ -62,13 +64,13 @@ class Bursts:
         """
         scan = self._scan
         classes = scan.read(blocks)
-        if not classes:
-            return flow_by_flow(blocks, self._is_of_ring)
-        if classes > 1:
+        if classes != 1:
+            if not classes:
+                return flow_by_flow(blocks, self._is_of_ring)
             return self._several(port, blocks, taken, classes)
-        key = scan.key(0)
+        key = bytes(scan.keys[:HEADER_COLUMNS])
         of, flow = self._known.get(key) or self._flow_of(key)
-        went, end = 0, scan.bounds(0)[1]
+        went, end = 0, scan.edges[1]
         if flow is not None:
             went = self._message(port, flow, 0, 0, end)
             if went:
@@ -121,16 +123,17 @@ class Bursts:
             return 0
         if flow.tag != self._ingest.tag:
             return 0
-        head = self._scan.head(number)
-        if head[6:12] != flow.src_mac or head[:6] != flow.dst_mac:
+        head = bytes(self._scan.heads[HEAD_BYTES * number : HEAD_BYTES * (number + 1)])
+        if head[:12] != flow.dst_mac + flow.src_mac:
             return 0
-        at = begin
-        while True:
-            went = self._part(ring, flow, head, at, end)
-            at += went
-            if not went or at >= end:
-                return at - begin
+        at = begin + self._part(ring, flow, head, begin, end)
+        while begin < at < end:
             head, _ = self._scan.frame(at)
+            went = self._part(ring, flow, head, at, end)
+            if not went:
+                break
+            at += went
+        return at - begin
 
     def _part(self, ring: RingState, flow: Flow, head: bytes, at: int, end: int) -> int:
         """How many packets from the one with ``head`` on, all of one message, are taken."""
@@ -149,21 +152,23 @@ class Bursts:
                 return 0
         array = ring.array
         region = array.regions[entry.serial % len(array.regions)]
-        kernels, ina = region.kernels, region.ina
-        if region.serial != entry.serial or region.payload is None or kernels is None or ina is None:
+        kernels, serial = region.kernels, entry.serial
+        if region.serial != serial or region.payload is None or kernels is None:
             return 0
-        rank, packets, last = flow.row, region.packets, region.last
-        guess = kernels.guess if last is None else None
-        if guess is not None and guess[2] % ina.dtype.itemsize:
-            guess = None
-        kernels.last(guess or last)
+        rank, packets, last, guess = flow.spec.rank, region.packets, region.last, None
+        if last is None:
+            guess = kernels.guess
+            if guess is not None and guess.payload_bytes % region.itemsize:
+                guess = None
+        if kernels.last is not (expected := guess or last):
+            kernels.expect(expected)
         went, right, past, filled, filled_past = kernels.place(
             self._scan, at, end, rank, offset, packets, psn, flow.psn_mask, region.sums
         )
         if filled:
             region.fill(filled, filled_past)
         if guess is not None and right and past == packets:
-            region.last = LastPacket(*guess)
+            region.last = guess
         elif last is None and at + went < end and offset + went == packets - 1:
             more = self._last(region, rank, at + went, psn + went, flow.psn_mask)
             if more:
@@ -173,12 +178,11 @@ class Bursts:
         if right:
             self._counters.aggregated_in += right
             region.stored(rank, right, offset, past)
-            flow.reached = entry.serial * ring.spec.message_packets + past - 1
-            ring.dirty[entry.serial] = region
+            flow.reached = serial * ring.spec.message_packets + past - 1
+            ring.dirty[serial] = region
             if is_first:
                 flow.shown = flow.src_mac, flow.dst_mac, psn
                 flow.open_message(entry)
-                kernels.keep_ina(rank, head[_INA_BEGIN:_INA_END])
         return went
 
     def _opened(self, ring: RingState, flow: Flow, psn: int, head: bytes, at: int) -> MessageEntry | None:
@@ -191,14 +195,13 @@ class Bursts:
         serial = array.serial_of(int.from_bytes(header[20:24], "big"))
         region = array.regions[serial % len(array.regions)]
         if region.serial == serial and serial >= array.first_serial:
-            if header[:24] + header[26:] != region.agreed or header[24:26] != flow.spec.rank.to_bytes(
-                2, "big"
-            ):
+            rank = int.from_bytes(header[24:26], "big")
+            if rank != flow.spec.rank or without_rank(header) != region.agreed:
                 return None
             entry = MessageEntry(serial, psn, region.packets)
             return entry if flow.may_remember(entry) else None
         kernels = array.regions[0].kernels
-        if kernels is None or not self._scan.intact(at, HEADER_BYTES[FIRST], kernels.layouts, 0):
+        if kernels is None or not self._scan.intact(at, kernels.layouts):
             return None
         flow.shown = flow.src_mac, flow.dst_mac, psn
         return flow.entries[flow.latest] if self._ingest.opens(ring, flow, psn, header) else None
@@ -207,15 +210,15 @@ class Bursts:
         """Whether a last packet, the first of its message, is taken: then it says how the others' look."""
         head, length = self._scan.frame(at)
         opcode, pad = head[42], head[43] >> 4 & 3
-        if opcode not in LAST_OPCODES or region.ina is None or region.kernels is None:
+        if opcode not in LAST_OPCODES or region.kernels is None:
             return False
         width = HEADER_BYTES[opcode]
         payload = length - width - pad - 4
-        fits = 0 < payload <= region.result.shape[1] and not payload % region.ina.dtype.itemsize
+        fits = 0 < payload <= region.result.shape[1] and not payload % region.itemsize
         if not fits or pad != -payload % 4:
             return False
         layout = LastPacket(opcode, width, payload, pad)
-        region.kernels.last(layout)
+        region.kernels.expect(layout)
         offset = region.packets - 1
         _, right, *_ = region.kernels.place(
             self._scan, at, at + 1, rank, offset, region.packets, psn, psn_mask

@@ -11,14 +11,11 @@ from numpy.typing import NDArray
 
 from inaproto.core.switch.aggregator import Region
 from inaproto.core.switch.bridge import Bridge
-from inaproto.core.switch.events import Action, Counters, EmitFrames, RingState
+from inaproto.core.switch.events import Action, Counters, Egress, EmitFrames, RingState
 from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.packet_memory import OutputArena
 from inaproto.units import Frames, PortId
 from inaproto.wire.vlan import with_tag
-
-Egress = list[tuple[tuple[int, ...], bytes]]
-"""Ports by which the results of each rank leave, and the VLAN tag that they get."""
 
 Spans = list[tuple[int, int]]
 """Offsets in a message, as (begin, end)."""
@@ -104,17 +101,27 @@ class Emission:
             return
         size = ring.spec.size
         everyone = slice(0, size)
-        egress = [(self._bridge.egress(flow.dst_mac, flow.ingress), flow.tag) for flow in ring.flows]
+        egress = self._egress(ring)
         for region, begin, end in passed:
             self._counters.results_out += (end - begin) * size
             if region.kernels is None:
                 actions += _each(region.packets_out(everyone, begin, end, self._arena), egress)
                 continue
             cut = region.cut_out(region.kernels, everyone, begin, end, self._arena)
-            if cut.egress != egress:
+            if cut.egress is not egress and cut.egress != egress:
                 is_tagged = any(tag for _, tag in egress)  # with copies, which must be made anew
                 cut.egress, cut.sent = None if is_tagged else egress, _each(cut.blocks, egress)
             actions += cut.sent
+
+    def _egress(self, ring: RingState) -> Egress:
+        """Ports of the results of each flow: the bridge is asked when it may say otherwise."""
+        ways = [(flow.dst_mac, flow.ingress, flow.tag) for flow in ring.flows]
+        known, changes = ring.egress, self._bridge.changes
+        if known is not None and known[0] == changes and known[1] == ways:
+            return known[2]
+        egress = [(self._bridge.egress(dst_mac, ingress), tag) for dst_mac, ingress, tag in ways]
+        ring.egress = changes, ways, egress
+        return egress
 
     def _signal_gaps(self, ring: RingState, actions: list[Action]) -> None:
         """Results are finished beyond the frontier: let each flow with a hole of its own know, once.

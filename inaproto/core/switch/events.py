@@ -12,7 +12,10 @@ from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.ring_spec import NO_TURN, RingSpec
 from inaproto.errors import Blame
 from inaproto.units import MS, Frames, PortId, S
+from inaproto.wire.ina_header import InaHeader
 
+Egress = list[tuple[tuple[int, ...], bytes]]
+"""Ports by which the results of each rank leave, and the VLAN tag that they get."""
 TURN_LOST: Final = "turn lost"
 """Rule of a fault: another ring of its pool took its slots while messages were in them. No rank disagrees."""
 
@@ -197,6 +200,12 @@ class RingState:
     failed: bool = False
     dirty: dict[int, Region] = field(default_factory=dict)
     """Regions that got packets in this step, by serial."""
+    opened_by: tuple[int, bytes, InaHeader] | None = None
+    """A header that opened a message, with the epoch that was the ring's, and its bytes less serial numbers
+    and rank: another one that differs in these alone needs no further look."""
+    egress: tuple[int, list[tuple[bytes, int, bytes]], Egress] | None = None
+    """How its results leave: after how many changes of the bridge, for which receivers, ports
+    and tags of its flows."""
     epoch: int = field(init=False)
     """Epoch of its INA headers: its own, or that of its turn."""
 

@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inaproto.core.kernels.compiled import SEAL, pointer_to
+
 Parts = tuple[tuple[int, int], ...]
 """Packets of a rank and the bytes of each."""
 _CUTS_MAX: Final = 256
@@ -62,6 +64,9 @@ class OutputArena:
         self._used = 0
         self._wanted = 0
         self._cuts: dict[tuple[int, int, Parts], Cut] = {}
+        self.order = bytearray(SEAL.size)
+        """Memory for what a kernel is told that fills a piece, and where it is."""
+        self.order_at = pointer_to(self.order)
 
     def reset(self) -> None:
         """Begin a step: everything handed out before is void."""

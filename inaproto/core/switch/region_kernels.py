@@ -7,23 +7,30 @@ in :class:`~inaproto.core.switch.aggregator.Region`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.kernels.compiled import FOUND, FOUND_AT, PLACE, Compiled, Layouts, Scan
+from inaproto.core.kernels.compiled import FOUND, FOUND_AT, PLACE, SEAL, Compiled, Layouts, Scan
 from inaproto.core.switch.packet_memory import Cut, OutputArena, Parts, PayloadBuffer
-from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype, Op
+from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype
 
-_SUMS: Final = {Dtype.F32: 1, Dtype.I32: 2}
+SUMMED: Final = {Dtype.F32: 1, Dtype.I32: 2}
 """Element types that the kernels add up, by their number there."""
-LastLayout = tuple[int, int, int, int]
-"""Opcode, bytes of headers, of payload, of pad."""
 _LAST_OPCODES: Final = (0x08, 0x09)
 _FIRST: Final = 0
 _MIDDLE: Final = 1
 _LAST: Final = 2
+
+
+class LastPacket(NamedTuple):
+    """Layout of a message's last packet, which may be short: equal on all ranks, or nothing is summed."""
+
+    opcode: int
+    header_bytes: int
+    payload_bytes: int
+    pad: int
 
 
 class RegionKernels:
@@ -31,15 +38,12 @@ class RegionKernels:
 
     __slots__ = (
         "_at",
-        "_ina",
         "_kept",
-        "_last",
-        "_place",
-        "_seal",
         "_sealed",
         "_words",
         "compiled",
         "guess",
+        "last",
         "layouts",
     )
 
@@ -52,38 +56,34 @@ class RegionKernels:
         first: tuple[int, int],
         middle: tuple[int, int],
     ) -> None:
-        """``arrays``: header, seen, result, share, CRCs of results, the ranks' own headers, done; ``inputs``:
-        ranks that are added up; ``first`` and ``middle``: opcode and bytes of headers."""
+        """``arrays``: header, seen, result, share, CRCs of results, the ranks' own headers, done, summed;
+        ``inputs``: ranks that are added up; ``first`` and ``middle``: opcode and bytes of headers."""
         _, seen, result = arrays[:3]
         slots, mtu = result.shape
         self.compiled = compiled
         self._kept = arrays
-        words = np.array([0, *(array.ctypes.data for array in arrays), inputs, slots, mtu], np.int64)
+        ina = INA_HEADER_BYTES, FLAGS_OFFSET, FLAG_RESULT
+        words = np.array([0, *(array.ctypes.data for array in arrays), inputs, slots, mtu, *ina], np.int64)
         assert seen.shape == (inputs, slots)
         self._words, self._at = words.data, words.ctypes.data
-        self._ina = arrays[5].reshape(-1).data
         self.layouts = Layouts()
         self.layouts.put(_FIRST, *first, mtu, 0)
         self.layouts.put(_MIDDLE, *middle, mtu, 0)
-        self._last: LastLayout | None = None
-        self.guess: LastLayout | None = None
+        self.last: LastPacket | None = None
+        """Layout of the last packet that the kernels go by."""
+        self.guess: LastPacket | None = None
         """Layout of the last packet of a message before, of several: most messages are as long as that."""
-        self._place, self._seal = compiled.place, compiled.seal
         self._sealed: tuple[int, int, int, Parts] = (0, 0, 0, ())
 
     def opened(self, payload: PayloadBuffer) -> None:
         """Another message is in the region, whose payloads are there."""
         self._words[0] = payload.address
-        if self._last is not None and self._last[0] in _LAST_OPCODES:
-            self.guess = self._last
-        self._last = None
-        self.layouts.clear(_LAST)
+        if self.last is not None and self.last[0] in _LAST_OPCODES:
+            self.guess = self.last
 
-    def last(self, layout: LastLayout | None) -> None:
-        """Layout of the last packet: opcode, bytes of headers, of payload, of pad; None: not known yet."""
-        if layout == self._last:
-            return
-        self._last = layout
+    def expect(self, layout: LastPacket | None) -> None:
+        """Go by this layout of the last packet of the message; None: it is not known yet."""
+        self.last = layout
         if layout is None:
             self.layouts.clear(_LAST)
         else:
@@ -110,25 +110,17 @@ class RegionKernels:
         the last one of them.
         """
         told = scan.place
-        kind = 0 if dtype is None else _SUMS[dtype]
-        PLACE.pack_into(told, 0, rank, offset, packets, psn, psn_mask, self.layouts.address, kind)
-        taken: int = self._place(scan.address, begin, end, self._at, scan.place_at)
-        return taken, *FOUND.unpack_from(told, FOUND_AT)
-
-    def keep_ina(self, rank: int, header: bytes) -> None:
-        """The rank's own INA header, as its result will carry it: marked as a result."""
-        ina = self._ina
-        at = rank * INA_HEADER_BYTES
-        ina[at : at + INA_HEADER_BYTES] = header
-        ina[at + FLAGS_OFFSET] |= FLAG_RESULT
-
-    def sums(self, dtype: Dtype, op: Op) -> bool:
-        """Whether ``sum`` can do it."""
-        return op is Op.SUM and dtype in _SUMS
+        kind = 0 if dtype is None else SUMMED[dtype]
+        at, layouts = self._at, self.layouts.address
+        PLACE.pack_into(
+            told, 0, scan.address, begin, end, at, rank, offset, packets, psn, psn_mask, layouts, kind
+        )
+        self.compiled.place(scan.place_at)
+        return FOUND.unpack_from(told, FOUND_AT)
 
     def sum(self, dtype: Dtype, begin: int, end: int, last: int, payload: int, pad: int) -> None:
         """Add up slots, and make the CRCs of results: in slot ``last`` of ``payload`` bytes and ``pad``."""
-        self.compiled.sum(self._at, _SUMS[dtype], begin, end, last, payload, pad)
+        self.compiled.sum(self._at, SUMMED[dtype], begin, end, last, payload, pad)
 
     def seal(self, ranks: slice, begin: int, end: int, packets: int, arena: OutputArena) -> Cut:
         """Results ``begin`` to ``end - 1`` of ``packets`` under the headers of ``ranks``: as ``packets_out``.
@@ -146,6 +138,7 @@ class RegionKernels:
         if end == packets:
             parts = (*parts, (1, layouts.frame_bytes(_LAST)))
         cut = arena.take_cut(count, parts)
-        own = INA_HEADER_BYTES
-        self._seal(self._at, layouts.address, ranks.start, count, begin, end, packets, own, cut.address)
+        told, to = arena.order, cut.address
+        SEAL.pack_into(told, 0, self._at, layouts.address, ranks.start, count, begin, end, packets, to)
+        self.compiled.seal(arena.order_at)
         return cut

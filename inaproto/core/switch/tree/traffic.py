@@ -30,12 +30,12 @@ from inaproto.core.switch.aggregator import (
     LAST_OPCODES,
     ONLY_OPCODES,
     OPENING_OPCODES,
-    LastPacket,
     packet_fault,
 )
 from inaproto.core.switch.events import Action, Counters
 from inaproto.core.switch.ingest import Ingest, peer_of
 from inaproto.core.switch.lookup_table import LookupTable
+from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.core.switch.slot_pools import STALE, Refusal
 from inaproto.core.switch.tree.emission import TreeEmission

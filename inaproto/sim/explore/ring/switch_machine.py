@@ -76,11 +76,12 @@ class SwitchMachine(Protocol):
         ...
 
 
-_REGION_ARRAYS: Final = ("seen", "done", "header", "share", "ina_bytes", "result", "result_crc")
+_REGION_ARRAYS: Final = ("seen", "done", "header", "share", "ina_bytes", "result", "result_crc", "summed")
 _REGION_VALUES: Final = (
     "serial",
     "packets",
-    "ina",
+    "_ina",
+    "itemsize",
     "agreed",
     "last",
     "pending",
@@ -92,6 +93,8 @@ _REGION_VALUES: Final = (
 )
 _REGION_REST: Final = {
     "told": "of selective rings alone, which are not explored",
+    "_opening": "empty once ina is read",
+    "_everyone": "constant",
     "silent": "copied",
     "top": "copied",
     "payload": "copied while it is held",
@@ -139,6 +142,8 @@ _RING_REST: Final = {
     "failed": "copied",
     "dirty": "empty between steps",
     "epoch": "constant where slots are its own",
+    "opened_by": "spares a look at what is known",
+    "egress": "the same",
 }
 
 
@@ -284,7 +289,7 @@ class AcceleratorMachine:
         arrays["header"][~seen] = 0
         arrays["share"][~seen] = 0
         arrays["ina_bytes"][~seen[:, 0]] = 0
-        arrays["result"][~done] = 0
+        arrays["result"][~done & (region.summed == 0)] = 0
         arrays["result_crc"][~done] = 0
         for rank, offset in np.argwhere(seen).tolist():
             arrays["header"][rank, offset, HEADER_BYTES[int(opcodes[rank, offset])] :] = 0
@@ -292,13 +297,14 @@ class AcceleratorMachine:
         if region.payload is not None:
             payload = region.payload.array.copy()
             payload[~(seen & ~done)] = 0
+            payload[np.arange(len(seen))[:, None] < region.summed] = 0  # nobody reads them again
         if region.last is not None:
             tail = region.last.payload_bytes + region.last.pad
             arrays["result"][region.packets - 1, tail:] = 0
             if payload is not None:
                 payload[:, region.packets - 1, tail:] = 0
-        ina = None if region.ina is None else replace(region.ina, rank=0)
-        values = tuple(ina if name == "ina" else getattr(region, name) for name in _REGION_VALUES)
+        ina = None if region.ina is None else replace(region.ina, rank=0)  # which leaves _opening empty
+        values = tuple(ina if name == "_ina" else getattr(region, name) for name in _REGION_VALUES)
         return (
             values,
             tuple(sorted(region.silent)),
@@ -345,6 +351,7 @@ def _write_region(region: Region, saved: Snapshot) -> None:
         region.packets = region.pending = region.missing = region.filled = 0
         region.sums = None
         region.seen[:] = region.done[:] = False
+        region.summed[:] = 0
         if region.payload is not None:
             region.pool.give_back(region.payload)
             region.payload = None
@@ -352,6 +359,7 @@ def _write_region(region: Region, saved: Snapshot) -> None:
     values, silent, top, payload, arrays = saved
     for name, value in zip(_REGION_VALUES, values, strict=True):
         setattr(region, name, value)
+    region._opening = b""
     region.silent, region.top = set(silent), list(top)
     if payload is None and region.payload is not None:
         region.pool.give_back(region.payload)
