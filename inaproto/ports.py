@@ -99,6 +99,23 @@ class SendsBlocks(Protocol):
         ...
 
 
+@runtime_checkable
+class RingsLater(SendsBlocks, Protocol):
+    """A frame port that wakes a far side that sleeps, and can do so later.
+
+    Whoever sends on several such ports sends on all of them first. A far side that runs at once, on the
+    same processor, is in the way of the rest.
+    """
+
+    def send_blocks_quietly(self, blocks: Sequence[Frames]) -> int:
+        """As ``send_blocks_nowait``, but the far side may sleep on until ``ring``, which must follow."""
+        ...
+
+    def ring(self) -> None:
+        """Wake the far side if it sleeps over what was sent; never raises."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Steering:
     """Which frames a port takes, where several processes have one on the same interface: of RoCE packets

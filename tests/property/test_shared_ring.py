@@ -3,12 +3,9 @@ next ``take``; with anything at all in that memory, nothing outside it is touche
 
 from __future__ import annotations
 
-import errno
 import itertools
-import socket
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -51,7 +48,7 @@ SIDES = list(itertools.product((True, False), repeat=2))
 class Ring:
     """Both sides of a ring, and memory before and behind it that nobody may touch."""
 
-    def __init__(self, shape: RingShape, sides: tuple[bool, bool], bytes_max: int, fd: int) -> None:
+    def __init__(self, shape: RingShape, sides: tuple[bool, bool], bytes_max: int) -> None:
         whole = np.zeros(2 * GUARD + shape.nbytes + 64, np.uint8)
         begin = GUARD + -(whole.ctypes.data + GUARD) % 64
         self.guards = whole[:begin], whole[begin + shape.nbytes :]
@@ -62,9 +59,7 @@ class Ring:
         calls = compiled_ports.active()
         assert calls is not None
         self.writer: Writes = (
-            _CompiledWriter(calls, self.memory, shape, fd)
-            if sides[0]
-            else RingWriter(self.memory, shape, lambda: 0)
+            _CompiledWriter(calls, self.memory, shape) if sides[0] else RingWriter(self.memory, shape)
         )
         self.reader: Reads = (
             _CompiledReader(calls, self.memory, shape, bytes_max)
@@ -75,21 +70,6 @@ class Ring:
     def check(self) -> None:
         for guard in self.guards:
             assert (guard == 0xA5).all()
-
-
-@contextmanager
-def bells() -> Iterator[tuple[socket.socket, socket.socket]]:
-    near, far = socket.socketpair()
-    with near, far:
-        far.setblocking(False)
-        yield near, far
-
-
-def heard(far: socket.socket) -> int:
-    try:
-        return len(far.recv(4096))
-    except BlockingIOError:
-        return 0
 
 
 def blocks_of(wanted: list[tuple[int, int, int]], numbers: Iterator[int]) -> list[Frames]:
@@ -113,31 +93,30 @@ def rows(blocks: list[Frames]) -> list[bytes]:
 def test_what_was_taken_comes_once_in_order_and_stays(
     sides: tuple[bool, bool], shape: RingShape, steps: list[list[tuple[int, int, int]] | None], bytes_max: int
 ) -> None:
-    with bells() as (near, _):
-        ring = Ring(shape, sides, bytes_max, near.fileno())
-        waiting: deque[bytes] = deque()
-        held: list[Frames] = []
-        numbers = itertools.count()
-        for step in [*steps, None, None]:
-            before = rows(held)
-            if step is not None:
-                blocks = blocks_of(step, numbers)
-                written = ring.writer.push(blocks)
-                accepted = rows(blocks)[: written.frames]
-                assert written.nbytes == sum(map(len, accepted))
-                waiting.extend(accepted)
-                assert rows(held) == before
-            else:
-                held, frames, nbytes = ring.reader.take()
-                got = rows(held)
-                assert (frames, nbytes) == (len(got), sum(map(len, got)))
-                assert got == [waiting.popleft() for _ in got]
-                assert got or not waiting
-        while waiting:
-            got = rows(ring.reader.take()[0])
-            assert got
+    ring = Ring(shape, sides, bytes_max)
+    waiting: deque[bytes] = deque()
+    held: list[Frames] = []
+    numbers = itertools.count()
+    for step in [*steps, None, None]:
+        before = rows(held)
+        if step is not None:
+            blocks = blocks_of(step, numbers)
+            written = ring.writer.push(blocks)
+            accepted = rows(blocks)[: written.frames]
+            assert written.nbytes == sum(map(len, accepted))
+            waiting.extend(accepted)
+            assert rows(held) == before
+        else:
+            held, frames, nbytes = ring.reader.take()
+            got = rows(held)
+            assert (frames, nbytes) == (len(got), sum(map(len, got)))
             assert got == [waiting.popleft() for _ in got]
-        ring.check()
+            assert got or not waiting
+    while waiting:
+        got = rows(ring.reader.take()[0])
+        assert got
+        assert got == [waiting.popleft() for _ in got]
+    ring.check()
 
 
 @pytest.mark.parametrize("sides", SIDES)
@@ -145,16 +124,15 @@ def test_what_was_taken_comes_once_in_order_and_stays(
 def test_an_empty_ring_takes_the_longest_frame_however_often(
     sides: tuple[bool, bool], shape: RingShape
 ) -> None:
-    with bells() as (near, _):
-        ring = Ring(shape, sides, 1, near.fileno())
-        for number in range(3 * shape.chunks + shape.slots):
-            frame = np.full((1, FRAME_BYTES_MAX), number & 0xFF, np.uint8)
-            assert ring.writer.push([frame]).frames == 1
-            (block,), _, _ = ring.reader.take()
-            assert (block == frame).all()
-            if shape.slots == 1:
-                ring.reader.take()
-        ring.check()
+    ring = Ring(shape, sides, 1)
+    for number in range(3 * shape.chunks + shape.slots):
+        frame = np.full((1, FRAME_BYTES_MAX), number & 0xFF, np.uint8)
+        assert ring.writer.push([frame]).frames == 1
+        (block,), _, _ = ring.reader.take()
+        assert (block == frame).all()
+        if shape.slots == 1:
+            ring.reader.take()
+    ring.check()
 
 
 @settings(max_examples=60, deadline=None)
@@ -162,56 +140,37 @@ def test_an_empty_ring_takes_the_longest_frame_however_often(
 def test_the_compiled_writer_takes_what_the_other_takes(
     shape: RingShape, steps: list[list[tuple[int, int, int]] | None]
 ) -> None:
-    with bells() as (near, _):
-        rings = [Ring(shape, (compiled, False), 1 << 20, near.fileno()) for compiled in (True, False)]
-        for step in steps:
-            if step is None:
-                for ring in rings:
-                    ring.reader.take()
-                continue
-            blocks = blocks_of(step, itertools.count())
-            first, second = (ring.writer.push(blocks) for ring in rings)
-            assert (first.frames, first.nbytes) == (second.frames, second.nbytes)
-        for at, nbytes in ((HEAD_AT, 8), (TAIL_AT, 8), (TABLE_AT, shape.slots * 16)):
-            one, other = (ring.memory[at : at + nbytes].tobytes() for ring in rings)
-            assert one == other
+    rings = [Ring(shape, (compiled, False), 1 << 20) for compiled in (True, False)]
+    for step in steps:
+        if step is None:
+            for ring in rings:
+                ring.reader.take()
+            continue
+        blocks = blocks_of(step, itertools.count())
+        first, second = (ring.writer.push(blocks) for ring in rings)
+        assert (first.frames, first.nbytes) == (second.frames, second.nbytes)
+    for at, nbytes in ((HEAD_AT, 8), (TAIL_AT, 8), (TABLE_AT, shape.slots * 16)):
+        one, other = (ring.memory[at : at + nbytes].tobytes() for ring in rings)
+        assert one == other
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("sides", SIDES)
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
-def test_a_reader_that_found_nothing_gets_a_bell(
-    compiled: bool, steps: list[list[tuple[int, int, int]] | None]
+def test_a_reader_that_found_nothing_is_told_of_once(
+    sides: tuple[bool, bool], steps: list[list[tuple[int, int, int]] | None]
 ) -> None:
-    """And one that reads on gets none from a compiled writer."""
-    shape = RingShape(64, 16 * DATA_BYTES_MIN)
-    with bells() as (near, far):
-        ring = Ring(shape, (True, compiled), 1 << 30, near.fileno())
-        sleeps = False
-        for step in steps:
-            if step is None:
-                sleeps = not ring.reader.take()[1] or not compiled
-                continue
-            written = ring.writer.push(blocks_of(step, itertools.count()))
-            assert heard(far) == written.calls == (sleeps and written.frames > 0)
-            sleeps = sleeps and (not written.frames or not compiled)
-
-
-def test_a_bell_that_nobody_can_hear_is_told_and_a_full_socket_holds_enough() -> None:
-    shape = RingShape(4096, DATA_BYTES_MIN)
-    with bells() as (near, far):
-        ring = Ring(shape, (True, False), 1 << 20, near.fileno())
-        near.setblocking(False)
-        while True:
-            try:
-                near.send(bytes(4096))
-            except BlockingIOError:
-                break
-        frame = np.zeros((1, 62), np.uint8)
-        ring.reader.take()
-        assert ring.writer.push([frame]).error == 0
-        far.close()
-        assert ring.writer.push([frame]).error in (errno.EPIPE, errno.ECONNRESET)
+    """And where either has no barriers, always."""
+    ring = Ring(RingShape(64, 16 * DATA_BYTES_MIN), sides, 1 << 30)
+    sleeps = always = not sides[0]
+    for step in steps:
+        if step is None:
+            always = not all(sides)
+            sleeps = not ring.reader.take()[1] or always
+            continue
+        written = ring.writer.push(blocks_of(step, itertools.count()))
+        assert written.wakes == (sleeps and written.frames > 0)
+        sleeps = sleeps and (always or not written.frames)
 
 
 @pytest.mark.parametrize("sides", SIDES)
@@ -228,24 +187,23 @@ def test_whatever_is_in_the_memory_nothing_outside_is_touched(
     data: st.DataObject,
 ) -> None:
     words = st.one_of(st.integers(0, 64), st.integers(0, 2**64 - 1), st.sampled_from([2**63, 2**64 - 1]))
-    with bells() as (near, _):
-        ring = Ring(shape, sides, 50_000, near.fileno())
-        places = [HEAD_AT, TAIL_AT, SLEEPS_AT, *range(TABLE_AT, TABLE_AT + 16 * shape.slots, 8)]
-        for step in steps:
-            try:
-                if isinstance(step, int):
-                    at = data.draw(st.sampled_from(places))
-                    ring.memory[at : at + 8] = np.frombuffer(data.draw(words).to_bytes(8, "little"), np.uint8)
-                elif step is None:
-                    blocks, frames, _ = ring.reader.take()
-                    assert frames == sum(map(len, blocks))
-                    for block in blocks:
-                        assert np.shares_memory(block, ring.memory)
-                        assert block.ctypes.data >= ring.memory.ctypes.data + shape.data_at
-                        end = block.ctypes.data + block.size
-                        assert end <= ring.memory.ctypes.data + shape.data_at + shape.data_bytes
-                else:
-                    ring.writer.push(blocks_of(step, itertools.count()))
-            except RingBroken:
-                break
-        ring.check()
+    ring = Ring(shape, sides, 50_000)
+    places = [HEAD_AT, TAIL_AT, SLEEPS_AT, *range(TABLE_AT, TABLE_AT + 16 * shape.slots, 8)]
+    for step in steps:
+        try:
+            if isinstance(step, int):
+                at = data.draw(st.sampled_from(places))
+                ring.memory[at : at + 8] = np.frombuffer(data.draw(words).to_bytes(8, "little"), np.uint8)
+            elif step is None:
+                blocks, frames, _ = ring.reader.take()
+                assert frames == sum(map(len, blocks))
+                for block in blocks:
+                    assert np.shares_memory(block, ring.memory)
+                    assert block.ctypes.data >= ring.memory.ctypes.data + shape.data_at
+                    end = block.ctypes.data + block.size
+                    assert end <= ring.memory.ctypes.data + shape.data_at + shape.data_bytes
+            else:
+                ring.writer.push(blocks_of(step, itertools.count()))
+        except RingBroken:
+            break
+    ring.check()

@@ -244,7 +244,7 @@ async def test_bells_without_frames_are_no_frames(runtime_dir: Path) -> None:
 
         nursery.start_soon(receive)
         for _ in range(5):
-            near._ring()
+            near._sock.send(b"\0")
             await wait_all_tasks_blocked()
         assert not got
         near.send_nowait(FRAME)

@@ -28,8 +28,10 @@ from tests.unit.test_data_path_counts import COUNTED, MESSAGE_BYTES, RANKS, WARM
 class Counted:
     """A port whose system calls are counted, and the bytes that it copies."""
 
-    def __init__(self, port: ShmPort) -> None:
+    def __init__(self, port: ShmPort, order: list[str]) -> None:
+        """``order``: what is done, in turn, by several."""
         self.port = port
+        self.order = order
         self.reset()
         sock, writer = port._sock, port._writer
         assert writer is not None
@@ -37,8 +39,8 @@ class Counted:
 
         def pushed(blocks: Sequence[Frames]) -> Written:
             written = push(blocks)
-            self.bells += written.calls
             self.copied += written.nbytes
+            order.append("push")
             return written
 
         writer.push = pushed  # type: ignore[method-assign]
@@ -51,6 +53,11 @@ class Counted:
 class _Socket:
     def __init__(self, sock: socket.socket, counted: Counted) -> None:
         self._sock, self._counted = sock, counted
+
+    def send(self, data: bytes, flags: int) -> int:
+        self._counted.bells += 1
+        self._counted.order.append("bell")
+        return self._sock.send(data, flags)
 
     def recv(self, nbytes: int) -> bytes:
         self._counted.heard += 1
@@ -84,7 +91,7 @@ def test_a_message_of_a_host() -> None:
             await wait_all_tasks_blocked()
             for _ in range(WARM_UP):
                 await hosts.exchange()
-            counts = [Counted(port) for port in ports]
+            counts = [Counted(port, []) for port in ports]
             for _ in range(COUNTED):
                 await hosts.exchange()
             messages = 2 * COUNTED
@@ -116,11 +123,13 @@ def test_a_set_of_a_switch() -> None:
                 hello[0, 6:12] = np.frombuffer(host_mac(rank), np.uint8)
                 accelerator.step(FramesArrived(PortId(rank), [hello]), Instant(0))
             assert accelerator.step(ring, Instant(0)) == []
-            counts = [Counted(port) for _, port in pairs]
+            order: list[str] = []
+            counts = [Counted(port, order) for _, port in pairs]
             results = 0
             for serial in range(WARM_UP + COUNTED):
                 if serial == WARM_UP:
                     results = 0
+                    order.clear()
                     for one in counts:
                         one.reset()
                 data = np.full(MESSAGE_BYTES - INA_HEADER_BYTES, serial, np.uint8)
@@ -134,6 +143,7 @@ def test_a_set_of_a_switch() -> None:
                         results += nbytes
             assert sum(one.heard for one in counts) == RANKS * COUNTED
             assert sum(one.bells for one in counts) == RANKS * COUNTED
+            assert order == (["push"] * RANKS + ["bell"] * RANKS) * COUNTED, "whoever is woken is in the way"
             assert sum(one.copied for one in counts) == results > RANKS * COUNTED * MESSAGE_BYTES
             for host, _ in pairs:
                 await host.aclose()

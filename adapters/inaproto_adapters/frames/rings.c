@@ -22,27 +22,17 @@ typedef struct { /* in shared memory */
     u32 rows, length;
 } Descriptor;
 
-static void ring_bell(i64 fd, i64 *calls, i64 *error) {
-    /* A full socket holds bells that nobody has heard: one of them will do. */
-    while (send((int)fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-        if (errno == EINTR) continue;
-        if (errno != EAGAIN) *error = errno;
-        break;
-    }
-    ++*calls;
-}
-
 /* ---- write ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     u8 *control, *data;
-    i64 slots, chunk_bytes, chunks, fd;
+    i64 slots, chunk_bytes, chunks;
     i64 head, tail;       /* as last written, as last read */
     i64 chunk, used;      /* where the next frames go */
     i64 spares, first, in_use;
     i64 frames, bytes;    /* out: what was taken; the rest had no room */
-    i64 fault, error;     /* out: of the other side; of the bell */
-    i64 calls;            /* out: of the kernel */
+    i64 fault;            /* out: of the other side */
+    i64 wakes;            /* out: the reader sleeps, and must get a bell */
     i64 spare[CHUNKS_MAX];
     struct { i64 chunk, until; } full[CHUNKS_MAX]; /* a ring: free when the reader is at ``until`` */
 } Writer;
@@ -71,11 +61,12 @@ static int next_chunk(Writer *w, i64 head) {
     return 1;
 }
 
-/* Copies the frames of ``n`` blocks behind those that are there, as many as have room. */
+/* Copies the frames of ``n`` blocks behind those that are there, as many as have room. A reader that sleeps is told
+   of once: until it has slept again. */
 void rings_push(Writer *w, const Block *blocks, i64 n) {
     Descriptor *table = (Descriptor *)(w->control + TABLE_AT), *last = 0, own = {0, 0, 0};
     i64 begin = w->head, head = begin;
-    w->frames = w->bytes = w->fault = w->error = w->calls = 0;
+    w->frames = w->bytes = w->fault = w->wakes = 0;
     look_back(w);
     if (w->fault) return;
     if (w->tail == head) w->used = 0;
@@ -114,7 +105,7 @@ full:
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     u32 *sleeps = (u32 *)(w->control + SLEEPS_AT), state = __atomic_load_n(sleeps, __ATOMIC_RELAXED);
     if (state == SLEEPS) state = __atomic_exchange_n(sleeps, 0, __ATOMIC_RELAXED);
-    if (state) ring_bell(w->fd, &w->calls, &w->error);
+    w->wakes = state != 0;
 }
 
 /* ---- read ------------------------------------------------------------------------------------------------------- */

@@ -7,7 +7,7 @@ each run. The counts are of all descriptors that there have been. Which memory c
 affair: it goes by chunks, and takes the one that was used last, which the cache still holds.
 
 :class:`RingWriter` and :class:`RingReader` do without a compiler what ``rings.c`` does, and say how; they
-have no memory barriers, so they ring a bell for every change, want one for every change, and are for
+have no memory barriers, so they ask for a bell for every change, want one for every change, and are for
 processors that show stores in their order. :func:`open_writer` and :func:`open_reader` take the compiled
 ones where there are some.
 
@@ -25,7 +25,7 @@ import ctypes
 import platform
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -57,10 +57,10 @@ _FAULTS: Final = (
     "it sent frames that lie outside the ring, or have a length that no frame has",
 )
 _ORDERED: Final = ("x86_64", "AMD64")
-_WRITER: Final = struct.Struct("18q")
+_WRITER: Final = struct.Struct("16q")
 _WRITER_BYTES: Final = _WRITER.size + 3 * 8 * CHUNKS_MAX
-_WRITTEN: Final = struct.Struct("5q")
-_WRITTEN_AT: Final = 13 * 8
+_WRITTEN: Final = struct.Struct("4q")
+_WRITTEN_AT: Final = 12 * 8
 _READER: Final = struct.Struct("13q")
 _READ: Final = struct.Struct("4q")
 _READ_AT: Final = 9 * 8
@@ -106,10 +106,8 @@ class Written:
 
     frames: int
     nbytes: int
-    error: int
-    """Of the bell: an ``errno``."""
-    calls: int
-    """Of the kernel."""
+    wakes: bool
+    """The reader sleeps, and must get a bell; it is told once for each sleep."""
 
 
 class Writes(Protocol):
@@ -136,11 +134,10 @@ def can_share() -> bool:
     return compiled_ports.active() is not None or platform.machine() in _ORDERED
 
 
-def open_writer(memory: Frames, shape: RingShape, fd: int, ring: Callable[[], int]) -> Writes:
-    """``memory``: uint8, of the ring. The bell: a byte into the socket ``fd``, or ``ring``, which does that
-    and returns an ``errno`` or 0."""
+def open_writer(memory: Frames, shape: RingShape) -> Writes:
+    """``memory``: uint8, of the ring."""
     calls = compiled_ports.active()
-    return RingWriter(memory, shape, ring) if calls is None else _CompiledWriter(calls, memory, shape, fd)
+    return RingWriter(memory, shape) if calls is None else _CompiledWriter(calls, memory, shape)
 
 
 def open_reader(memory: Frames, shape: RingShape, bytes_max: int) -> Reads:
@@ -167,11 +164,10 @@ class _Control:
 class RingWriter:
     """Writes a ring."""
 
-    def __init__(self, memory: Frames, shape: RingShape, ring: Callable[[], int]) -> None:
+    def __init__(self, memory: Frames, shape: RingShape) -> None:
         self._control = _Control(memory)
         self._data = memory[shape.data_at : shape.data_at + shape.data_bytes]
         self._shape = shape
-        self._ring = ring
         self._head = self._tail = self._chunk = self._used = 0
         self._spare = list(range(shape.chunks - 1, 0, -1))
         self._full: deque[tuple[int, int]] = deque()
@@ -205,9 +201,9 @@ class RingWriter:
             if at < n:
                 break
         if self._head == begin:
-            return Written(0, 0, 0, 0)
+            return Written(0, 0, wakes=False)
         self._control.head[0] = self._head
-        return Written(frames, nbytes, self._ring(), 1)
+        return Written(frames, nbytes, wakes=True)
 
     def _place(
         self, left: int, length: int, last: tuple[int, int, int] | None
@@ -295,14 +291,14 @@ class RingReader:
 class _CompiledWriter:
     """See ``rings_push``."""
 
-    def __init__(self, calls: compiled_ports.PortCalls, memory: Frames, shape: RingShape, fd: int) -> None:
+    def __init__(self, calls: compiled_ports.PortCalls, memory: Frames, shape: RingShape) -> None:
         self._push = calls.push_ring
         self._memory = memory
         control = address_of(memory)
         self._state = bytearray(_WRITER_BYTES)
         spares = shape.chunks - 1
-        fixed = (control, control + shape.data_at, shape.slots, shape.chunk_bytes, shape.chunks, fd)
-        _WRITER.pack_into(self._state, 0, *fixed, *[0] * 4, spares, *[0] * 7)
+        fixed = (control, control + shape.data_at, shape.slots, shape.chunk_bytes, shape.chunks)
+        _WRITER.pack_into(self._state, 0, *fixed, *[0] * 4, spares, *[0] * 6)
         struct.pack_into(f"{spares}q", self._state, _WRITER.size, *range(spares, 0, -1))
         self._state_at = ctypes.addressof(ctypes.c_char.from_buffer(self._state))
         self._room(16)
@@ -325,10 +321,10 @@ class _CompiledWriter:
             self._room(2 * n)
         struct.pack_into(f"{len(told)}q", self._blocks, 0, *told)
         self._push(self._state_at, self._blocks_at, n)
-        frames, nbytes, fault, error, calls = _WRITTEN.unpack_from(self._state, _WRITTEN_AT)
+        frames, nbytes, fault, wakes = _WRITTEN.unpack_from(self._state, _WRITTEN_AT)
         if fault:
             raise RingBroken(_FAULTS[fault])
-        return Written(frames, nbytes, error, calls)
+        return Written(frames, nbytes, wakes > 0)
 
 
 class _CompiledReader:

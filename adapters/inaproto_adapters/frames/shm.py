@@ -24,7 +24,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import mmap
 import os
@@ -112,6 +111,8 @@ class ShmPort:
         self._answer: bytearray | None = None if accepts else bytearray()
         """What the peer has said before it said that it has the memory; None: it has."""
         self._early_bytes = 0
+        self._owes_bell = False
+        """Whether the peer sleeps over frames that are there."""
         self._stream: StreamFramePort | None = None
         """If the peer sends frames."""
         self._ended = trio.Event()
@@ -207,18 +208,21 @@ class ShmPort:
         memory = np.frombuffer(mmap.mmap(fd, 2 * shape.nbytes), np.uint8)
         rings = memory[: shape.nbytes], memory[shape.nbytes :]
         theirs, own = rings if self._accepts else rings[::-1]
-        self._writer = open_writer(own, shape, self._sock.fileno(), self._ring)
+        self._writer = open_writer(own, shape)
         self._reader = open_reader(theirs, shape, min(_RECEIVE_BYTES, shape.data_bytes // 2))
 
-    def _ring(self) -> int:
-        """Wake the peer; an ``errno``, or 0."""
+    def ring(self) -> None:
+        """See ``RingsLater.ring``."""
+        if not self._owes_bell:
+            return
+        self._owes_bell = False
         try:
             self._sock.send(_BELL, socket.MSG_NOSIGNAL)
         except BlockingIOError:
-            return 0  # bells that it has not heard are there
+            pass  # bells that it has not heard are there
         except OSError as error:
-            return error.errno or errno.EPIPE
-        return 0
+            # What the peer sent before it went can still be received.
+            self._fault = f"the peer takes no more frames: {error.strerror}"
 
     # ---- frames
 
@@ -299,6 +303,12 @@ class ShmPort:
 
     def send_blocks_nowait(self, blocks: Sequence[Frames]) -> int:
         """See ``SendsBlocks``."""
+        refused = self.send_blocks_quietly(blocks)
+        self.ring()
+        return refused
+
+    def send_blocks_quietly(self, blocks: Sequence[Frames]) -> int:
+        """See ``RingsLater``."""
         if self._stream is not None:
             return sum(len(frames) - self._stream.send_nowait(frames) for frames in blocks)
         if self._closed is not None or self._fault is not None:
@@ -314,7 +324,7 @@ class ShmPort:
             wanted += n
         if self._writer is None:
             if self._look_for_offer():
-                return self.send_blocks_nowait(blocks)
+                return self.send_blocks_quietly(blocks)
             return sum([self._send_early(frames) for frames in blocks])
         try:
             written = self._writer.push(blocks)
@@ -324,9 +334,7 @@ class ShmPort:
             raise PortClosed(reason) from None
         self._counters.frames_out += written.frames
         self._counters.bytes_out += written.nbytes
-        if written.error:
-            # What the peer sent before it went can still be received.
-            self._fault = f"the peer takes no more frames: {os.strerror(written.error)}"
+        self._owes_bell = self._owes_bell or written.wakes
         if written.frames < wanted:
             self._counters.drop("output queue full", wanted - written.frames)
         return wanted - written.frames
@@ -359,6 +367,7 @@ class ShmPort:
         trio.lowlevel.notify_closing(self._sock)
         self._sock.close()
         self._writer = self._reader = None
+        self._owes_bell = False
         self._ended.set()
 
     async def aclose(self) -> None:

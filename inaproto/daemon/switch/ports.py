@@ -24,7 +24,7 @@ from inaproto.core.switch.accelerator import Action, EmitFrames, Event, FramesAr
 from inaproto.daemon.capture.recording import Recording
 from inaproto.daemon.shell import current_instant
 from inaproto.errors import FabricError
-from inaproto.ports import FramePort, PortClosed, PortCounters, SendsBlocks
+from inaproto.ports import FramePort, PortClosed, PortCounters, RingsLater, SendsBlocks
 from inaproto.units import Frames, Instant, PortId
 
 log = logging.getLogger("inaproto.switch")
@@ -77,6 +77,8 @@ class PortBoard:
         self._ports: dict[PortId, FramePort] = {}
         self._send_blocks: dict[PortId, Callable[[Sequence[Frames]], int]] = {}
         """Of the ports that have it."""
+        self._rings: dict[PortId, Callable[[], None]] = {}
+        """Of the ports whose far side sleeps until then."""
         self._scopes: dict[PortId, trio.CancelScope] = {}
         self._names: dict[PortId, str] = {}
         self.recordings: tuple[Recording, ...] = ()
@@ -196,7 +198,10 @@ class PortBoard:
             raise PortClosed("this switch has its ports closed")
         self.drop(port_id)  # a trunk that was dialled again, before its end was heard
         self._ports[port_id] = port
-        if isinstance(port, SendsBlocks):
+        if isinstance(port, RingsLater):
+            self._send_blocks[port_id] = port.send_blocks_quietly
+            self._rings[port_id] = port.ring
+        elif isinstance(port, SendsBlocks):
             self._send_blocks[port_id] = port.send_blocks_nowait
         self._scopes[port_id] = scope
         self._names[port_id] = name
@@ -211,6 +216,7 @@ class PortBoard:
             return False
         del self._ports[port_id], self._scopes[port_id], self._names[port_id]
         self._send_blocks.pop(port_id, None)
+        self._rings.pop(port_id, None)
         self._ended.add(port)
         self._do(PortDown(port_id))
         return True
@@ -261,6 +267,11 @@ class PortBoard:
                 self._send_blocks[port_id](blocks)
             except PortClosed:  # its own task hears of it, too
                 self._sent_to_closed += sum(map(len, blocks))
+        if self._rings:
+            for port_id in blocks_of:
+                ring = self._rings.get(port_id)
+                if ring is not None:
+                    ring()
 
     def status(self) -> list[dict[str, Any]]:
         """One record per port that is up."""
