@@ -58,6 +58,11 @@ def _now() -> Instant:
     return Instant(round(trio.current_time() * S))
 
 
+def _late(deadline: Instant | None) -> float:
+    """When to wake: a microsecond late, so that the float clock is past the deadline for sure."""
+    return math.inf if deadline is None else (deadline + US) / S
+
+
 class SoftNic:
     """A RoCEv2 NIC in user space; see ``inaproto.ports.Nic``."""
 
@@ -70,6 +75,7 @@ class SoftNic:
         self._engine = SoftNicEngine(config)
         self._completed = trio.lowlevel.ParkingLot()
         self._timer_scope: trio.CancelScope | None = None
+        self._timer_at: Instant | None = None  # for which the task of timers waits
         self._closed: str | None = None
         self._receives = 0
         self._running = False
@@ -215,7 +221,8 @@ class SoftNic:
 
     async def _serve_timers(self) -> None:
         while True:
-            with trio.CancelScope(deadline=self._trio_deadline()) as self._timer_scope:
+            self._timer_at = self._engine.deadline
+            with trio.CancelScope(deadline=_late(self._timer_at)) as self._timer_scope:
                 await trio.sleep_forever()
             await self._take_in()
             self._engine.handle_timer(_now())
@@ -233,11 +240,6 @@ class SoftNic:
             await trio.lowlevel.checkpoint()
             if self._receives == receives:
                 return
-
-    def _trio_deadline(self) -> float:
-        """When to wake: a microsecond late, so that the float clock is past the deadline for sure."""
-        deadline = self._engine.deadline
-        return math.inf if deadline is None else (deadline + US) / S
 
     def _settle(self) -> None:
         """After anything that may have changed the engine: send, move the timer, wake the waiting.
@@ -259,9 +261,11 @@ class SoftNic:
                 self._close(closed.reason)
             if lost:
                 self._engine.count_lost_output(lost)
-        scope = self._timer_scope
-        if scope is not None and (deadline := self._trio_deadline()) < scope.deadline:
-            scope.deadline = deadline
+        at = self._engine.deadline
+        if at is not None and (self._timer_at is None or at < self._timer_at):
+            self._timer_at = at
+            if self._timer_scope is not None:
+                self._timer_scope.deadline = _late(at)
         if self._engine.has_completions:
             self._completed.unpark_all()
         if self._rest is not None and not self._engine.rest_ns:
