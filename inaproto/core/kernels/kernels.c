@@ -371,7 +371,7 @@ typedef struct {
     const u8 *arrays[];
 } Blocks;
 
-enum { SCAN_AHEAD = 4 };
+enum { SCAN_AHEAD = 4, NO_CLASS = 0xFF };
 
 /* Returns the number of classes; 0 if there are more than it can tell apart, or an array is not what it can read;
    -1 if there is no room. */
@@ -380,7 +380,7 @@ i64 kernels_scan(const Blocks *told) {
     const u8 *const *blocks = told->arrays;
     const i64 count = told->count, behind = told->behind;
     u64 keys[CLASSES_MAX][COLUMNS / 8], mask[COLUMNS / 8];
-    u8 slots[SLOTS];
+    u8 slots[SLOTS], after[CLASSES_MAX]; /* the class of the frame that came behind one of a class, the last time */
     i64 rows[CLASSES_MAX] = {0}, classes = 0, n = 0;
     u8 last = 0;
     s->frames = 0;
@@ -400,7 +400,11 @@ i64 kernels_scan(const Blocks *told) {
             if (row + SCAN_AHEAD < block->shape[0]) __builtin_prefetch(at + SCAN_AHEAD * stride);
             s->frame[n] = at;
             s->length[n] = length;
-            if (!classes || length < COLUMNS || differs(at, mask, keys[last])) {
+            const u8 before = last;
+            if (!classes || length < COLUMNS) last = NO_CLASS;
+            else if (!differs(at, mask, keys[after[last]])) last = after[last];
+            else if (differs(at, mask, keys[last])) last = NO_CLASS;
+            if (last == NO_CLASS) {
                 u64 key[COLUMNS / 8] = {0}, hash = 0;
                 memcpy(key, at, length < COLUMNS ? (size_t)length : COLUMNS);
                 for (int w = 0; w < COLUMNS / 8; w++) key[w] &= mask[w];
@@ -415,10 +419,12 @@ i64 kernels_scan(const Blocks *told) {
                     size_t have = length < HEAD ? (size_t)length : HEAD;
                     memcpy(s->head + classes * HEAD, at, have);
                     memset(s->head + classes * HEAD + have, 0, HEAD - have);
+                    after[classes] = (u8)classes;
                     classes++;
                 }
                 last = slots[slot];
             }
+            after[before] = last;
             s->of[n] = last;
             rows[last]++;
         }
@@ -609,7 +615,7 @@ typedef struct {
     i64 full, full_past;   /* out: slots that have their result now, and the offset behind the last of them */
 } Place;
 
-enum { AHEAD = 1, HEADERS_AHEAD = 6 };
+enum { AHEAD = 3, HEADERS_AHEAD = 6 };
 
 static void prefetched(const u8 *frame, i64 n) {
     for (i64 at = 0; at < n; at += 64) __builtin_prefetch(frame + at);
