@@ -201,10 +201,9 @@ class Accelerator:
     def step(self, event: Event, now: Instant) -> list[Action]:
         actions: list[Action] = []
         self._emission.begin_step()
-        if isinstance(event, FramesArrived):  # the hot loop
-            self._frames(event.port, event.blocks, now, actions)
-            return actions
         match event:
+            case FramesArrived(port, blocks):
+                self._frames(port, blocks, now, actions)
             case PortUp(port):
                 self._bridge.port_up(port)
             case PortDown(port):
