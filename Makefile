@@ -11,7 +11,7 @@ PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 9 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check lint types unit coverage mutation fuzz hil figures bench soak crashes lock clean FORCE
+.PHONY: help venv demo test check lint types unit coverage mutation fuzz hil figures bench soak crashes twins lock clean FORCE
 
 help: ## Show this list
 	@echo 'make demo          is where to begin; make test checks a change, make check everything. All targets:'
@@ -66,6 +66,9 @@ bench: $(STAMP) ## Measure the accelerator core, then all-reduces through the da
 
 soak: $(STAMP) ## 2000 simulated worlds under faults, report in soak-out; options: make soak ARGS='--seeds 100000'
 	.venv/bin/inaproto soak --seeds 2000 --out soak-out --anew $(ARGS)
+
+twins: $(STAMP) ## 2000 simulated worlds of each kind by compiled kernels and by numpy, same digests, some 2 h of CPU; options: make twins ARGS='--seeds 100'
+	$(PY) -m tests.twins.run $(ARGS)
 
 crashes: $(STAMP) ## Kill controllers 1000 times, leaders of a pair 200 times; options: make crashes ARGS='-k pair'
 	INAPROTO_CRASHES=1000 $(PY) -m pytest tests/controller/test_controller_crashes.py $(ARGS)

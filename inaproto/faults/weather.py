@@ -168,6 +168,9 @@ class Draw(IntEnum):
     TRUNCATE_AT = 9
 
 
+_AHEAD_FRAMES: Final = 512
+
+
 def draw(bits: np.random.PCG64, frames: int) -> NDArray[np.uint64]:
     """The numbers of so many frames, shape (frames, 10), in the columns of :class:`Draw`."""
     raw = bits.random_raw(frames * len(Draw)).reshape(frames, len(Draw))
@@ -206,6 +209,9 @@ class WeatherStream:
         self._clear = weather.clear
         self._bits = named_bits(seed, purpose)
         self._thresholds = thresholds(weather)
+        self._draws = np.empty((0, len(Draw)), np.uint64)  # of frames to come
+        self._row = 0  # of the next one
+        self._hits: list[int] = []  # rows that hit their frame, the last one first
 
     def apply(self, frames: Frames, now: Instant) -> list[tuple[Instant, Frames]]:
         """What arrives of ``frames`` (n, frame_bytes) and when.
@@ -220,11 +226,26 @@ class WeatherStream:
             return []
         if self._clear:
             return [(now, frames)]
-        draws = draw(self._bits, n)
-        hits = draws[:, : len(self._thresholds)] < self._thresholds
-        if not hits.any():
+        row, past = self._row, self._row + n
+        if past > len(self._draws):
+            row, past = self._draw_ahead(n), n
+        self._row = past
+        if not self._hits or self._hits[-1] >= past:
             return [(now, frames)]
+        while self._hits and self._hits[-1] < past:
+            self._hits.pop()
+        draws = self._draws[row:past]
+        hits = draws[:, : len(self._thresholds)] < self._thresholds
         return self._deliver_hit_batch(frames, now, draws, hits)
+
+    def _draw_ahead(self, n: int) -> int:
+        """Draw for ``n`` frames at least; the row of the first. Many at once: frames often come singly."""
+        left = self._draws[self._row :]
+        fresh = draw(self._bits, max(n - len(left), _AHEAD_FRAMES))
+        self._draws = np.concatenate([left, fresh])
+        hits = (self._draws[:, : len(self._thresholds)] < self._thresholds).any(axis=1)
+        self._hits = np.flatnonzero(hits)[::-1].tolist()
+        return 0
 
     def _deliver_hit_batch(
         self, frames: Frames, now: Instant, draws: NDArray[np.uint64], hits: NDArray[np.bool_]
