@@ -227,7 +227,9 @@ def acknowledged(msg_id: int, path: Any = BASE, edge: int = -1) -> Any:
 def test_what_is_completed_together_is_one_step() -> None:
     driver = Driver([])
     driver.completed_all([acknowledged(0), ARRIVED, FAILED])
-    assert driver.heard == [events.Completed((acknowledged(0), ARRIVED, FAILED))]
+    driver.completed_all([ARRIVED, FAILED])
+    bundles = (acknowledged(0), ARRIVED, FAILED), (ARRIVED, FAILED)
+    assert driver.heard == [events.Completed(bundle) for bundle in bundles]
 
 
 def test_nothing_that_is_completed_is_no_step() -> None:

@@ -15,7 +15,7 @@ from inaproto.core.host import events
 from inaproto.core.host.engines.host_tree import Came, Fold, OverlayEngine, PostDown
 from inaproto.core.host.engines.hosts import Combine, Place, PostSlot
 from inaproto.core.host.engines.two_paths import OnPath
-from inaproto.core.host.events import LinkShape, OpenLinks, PostReceive
+from inaproto.core.host.events import LinkShape, OpenLinks, PostReceive, PostReceives
 from inaproto.core.host.holdings import Holdings
 from inaproto.core.host.link import Link, RingLink, TreeLink
 from inaproto.core.host.operation_queue import KeptResult, Source
@@ -332,6 +332,20 @@ def test_a_receive_is_posted_where_it_was_and_nowhere_when_its_link_is_gone() ->
     tree = Held(TREE)
     tree.of.perform(PostReceive(BASE, 1, 6))
     assert tree.nic.told[-1] == (102, 6)
+
+
+def test_several_receives_are_posted_to_the_queue_pair_of_their_connection() -> None:
+    held, tree = Held(RING, SMALL), Held(TREE)
+    held.of.perform(PostReceives(INA, UP, (3, 4)))
+    assert held.nic.told[-2:] == [(103, 3), (103, 4)]
+    held.of.perform(PostReceives(BASE, UP, (5,)))
+    assert held.nic.told[-1] == (101, 5)
+    tree.of.perform(PostReceives(BASE, 1, (6, 7)))
+    assert tree.nic.told[-2:] == [(102, 6), (102, 7)]
+    held.of.on_links(events.CloseIna())
+    before = list(held.nic.told)
+    held.of.perform(PostReceives(INA, UP, (8,)))
+    assert held.nic.told == before
 
 
 def test_a_host_adds_what_has_come_to_its_own_part_and_passes_it_on() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from inaproto.core.host.link import Link, RingLink, TreeLink
 from inaproto.core.host.operations import UP
-from inaproto.core.rdma.verbs import QpAttributes, Segment
+from inaproto.core.rdma.verbs import QpAddress, QpAttributes, Segment
 from inaproto.errors import LocalMisuse
 from inaproto.wire.control_messages import IntoAddress
 from inaproto.wire.ina_header import INA_HEADER_BYTES
@@ -159,6 +160,22 @@ def test_a_tree_has_one_queue_pair_and_one_area_for_each_neighbour() -> None:
 
 
 # --- how it is connected
+
+
+class _Selective(ListingNic):
+    def create_qp(self, *, psn: int) -> QpAddress:
+        return replace(super().create_qp(psn=psn), selective=True)
+
+
+def test_peers_hear_which_ends_are_selective_and_the_nic_hears_it_of_them() -> None:
+    links: list[Link] = [ring(_Selective()), tree(_Selective())]
+    for link in links:
+        assert link.out.selective
+        assert all(into.selective for into in (link.into, *link.below))
+    nic = ListingNic()
+    ring(nic).connect(replace(SUCCESSOR, selective=True), PREDECESSOR, ATTRIBUTES)
+    remotes = {qpn: said[0].selective for qpn, said in nic.told if isinstance(said, tuple)}
+    assert remotes == {101: False, 100: True}
 
 
 def test_a_ring_posts_its_receives_and_then_connects_to_its_predecessor_first() -> None:

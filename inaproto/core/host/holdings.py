@@ -138,7 +138,7 @@ class Holdings:
             Exchanged(of.path, of.edge, tuple(acknowledged), tuple(receives), tuple(results))
             for of, (acknowledged, receives, results) in found.items()
         ]
-        return events + failed if failed else events
+        return events + failed
 
     def closed_by(self, order: CloseLinks | CloseIna | KeepResults) -> list[Link]:
         """The links that end with ``order``: the base ring's first."""

@@ -46,7 +46,7 @@ Allocate = Callable[[int], memoryview]
 """Gives zeroed memory of so many bytes, which is freed with its last view. May raise ``OSError``."""
 
 
-def memory_bytes(*, slots: int, slot_bytes: int, areas: int = 1) -> int:
+def memory_bytes(*, slots: int, slot_bytes: int, areas: int) -> int:
     """What a link allocates: receive slots in each area, staging slots, and header slots in each area."""
     return (areas + 1) * slots * slot_bytes + areas * slots * INA_HEADER_BYTES
 
@@ -154,8 +154,7 @@ class _HostLink:
         return Segment(region.key, region.va + slot * self.slot_bytes + INA_HEADER_BYTES, nbytes)
 
     def _header(self, slot: int, nbytes: int) -> bytes:
-        header = self._received_heads[slot].tobytes()
-        return header if nbytes >= INA_HEADER_BYTES else header[:nbytes]
+        return self._received_heads[slot].tobytes()[:nbytes]
 
     def _behind(self, memory: memoryview, slot: int, nbytes: int) -> memoryview:
         at = slot * self.slot_bytes + INA_HEADER_BYTES
@@ -267,8 +266,7 @@ class RingLink(_HostLink):
 
     def header(self, edge: int, msg_id: int, nbytes: int) -> bytes:
         """The header of the message of ``nbytes`` bytes in the receive slot of ``msg_id``."""
-        header = self._received_heads[msg_id % self.slots].tobytes()
-        return header if nbytes >= INA_HEADER_BYTES else header[:nbytes]
+        return self._received_heads[msg_id % self.slots].tobytes()[:nbytes]
 
     def result(self, slot: int, nbytes: int) -> memoryview:
         """The ``nbytes`` of tensor behind the header in receive slot ``slot``."""

@@ -65,7 +65,7 @@ def host_config(job: str, settings: HostSettings) -> HostConfig:
 def link_bytes(settings: HostSettings) -> int:
     """Memory of the link of a ring through a switch."""
     config = host_config("", settings)
-    return memory_bytes(slots=2 * config.window_messages, slot_bytes=config.message_bytes)
+    return memory_bytes(slots=2 * config.window_messages, slot_bytes=config.message_bytes, areas=1)
 
 
 class HostRing(HostDriver):
