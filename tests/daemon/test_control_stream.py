@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -44,6 +44,50 @@ async def test_messages_arrive_in_order_both_ways() -> None:
             other.send_nowait(Ok(id=id))
         assert [(await other.receive()).id for _ in range(3)] == [0, 1, 2]
         assert [await ours.receive() for _ in range(3)] == [Ok(id=0), Ok(id=1), Ok(id=2)]
+
+
+async def test_what_is_held_leaves_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with joined() as (ours, other):
+        calls: list[int] = []
+        send = ours._stream.send_nowait
+
+        def counted(data: memoryview, descriptors: Sequence[int] = ()) -> int:
+            calls.append(len(data))
+            return send(data, descriptors)
+
+        monkeypatch.setattr(ours._stream, "send_nowait", counted)
+        ours.send_nowait(Ok(id=0))
+        with ours.held():
+            for id in range(1, 5):
+                ours.send_nowait(Ok(id=id))
+            assert (await other.receive()).id == 0
+            assert len(ours._output) == 4
+        assert not ours._output
+        assert [(await other.receive()).id for _ in range(4)] == [1, 2, 3, 4]
+        assert len(calls) == 2
+
+
+async def test_what_is_held_behind_a_full_socket_follows_in_order() -> None:
+    async with joined() as (ours, other), trio.open_nursery() as nursery:
+        nursery.start_soon(ours.run)
+        many = 0
+        while not ours._output:
+            ours.send_nowait(Ok(id=many))
+            many += 1
+        with ours.held():
+            ours.send_nowait(Ok(id=many))
+        assert [(await other.receive()).id for _ in range(many + 1)] == list(range(many + 1))
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_is_gone_when_what_was_held_leaves_is_told_of_as_ever() -> None:
+    ours, theirs = pair()
+    theirs.close()
+    with pytest.raises(EndOfChannel), ours.held():
+        ours.send_nowait(Ok(id=1))
+    with ours.held():
+        pass
+    ours.close()
 
 
 async def test_a_peer_that_always_has_more_to_say_keeps_no_other_task_waiting() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -46,6 +47,9 @@ class Process:
 
     def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None:
         self.has_joined = True
+
+    def held(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def results_taken(self, op_index: int, nbytes: int) -> None: ...
 

@@ -9,6 +9,7 @@ its ring ends: the transport may still have to repeat what a neighbour lacks.
 from __future__ import annotations
 
 import contextlib
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from inaproto.core.host.operations import Operation
@@ -40,6 +41,9 @@ class Owner(Protocol):
     """Whoever speaks to the training process."""
 
     def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None: ...
+    def held(self) -> AbstractContextManager[None]:
+        """What is said meanwhile is said together, at the end."""
+
     def results_taken(self, op_index: int, nbytes: int) -> None:
         """The first ``nbytes`` of an operation are its result."""
 

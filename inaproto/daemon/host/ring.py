@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, assert_never
 
@@ -117,6 +118,10 @@ class HostRing(HostDriver):
         self._unwatched: list[Connecting] = []
         """Those that nobody waits in yet."""
         self._strangers: list[LocalRank] = []
+        self._has_several = False
+        """All-reduces were called and have not ended: several may end at once."""
+        self._fills = False
+        """A rank has called an all-reduce before its tensor was there."""
         self._under_way = UnderWay()
         try:
             opened = holdings.open(core.opening, nic)
@@ -295,6 +300,8 @@ class HostRing(HostDriver):
         if not self.core.has_started or rank.has_left:
             raise JobError(f"{rank}: all_reduce {request.op_index} before the rank has joined")
         operation = rank.call(request, self._clock(), OPERATIONS_MAX)
+        self._has_several = len(rank.tensors) > 1
+        self._fills = self._fills or operation.filled is not None
         if rank.number == self.core.ranks.lowest:
             waited = request.wait_ns is not None and request.work_ns is not None
             times = (request.wait_ns or 0, request.work_ns or 0) if waited else None
@@ -309,8 +316,19 @@ class HostRing(HostDriver):
                 self.feed(Filled(OpIndex(told.op_index), told.nbytes))
 
     def completed_all(self, completions: Iterable[Completion]) -> None:
-        """As every host's; then processes hear of the results that they may copy by now."""
-        super().completed_all(completions)
+        """As every host's; what a process is to hear of it, it hears at once."""
+        if self._has_several:
+            with ExitStack() as held:
+                for rank in self.ranks.values():
+                    held.enter_context(rank.owner.held())
+                super().completed_all(completions)
+        else:
+            super().completed_all(completions)
+        if self._fills:
+            self._tell_results()
+
+    def _tell_results(self) -> None:
+        """Processes hear of results that they may copy by now."""
         operations = None if self.core.engine is None else self.core.engine.operations
         if operations is not None and operations.running is not None:
             for rank in self.ranks.values():
@@ -339,6 +357,7 @@ class HostRing(HostDriver):
         self._turns.done(op_index)
         for rank in self.ranks.values():
             rank.done(op_index, path, self._clock())
+            self._has_several = len(rank.tensors) > 1
 
     # --- turns in the switches
 

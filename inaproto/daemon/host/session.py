@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -303,6 +303,11 @@ class ClientSession:
                     fills=fills,
                 )
             )
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        with contextlib.suppress(EndOfChannel), self._stream.held():  # then receive() sees it too
+            yield
 
     def results_taken(self, op_index: int, nbytes: int) -> None:
         self._send(Taken(op_index=op_index, nbytes=nbytes))

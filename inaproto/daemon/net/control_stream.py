@@ -14,7 +14,8 @@ import math
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import trio
 
@@ -65,6 +66,7 @@ class ControlStream:
         self._output_bytes_max = output_bytes_max
         self._output_lock = trio.Lock()
         self._wake_writer = trio.Event()
+        self._is_held = False
         self._closed = ""
         self._output_closed = ""
 
@@ -152,6 +154,26 @@ class ControlStream:
         channel is then closed. Descriptors must stay open until they are sent.
         """
         self._queue(message, descriptors)
+        if not self._is_held:
+            self._write_now()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What ``send_nowait`` is given meanwhile leaves at the end, together: its peer wakes up once for it.
+
+        Raises ``EndOfChannel`` at the end. Nothing may wait meanwhile.
+        """
+        was_empty, self._is_held = not self._output, True
+        try:
+            yield
+        finally:
+            self._is_held = False
+        if was_empty:
+            self._join_output()
+        if self._output:
+            self._write_now()
+
+    def _write_now(self) -> None:
         if not self._output_lock.locked():
             self._write_some()
         if self._output:
@@ -215,6 +237,13 @@ class ControlStream:
             else:
                 self._output[0] = (data[sent:], ())
         return True
+
+    def _join_output(self) -> None:
+        """What is queued, for one call of the system; of none of it a part has left."""
+        if len(self._output) > 1 and not any(descriptors for _, descriptors in self._output):
+            whole = b"".join(data for data, _ in self._output)
+            self._output.clear()
+            self._output.append((memoryview(whole), ()))
 
     # --- closing
 

@@ -7,6 +7,7 @@ become of its work requests, and the results of messages are written here, outsi
 from __future__ import annotations
 
 import mmap
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,6 +50,9 @@ class _Process:
         self.done = 0
 
     def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None: ...
+
+    def held(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def results_taken(self, op_index: int, nbytes: int) -> None: ...
 
