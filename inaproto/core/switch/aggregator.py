@@ -104,7 +104,6 @@ class Region:
         "_everyone",
         "_header_bytes",
         "_ina",
-        "_opening",
         "_seen_bytes",
         "_share_words",
         "_stored_from",
@@ -119,6 +118,7 @@ class Region:
         "kernels",
         "last",
         "missing",
+        "opening",
         "packets",
         "payload",
         "pending",
@@ -144,8 +144,9 @@ class Region:
         self.silent: set[int] = set()
         """Ranks that have sent nothing of this message yet: as long as there is one, nothing is full."""
         self._ina: InaHeader | None = None
-        self._opening = b""
-        """Encoded INA header of the rank that came first, if nobody has asked for ``ina`` yet."""
+        self.opening = b""
+        """Encoded INA header that came first, where ``take_over`` was given another one like it and nobody
+        has asked for ``ina``."""
         self.itemsize = 1
         """Bytes of an element of this message."""
         self.agreed = b""
@@ -188,31 +189,24 @@ class Region:
     @property
     def ina(self) -> InaHeader | None:
         """The header of the rank that came first."""
-        if self._opening:
-            self.ina = InaHeader.decode(self._opening)
+        if self.opening:
+            self.ina = InaHeader.decode(self.opening)
         return self._ina
 
     @ina.setter
     def ina(self, ina: InaHeader | None) -> None:
-        self._ina, self._opening = ina, b""
+        self._ina, self.opening = ina, b""
 
     @property
     def final(self) -> NDArray[np.bool_]:
         """Slots that hold the ring's result: where one switch does all, those that are done. bool (L,)."""
         return self.done
 
-    def take_over(
-        self, serial: int, ina: InaHeader, header: bytes | None = None, *, like: bool = False
-    ) -> None:
-        """Become the region of another message; ``ina`` (encoded: ``header``) is the one that came first.
-
-        ``like``: it is that of a message before, and ``header`` differs in serial numbers and rank alone.
-        """
+    def take_over(self, serial: int, ina: InaHeader, header: bytes | None = None) -> None:
+        """Become the region of another message; ``ina`` (encoded: ``header``) is the one that came first."""
         self.serial = serial
-        if header is None:
-            header = ina.encode()
-        self._ina, self._opening = ina, header if like else b""
-        self.agreed = without_rank(header)
+        self._ina, self.opening = ina, b""
+        self.agreed = without_rank(ina.encode() if header is None else header)
         self.itemsize = ina.dtype.itemsize
         self.packets = self.pending = packets = ina.msg_len
         self.last = None

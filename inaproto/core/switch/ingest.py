@@ -178,12 +178,14 @@ class Ingest:
                 return False
         elif region.serial < serial < array.next_serial + ring.spec.window_messages:
             constant, known = constant_part(header), ring.opened_by
-            like = known is not None and known[0] == ring.epoch and known[1] == constant
-            ina = known[2] if like and known is not None else _opening(ring, flow, header)
-            if ina is None:
+            if known is not None and known[0] == ring.epoch and known[1] == constant:
+                region.take_over(serial, known[2], header)
+                region.opening = header
+            elif (ina := _opening(ring, flow, header)) is not None:
+                ring.opened_by = ring.epoch, constant, ina
+                region.take_over(serial, ina, header)
+            else:
                 return False
-            ring.opened_by = ring.epoch, constant, ina
-            region.take_over(serial, ina, header, like=like)
         else:
             return False
         return flow.open_message(MessageEntry(serial, psn, region.packets))

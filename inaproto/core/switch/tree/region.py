@@ -81,10 +81,8 @@ class TreeRegion(Region):
         self._psn_mask = (1 << spec.psn_bits) - 1
         self._start_psn = start_psn(spec)
 
-    def take_over(
-        self, serial: int, ina: InaHeader, header: bytes | None = None, *, like: bool = False
-    ) -> None:
-        super().take_over(serial, ina, header, like=like)
+    def take_over(self, serial: int, ina: InaHeader, header: bytes | None = None) -> None:
+        super().take_over(serial, ina, header)
         self.final[:] = False
         self.passed[:] = False
         self.asked[:] = False

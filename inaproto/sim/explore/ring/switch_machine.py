@@ -93,7 +93,7 @@ _REGION_VALUES: Final = (
 )
 _REGION_REST: Final = {
     "told": "of selective rings alone, which are not explored",
-    "_opening": "empty once ina is read",
+    "opening": "empty once ina is read",
     "_everyone": "constant",
     "silent": "copied",
     "top": "copied",
@@ -303,7 +303,7 @@ class AcceleratorMachine:
             arrays["result"][region.packets - 1, tail:] = 0
             if payload is not None:
                 payload[:, region.packets - 1, tail:] = 0
-        ina = None if region.ina is None else replace(region.ina, rank=0)  # which leaves _opening empty
+        ina = None if region.ina is None else replace(region.ina, rank=0)  # which leaves opening empty
         values = tuple(ina if name == "_ina" else getattr(region, name) for name in _REGION_VALUES)
         return (
             values,
@@ -359,7 +359,7 @@ def _write_region(region: Region, saved: Snapshot) -> None:
     values, silent, top, payload, arrays = saved
     for name, value in zip(_REGION_VALUES, values, strict=True):
         setattr(region, name, value)
-    region._opening = b""
+    region.opening = b""
     region.silent, region.top = set(silent), list(top)
     if payload is None and region.payload is not None:
         region.pool.give_back(region.payload)
