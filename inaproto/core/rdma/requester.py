@@ -285,7 +285,7 @@ class RcRequester:
         self._went_back: tuple[int, Instant] | None = None  # to which sequence number, when
         self._timing: tuple[int, Instant] | None = None  # packet whose round trip is being measured
         self._round_trip_ns: int | None = None
-        self._shortest_ns = 0  # of all round trips, once one was measured
+        self._shortest_ns: int | None = None  # of all round trips
 
     @property
     def deadline(self) -> Instant | None:
@@ -299,16 +299,19 @@ class RcRequester:
     @property
     def rest_ns(self) -> int:
         """For how long what comes may be left alone; 0: not at all."""
-        if len(self._messages) < REST_MESSAGES_MIN or self._round_trip_ns is None or self._is_mending:
+        mean_ns, shortest_ns = self._round_trip_ns, self._shortest_ns
+        if len(self._messages) < REST_MESSAGES_MIN or mean_ns is None or shortest_ns is None:
             return 0
-        queued_ns = self._round_trip_ns - self._shortest_ns
+        if self._is_mending:
+            return 0
+        queued_ns = mean_ns - shortest_ns
         rest = min(queued_ns // REST_PARTS, self._first_ns // REST_TIMER_PARTS)
         return rest if rest >= REST_NS_MIN else 0
 
     @property
     def _is_mending(self) -> bool:
         """Something was lost, or may have been."""
-        return self._cursor < self._sent or self._asked or self._rnr_until is not None
+        return self._cursor < self._sent or self._rnr_until is not None
 
     def view(self) -> RequesterView:
         return RequesterView(
@@ -458,7 +461,7 @@ class RcRequester:
     def _measure(self, took_ns: int) -> None:
         before = self._round_trip_ns
         self._round_trip_ns = took_ns if before is None else before + (took_ns - before) // 8
-        if before is None or took_ns < self._shortest_ns:
+        if self._shortest_ns is None or took_ns < self._shortest_ns:
             self._shortest_ns = took_ns
 
     def _sequence_nak(self, seq: int, behind: BehindGap | None, now: Instant) -> list[RequesterAction]:
