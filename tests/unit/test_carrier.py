@@ -20,12 +20,13 @@ from inaproto.core.host.operations import (
     RingBroken,
     SendCompleted,
     Stalled,
+    TakeResult,
 )
 from inaproto.core.host.ranks import HostedRank, HostedRanks
 from inaproto.errors import FabricLost, JobError, OperationTimeout, RankLost
 from inaproto.units import MS, Instant, OpIndex, S
 from inaproto.wire.control_messages import IntoAddress, JobStatus, OpStarted, OutAddress, Ring, RingPath
-from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.ina_header import FLAG_RESULT, Dtype, InaHeader, Op
 from inaproto.wire.messages.client import Join
 
 CONFIG = HostConfig(
@@ -263,6 +264,33 @@ def test_several_acknowledgements_are_the_same_as_each_after_the_other(path: Rin
     assert apart.engine is not None
     assert together.engine.view() == apart.engine.view()
     assert together.engine.view().unacknowledged == 0
+
+
+@pytest.mark.parametrize("path", ["switch", "chain"])
+def test_several_results_are_the_same_as_each_after_the_other(path: RingPath) -> None:
+    together, apart = begun(TWO_HOSTS, path), begun(TWO_HOSTS, path)
+    for made in (together, apart):
+        made.call(0, operation(), Instant(0))
+    came = [(1, 440, bytes(40)), (3, 440, bytes(range(40)))]
+    one_by_one = [
+        it
+        for imm, nbytes, header in came
+        for it in apart.step(ResultArrived(imm, nbytes, header), Instant(5))
+    ]
+    assert one_by_one
+    assert together.exchanged(BASE, UP, (), came, Instant(5)) == one_by_one
+    assert isinstance(together.verdict, Unusable)
+
+
+def test_a_result_is_taken_at_its_time() -> None:
+    made = begun(TWO_HOSTS)
+    (post,) = [it for it in made.call(0, operation(), Instant(0)) if isinstance(it, PostMessage)]
+    header = InaHeader.decode(post.header)
+    came = replace(header, flags=header.flags | FLAG_RESULT, rank=1 - header.rank).encode()
+    found = made.exchanged(BASE, UP, (0,), ((0, 440, came),), Instant(5))
+    assert [type(it) for it in found] == [TakeResult, AllReduceDone]
+    assert made.engine is not None
+    assert made.engine.operations.since == 5
 
 
 def test_a_host_without_a_ring_has_nothing_to_be_acknowledged() -> None:

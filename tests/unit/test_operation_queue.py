@@ -390,6 +390,16 @@ def test_what_follows_waits_too_and_the_window_is_filled_at_once() -> None:
     assert sent == [(0, FULL, FULL), (1, 0, FULL), (1, FULL, FULL)]
 
 
+def test_of_one_behind_another_that_is_whole_what_is_there_is_sent() -> None:
+    engine = RingEngine(ring_config(0, 2, window_messages=4))
+    first = engine.step(Submit(operation(0, 6 * FULL)), NOW)
+    assert len(first) == 4
+    assert engine.step(Submit(filling(1, 3 * FULL, FULL)), NOW) == []
+    assert engine.step(Filled(OpIndex(1), FULL), NOW) == [], "no more than before"
+    sent = [it for post in first for it in posted(arrived(engine, post))]
+    assert sent == [(0, 4 * FULL, FULL), (0, 5 * FULL, FULL), (1, 0, FULL)]
+
+
 def test_an_operation_that_was_called_whole_is_never_asked() -> None:
     engine = RingEngine(ring_config(0, 2))
     assert len(posted(engine.step(Submit(filling(0, FULL, FULL)), NOW))) == 1
