@@ -146,6 +146,31 @@ async def test_a_peer_that_only_listens_gets_frames_of_a_stream_up_to_a_bound() 
         assert (await port.receive())[0].tobytes() == FRAME.tobytes()
 
 
+async def test_a_peer_that_reads_nothing_is_left_before_a_frame_is_cut() -> None:
+    with accepted() as (port, _):
+        port._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        long = np.zeros((10, 1082), np.uint8)
+        assert port.send_nowait(long) == 0
+        with pytest.raises(PortClosed, match="takes no more frames: it does not read"):
+            port.send_nowait(long)
+        with pytest.raises(PortClosed, match="takes no more frames: it does not read"):
+            await port.receive()
+        assert port.counters.frames_out == 0
+
+
+async def test_a_peer_that_reads_nothing_gets_no_answer() -> None:
+    with accepted() as (port, far), memory() as fd:
+        port._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        try:
+            while True:
+                port._sock.send(bytes(1000))
+        except BlockingIOError:
+            pass
+        socket.send_fds(far, [offer()], [fd])
+        with pytest.raises(PortClosed, match="it does not read"):
+            await port.receive()
+
+
 async def test_frames_before_the_answer_are_no_answer(runtime_dir: Path) -> None:
     near, far = socket.socketpair()
     with near, far:

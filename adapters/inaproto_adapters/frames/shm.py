@@ -162,7 +162,7 @@ class ShmPort:
                 return True
             self._require_same_user()
             self._take_up(data, fds)
-            self._sock.send(_MAGIC)
+            self._say(_MAGIC)
         except BlockingIOError:
             return False
         except (OSError, _Refused) as error:
@@ -173,6 +173,15 @@ class ShmPort:
             for fd in fds:
                 os.close(fd)
         return True
+
+    def _say(self, what: bytes) -> None:
+        """Whole, or the peer cannot follow any more."""
+        try:
+            sent = self._sock.send(what, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(what):
+            raise _Refused("it does not read what it is sent")
 
     def _require_same_user(self) -> None:
         _, theirs, _ = _CREDENTIALS.unpack(
@@ -346,8 +355,11 @@ class ShmPort:
         fit = min(n, (_EARLY_BYTES_MAX - self._early_bytes) // (PREFIX_BYTES + length))
         early = b"".join(length.to_bytes(PREFIX_BYTES, "big") + frame.tobytes() for frame in frames[:fit])
         self._early_bytes += len(early)
-        with contextlib.suppress(OSError):  # its end is heard of by ``receive``
-            self._sock.send(early, socket.MSG_NOSIGNAL)
+        try:
+            self._say(early)
+        except (OSError, _Refused) as error:
+            self._fault = f"the peer takes no more frames: {error}"
+            return n
         self._counters.frames_out += fit
         self._counters.bytes_out += fit * length
         if fit < n:
