@@ -402,9 +402,12 @@ class Ingest:
         base = region.serial * ring.spec.message_packets
         flow.reached = base + (offsets.stop - 1 if isinstance(offsets, slice) else int(offsets[-1]))
         if ring.spec.selective:
-            if finished is not None:
-                again = consecutive(_offsets(offsets)[finished])
-                self._emission.repeat(ring, flow, region, again, actions)
+            if finished is not None and region.told is not None:
+                again = _offsets(offsets)[finished]
+                # A kernel may have filled the slot just now: its result is still to be sent to all.
+                again = again[np.frombuffer(region.told, np.bool_)[again]]
+                if len(again):
+                    self._emission.repeat(ring, flow, region, consecutive(again), actions)
         elif finished is not None or flow.replay_next is not None:
             spans = [(offsets.start, offsets.stop)] if isinstance(offsets, slice) else consecutive(offsets)
             for begin, past in spans:
