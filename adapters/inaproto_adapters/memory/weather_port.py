@@ -13,14 +13,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
 
 from inaproto.faults.streams import Seed
 from inaproto.faults.weather import DelayLine, Weather, WeatherStream
-from inaproto.ports import FramePort, FramePortCapabilities, PortClosed, PortCounters
+from inaproto.ports import FramePort, FramePortCapabilities, PortClosed, PortCounters, RingsLater, SendsBlocks
 from inaproto.units import Frames, Instant, S
 from inaproto_adapters.memory.link import current_instant, park_until
 
@@ -40,6 +40,12 @@ class WeatherPort:
         self.incoming = WeatherStream(weather, seed, f"weather/{name}/in")
         self.outgoing = WeatherStream(weather, seed, f"weather/{name}/out")
         self._port = port
+        self._blocks_to_port = self._one_by_one
+        self._ring_port: Callable[[], None] | None = None
+        if isinstance(port, RingsLater):
+            self._blocks_to_port, self._ring_port = port.send_blocks_quietly, port.ring
+        elif isinstance(port, SendsBlocks):
+            self._blocks_to_port = port.send_blocks_nowait
         self._late_in = DelayLine(_LATE_BYTES_MAX)
         self._late_out = DelayLine(_LATE_BYTES_MAX)
         self._late_out_changed = trio.lowlevel.ParkingLot()
@@ -97,17 +103,35 @@ class WeatherPort:
 
     def send_nowait(self, frames: Frames) -> int:
         """See ``FramePort.send_nowait``; a frame that the weather takes was accepted."""
+        return len(frames) - self.send_blocks_nowait((frames,))
+
+    def send_blocks_nowait(self, blocks: Sequence[Frames]) -> int:
+        """See ``SendsBlocks``. What passes leaves at once, however the weather cuts it up."""
+        refused = self.send_blocks_quietly(blocks)
+        self.ring()
+        return refused
+
+    def send_blocks_quietly(self, blocks: Sequence[Frames]) -> int:
+        """See ``RingsLater``."""
+        frames = sum(map(len, blocks))
         if self.weather.clear:
-            self.outgoing.counters.frames += len(frames)
-            return self._port.send_nowait(frames)
+            self.outgoing.counters.frames += frames
+            return self._blocks_to_port(blocks)
         # The weather may take all of them; an empty send still raises what a send would.
-        self._port.send_nowait(frames[:0])
-        refused = 0
-        for block in self._fall(self.outgoing, [frames], self._late_out):
-            refused += len(block) - self._port.send_nowait(block)
+        for block in blocks:
+            self._port.send_nowait(block[:0])
+        refused = self._blocks_to_port(self._fall(self.outgoing, blocks, self._late_out))
         if self._late_out:
             self._late_out_changed.unpark_all()
-        return max(0, len(frames) - refused)
+        return min(frames, refused)
+
+    def ring(self) -> None:
+        """See ``RingsLater``; nothing to do where the port beneath wakes its far side itself."""
+        if self._ring_port is not None:
+            self._ring_port()
+
+    def _one_by_one(self, blocks: Sequence[Frames]) -> int:
+        return sum(len(block) - self._port.send_nowait(block) for block in blocks)
 
     async def run(self) -> None:
         """Serve the port beneath and send late frames at their times; see ``FramePort.run``."""
@@ -118,11 +142,13 @@ class WeatherPort:
 
     async def _send_late(self) -> None:
         while True:
-            for block in self._late_out.pop_due(current_instant()):
+            due = self._late_out.pop_due(current_instant())
+            if due:
                 try:
-                    self._port.send_nowait(block)
+                    self._blocks_to_port(due)
                 except PortClosed:
                     return
+                self.ring()
             await park_until(self._late_out_changed, self._late_out.next_at)
 
     async def aclose(self) -> None:
