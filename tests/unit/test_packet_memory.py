@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.core.switch import packet_memory
-from inaproto.core.switch.packet_memory import Cut, OutputArena, PayloadPool, aligned
+from inaproto.core.switch.packet_memory import Cut, OutputArena, PayloadPool, aligned, aligned
 
 FIRST_BYTES = 1 << 16
 
@@ -206,3 +206,13 @@ def test_rows_of_a_buffer_are_cut_once() -> None:
     assert buffer.array[1, 2, 5] == 9
     assert [len(rank) for rank in buffer.cuts] == [3, 3]
     assert all(len(row) == 64 for rank in buffer.cuts for row in rank)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 7), (64,)])
+def test_aligned_memory_is_zeros_on_a_cache_line(shape: tuple[int, ...]) -> None:
+    """Undefined bytes that look like NaN cost a sum that has them behind its end more calls."""
+    for _ in range(20):
+        memory = aligned(*shape)
+        assert (memory.shape, memory.ctypes.data % 64) == (shape, 0)
+        assert not memory.any()
+        memory[...] = 0xFF  # what it leaves to whoever comes next

@@ -23,9 +23,13 @@ _LINE: Final = 64
 
 
 def aligned(*shape: int) -> NDArray[np.uint8]:
-    """uint8 of that shape, contents undefined, that begins where a cache line does."""
+    """Zeros, uint8 of that shape, that begin where a cache line does.
+
+    What lies behind a short payload is added up with it, and is not sent. Whatever it is, it must not look
+    like NaN, for which sums do more.
+    """
     size = math.prod(shape)
-    memory: NDArray[np.uint8] = np.empty(size + _LINE, np.uint8)
+    memory: NDArray[np.uint8] = np.zeros(size + _LINE, np.uint8)
     begin = -memory.ctypes.data % _LINE
     return memory[begin : begin + size].reshape(shape)
 
