@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.core.switch import packet_memory
-from inaproto.core.switch.packet_memory import Cut, OutputArena, PayloadPool, aligned, aligned
+from inaproto.core.switch.packet_memory import Cut, OutputArena, PayloadPool, aligned
 
 FIRST_BYTES = 1 << 16
 
