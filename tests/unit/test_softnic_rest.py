@@ -12,9 +12,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from inaproto.core.rdma.reliable_connection import NAK_SEQUENCE, TIMEOUT_UNIT_NS
 from inaproto.core.rdma.requester import (
+    REST_BYTES_MAX,
     REST_NS_MIN,
     REST_TIMER_PARTS,
     AckArrived,
+    PostWrite,
     RcRequester,
     RequesterConfig,
     TimerExpired,
@@ -66,6 +68,20 @@ def test_the_shortest_round_trip_counts_whenever_it_was() -> None:
     requester = queued(shortest=66 * MS, took=2 * MS)
     assert requester.view().round_trip_ns == 58 * MS
     assert requester.rest_ns == TIMER // REST_TIMER_PARTS
+
+
+@pytest.mark.parametrize("mtu", [1024, 4096])
+def test_a_rest_lasts_no_longer_than_so_many_bytes_take_to_come(mtu: int) -> None:
+    """A fourth of what is on the way would be 2 MiB here."""
+    packets = (1 << 20) // mtu
+    requester = RcRequester(RequesterConfig(100, mtu=mtu, outstanding_packets_max=9 * packets))
+    requester.step(PostWrite(0, 1 << 20, 0x1000, 7, 0), at(0))
+    ack(requester, 100 + packets - 1, now=at(0))
+    for number in range(1, 10):
+        requester.step(PostWrite(number, 1 << 20, 0x1000, 7, number), at(0))
+    ack(requester, 100 + 2 * packets - 1, now=at(8 * 32 * MS))
+    assert requester.view().outstanding == 8 * packets
+    assert requester.rest_ns == 32 * MS * REST_BYTES_MAX // (8 << 20)
 
 
 @pytest.mark.parametrize(("extra", "rests"), [(0, True), (-8, False)])

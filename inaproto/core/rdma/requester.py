@@ -104,6 +104,8 @@ REST_PARTS: Final = 4
 """This part of the time for which packets queue is rested: that of two messages with eight on the way."""
 REST_NS_MIN: Final = MS // 2
 """A shorter rest costs more than it saves."""
+REST_BYTES_MAX: Final = 384 << 10
+"""A rest is no longer than so many bytes take to come: two messages of 170 KB, with a margin."""
 REST_TIMER_PARTS: Final = 5
 """A rest is no longer than this part of the retransmission timer, for the peer's timer is alike."""
 
@@ -305,7 +307,10 @@ class RcRequester:
         if self._is_mending:
             return 0
         queued_ns = mean_ns - shortest_ns
-        rest = min(queued_ns // REST_PARTS, self._first_ns // REST_TIMER_PARTS)
+        # What comes in a rest waits in a receive buffer, which must hold it, as a cache should.
+        under_way = max(1, (self._sent - self._una) * self.config.mtu)
+        share_ns = min(queued_ns // REST_PARTS, queued_ns * REST_BYTES_MAX // under_way)
+        rest = min(share_ns, self._first_ns // REST_TIMER_PARTS)
         return rest if rest >= REST_NS_MIN else 0
 
     @property
