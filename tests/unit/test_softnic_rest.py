@@ -79,9 +79,9 @@ def test_a_rest_lasts_no_longer_than_so_many_bytes_take_to_come(mtu: int) -> Non
     ack(requester, 100 + packets - 1, now=at(0))
     for number in range(1, 10):
         requester.step(PostWrite(number, 1 << 20, 0x1000, 7, number), at(0))
-    ack(requester, 100 + 2 * packets - 1, now=at(8 * 32 * MS))
+    ack(requester, 100 + 2 * packets - 1, now=at(8 * 48 * MS))
     assert requester.view().outstanding == 8 * packets
-    assert requester.rest_ns == 32 * MS * REST_BYTES_MAX // (8 << 20)
+    assert requester.rest_ns == 48 * MS * REST_BYTES_MAX // (8 << 20)
 
 
 @pytest.mark.parametrize(("extra", "rests"), [(0, True), (-8, False)])

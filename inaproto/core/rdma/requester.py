@@ -47,9 +47,9 @@ probe is no go-back and leaves the window as it is.
 
 Rest. While messages queue on the way, to look less often at what has come costs no time and saves work:
 ``rest_ns`` says for how long its owner may leave all that comes alone. What queues is the difference of the
-smoothed round trip and the shortest one; a part of that is rested, and where nothing queues nothing is: a
-link that waits for its ends does not wait longer. Few messages on the way may be the last ones, which
-somebody waits for, so there is no rest then, nor while something is missing.
+smoothed round trip and the shortest one; a part of that is rested, in which no more than ``REST_BYTES_MAX``
+come, and where nothing queues nothing is: a link that waits for its ends does not wait longer. Few messages on
+the way may be the last ones, which somebody waits for, so there is no rest then, nor while something is missing.
 
 Invariants:
 1. ``una <= cursor <= sent <= posted`` and ``sent - una <= outstanding_packets_max < (psn_mask+1)/2``;
@@ -104,8 +104,8 @@ REST_PARTS: Final = 4
 """This part of the time for which packets queue is rested: that of two messages with eight on the way."""
 REST_NS_MIN: Final = MS // 2
 """A shorter rest costs more than it saves."""
-REST_BYTES_MAX: Final = 384 << 10
-"""A rest is no longer than so many bytes take to come: two messages of 170 KB, with a margin."""
+REST_BYTES_MAX: Final = 192 << 10
+"""A rest is no longer than so many bytes take to come: a message of 170 KB, with a margin."""
 REST_TIMER_PARTS: Final = 5
 """A rest is no longer than this part of the retransmission timer, for the peer's timer is alike."""
 
