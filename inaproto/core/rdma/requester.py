@@ -48,8 +48,9 @@ probe is no go-back and leaves the window as it is.
 Rest. While messages queue on the way, to look less often at what has come costs no time and saves work:
 ``rest_ns`` says for how long its owner may leave all that comes alone. What queues is the difference of the
 smoothed round trip and the shortest one; a part of that is rested, in which no more than ``REST_BYTES_MAX``
-come, and where nothing queues nothing is: a link that waits for its ends does not wait longer. Few messages on
-the way may be the last ones, which somebody waits for, so there is no rest then, nor while something is missing.
+come, and where nothing queues nothing is: a link that waits for its ends does not wait longer. Few messages
+on the way may be the last ones, which somebody waits for, so there is no rest then, nor while something is
+missing.
 
 Invariants:
 1. ``una <= cursor <= sent <= posted`` and ``sent - una <= outstanding_packets_max < (psn_mask+1)/2``;
