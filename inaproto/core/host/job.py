@@ -170,22 +170,8 @@ class HostJob:
         return self._carrier.waits_here
 
     def view(self) -> HostView:
-        carrier, engine = self._carrier, self._two_paths
-        ina = None if engine is None else engine.ina_config
-        return HostView(
-            phase=self.phase,
-            path="shared" if ina is not None else carrier.done_path,
-            recoveries=self.recoveries,
-            halts=tuple(self._halts),
-            ring=self.ring,
-            ina_ring_id=None if ina is None else ina.ring_id,
-            is_parked=engine is not None and engine.is_parked,
-            operations_by_path=dict(carrier.done_by),
-            waiting_for=carrier.watch.waiting_for,
-            stall=carrier.watch.stall,
-            operations=None if carrier.engine is None else carrier.engine.view(),
-            wait=carrier.wait,
-        )
+        halts, carrier = tuple(self._halts), self._carrier
+        return HostView.of(self.phase, carrier, self.ring, recoveries=self.recoveries, halts=halts)
 
     # --- step
 

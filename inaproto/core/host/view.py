@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from inaproto.core.host.carrier import Wait
+from inaproto.core.host.carrier import Carrier, Wait
 from inaproto.core.host.operation_queue import RingView
 from inaproto.wire.control_messages import Ring, RingPath
 from inaproto.wire.messages.client import DonePath
@@ -48,3 +48,24 @@ class HostView:
     stall: str
     operations: RingView | None
     wait: Wait | None
+
+    @classmethod
+    def of(
+        cls, phase: Phase, carrier: Carrier, ring: Ring | None, *, recoveries: int, halts: tuple[str, ...]
+    ) -> HostView:
+        engine = carrier.two_paths
+        ina = None if engine is None else engine.ina_config
+        return cls(
+            phase=phase,
+            path="shared" if ina is not None else carrier.done_path,
+            recoveries=recoveries,
+            halts=halts,
+            ring=ring,
+            ina_ring_id=None if ina is None else ina.ring_id,
+            is_parked=engine is not None and engine.is_parked,
+            operations_by_path=dict(carrier.done_by),
+            waiting_for=carrier.watch.waiting_for,
+            stall=carrier.watch.stall,
+            operations=None if carrier.engine is None else carrier.engine.view(),
+            wait=carrier.wait,
+        )

@@ -52,9 +52,7 @@ class SelectiveRequester(RcRequester):
         self._asking = 0  # how many packets ask
         self._ask_more = False  # they alone have arrived
         self._timed: tuple[int, Instant] | None = None  # a packet that was sent once, and when
-        self._answer_ns = (
-            0  # from then until it or a later one is known to be there, about the least; 0: unknown
-        )
+        self._answer_ns = 0  # until it or a later one is known to be there, about the least; 0: unknown
         self._lossy = 0  # messages until losses are not expected any more
         self._hurried = 0  # short timers that have passed without progress
         self._is_short = False  # of the timer that runs
