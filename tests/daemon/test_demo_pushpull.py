@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
 
 from inaproto.daemon.settings.models_file import models_of
-from inaproto_hil.demo.push_pull import Config, Reference, Tally, interior_host, last_line, report
+from inaproto_hil.demo.push_pull import Clocks, Config, Reference, Tally, interior_host, last_line, report
 from inaproto_hil.rigs.cluster import inaproto_command
 from tests.clusters.models import models_document
 
@@ -83,3 +84,21 @@ def test_the_host_that_is_killed_has_children() -> None:
         (model,) = models_of(models_document(hosts, 2, elements=20), Path("/run")).models
         victim = model.node_of(interior_host(model))
         assert any(shard.tree.children(victim) for shard in model.shards)
+
+
+async def test_what_happens_at_a_step_happens_there_however_fast_the_workers_are() -> None:
+    clocks, at = Clocks(3), 0
+
+    async def work(worker: int) -> None:
+        for clock in range(1, 10):
+            clocks.advance(worker, clock)
+            await trio.lowlevel.checkpoint()
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for worker in range(3):
+                nursery.start_soon(work, worker)
+            await clocks.past(3)
+            at = max(clocks.of_workers)
+        await clocks.past(9)
+    assert 3 <= at <= 5

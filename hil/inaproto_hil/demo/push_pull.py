@@ -104,12 +104,41 @@ class Tally:
     durable_is_sum: bool = False
 
 
+class Clocks:
+    """How many updates each worker has made."""
+
+    def __init__(self, workers: int) -> None:
+        self.of_workers = [0] * workers
+        self._waiting: list[tuple[int, trio.Event]] = []
+
+    def advance(self, worker: int, clock: int) -> None:
+        self.of_workers[worker] = clock
+        for steps, event in self._waiting:
+            if min(self.of_workers) >= steps:
+                event.set()
+
+    async def past(self, steps: int) -> None:
+        """Return as the last one comes to ``steps``, when nobody can be further than the staleness lets him.
+
+        Who waits is woken by the update itself: a look from time to time may come when all is over, and then
+        what was to happen in the middle happens to nobody. Raises ``ClusterError``.
+        """
+        if min(self.of_workers) >= steps:
+            return
+        self._waiting.append((steps, event := trio.Event()))
+        with trio.move_on_after(WAIT_S) as scope:
+            await event.wait()
+        if scope.cancelled_caught:
+            raise ClusterError(f"all workers at update {steps}: not within {WAIT_S:g} s")
+
+
 class Worker:
     def __init__(
-        self, cluster: ModelsCluster, number: int, reference: Reference, config: Config, tally: Tally
-    ):
+        self, cluster: ModelsCluster, number: int, reference: Reference, config: Config, tally: Tally,
+        clocks: Clocks,
+    ):  # fmt: skip
         self._cluster, self._number, self._reference = cluster, number, reference
-        self._config, self._tally = config, tally
+        self._config, self._tally, self._clocks = config, tally, clocks
         self.clock = 0
         self.is_done = False
 
@@ -128,6 +157,7 @@ class Worker:
             while model.clock < self._config.steps:
                 model.push(self._reference.update(self._number, model.clock + 1))
                 self.clock = await model.finish(WAIT_S)
+                self._clocks.advance(self._number, self.clock)
                 await self._pull(model, self._config.staleness)
             await self._pull(model, 0)
             self.is_done = True
@@ -156,7 +186,8 @@ async def play(
     progress: Callable[[int], None],
 ) -> Counter[str]:  # fmt: skip
     """Returns what the trees have noted, added up over all daemons that run in the end."""
-    workers = [Worker(cluster, number, reference, config, tally) for number in range(config.workers)]
+    clocks = Clocks(config.workers)
+    workers = [Worker(cluster, number, reference, config, tally, clocks) for number in range(config.workers)]
     model = reference.model
     victim = interior_host(model)
     children = sorted(
@@ -170,11 +201,6 @@ async def play(
     async def status(name: str) -> dict[str, Any]:
         return await trio.to_thread.run_sync(partial(cluster.status, name))
 
-    async def past(steps: int) -> None:
-        await until(
-            f"all workers at update {steps}", lambda: min(worker.clock for worker in workers) >= steps
-        )
-
     async def is_below_victim(host: str) -> bool:
         shards = (await status(host))["models"][0]["shards"]
         return any(shard["parent"] == victim or not shard["attached"] for shard in shards)
@@ -186,14 +212,14 @@ async def play(
                     await trio.sleep(LOOK_S)
 
     async def direct() -> None:
-        await past(config.steps // 3)
+        await clocks.past(config.steps // 3)
         cluster.kill(victim)
         say(f"killed {victim}, an interior node: parent of {', '.join(children)}")
         await no_child_below_victim()
         say(f"{', '.join(children)} went to other parents; {victim} starts again")
         cluster.begin_again(victim)
         await trio.to_thread.run_sync(cluster.wait_ready, victim)
-        await past(2 * config.steps // 3)
+        await clocks.past(2 * config.steps // 3)
         server = model.servers[-1]
         cluster.kill(server)
         say(f"killed parameter server {server}; it starts again from its disk")
@@ -202,7 +228,7 @@ async def play(
 
     async def watch() -> None:
         while True:
-            progress(sum(worker.clock for worker in workers))
+            progress(sum(clocks.of_workers))
             await trio.sleep(LOOK_S)
 
     async with trio.open_nursery() as nursery:
@@ -221,15 +247,6 @@ async def play(
         for shard in (await status(name))["shards"]:
             marks.update(shard["marks"])
     return marks
-
-
-async def until(what: str, condition: Callable[[], bool]) -> None:
-    """Raises ``ClusterError``."""
-    with trio.move_on_after(WAIT_S) as scope:
-        while not condition():  # noqa: ASYNC110  it happens in other processes
-            await trio.sleep(LOOK_S)
-    if scope.cancelled_caught:
-        raise ClusterError(f"{what}: not within {WAIT_S:g} s")
 
 
 def read_disks(cluster: ModelsCluster, reference: Reference, tally: Tally) -> None:
