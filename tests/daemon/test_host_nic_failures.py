@@ -202,14 +202,14 @@ async def with_a_slow_host(cluster: Cluster) -> Slow:
         slow.append(Slow(nic))
         return slow[0]
 
-    await cluster.start_host(wrap_nic=wrap)
+    await cluster.start_host(wrap_nic=wrap, transport_timeout=0)
     await cluster.start_host(transport_timeout=0)
     await cluster.job("warm-up", 1)
     return slow[0]
 
 
 async def test_nobody_sends_to_who_has_yet_to_connect(runtime_dir: Path) -> None:
-    """The other host has no timer that would bring again what was lost."""
+    """No host has a timer that would bring again what was lost."""
     async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
         slow = await with_a_slow_host(cluster)
         async with trio.open_nursery() as nursery:

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 import inaproto
+from inaproto.daemon.observe.status import ask
 from inaproto.errors import RankLost
 from inaproto_hil.rigs.cluster import ClusterConfig, LocalCluster
 from tests.clusters.loopback import Cluster, open_cluster
@@ -46,8 +47,9 @@ async def test_it_sums_to_the_last_bit(runtime_dir: Path, use_kernels: Any, kern
         comms = await cluster.job("j", 3)
         for seed in range(3):
             await check_sum(comms, seed)
-        for host in cluster.hosts:
-            assert host.nic.statistics()["retransmits"] == 0
+        told = await ask(runtime_dir / "control.sock")
+        assert told["totals"]["frames_lost"] == 0
+        assert [host.nic.statistics()["output_lost"] for host in cluster.hosts] == [0] * 3
 
 
 async def test_hosts_at_the_socket_are_in_the_same_ring(runtime_dir: Path) -> None:
