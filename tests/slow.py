@@ -60,6 +60,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "spine1",
     ),
     "daemon/test_large_arrays.py::test_who_sends_or_receives_for_longer_than_patience_is_not_taken_for_dead": (),
+    "daemon/test_memory_cluster.py::test_another_seed_gives_another_digest": (),
     "daemon/test_memory_cluster.py::test_one_seed_gives_one_digest_in_processes_that_hash_differently": (),
     "daemon/test_memory_fabric.py::test_a_job_goes_on_when_a_switch_restarts": ("leaf1-stop-*",),
     "daemon/test_memory_fabric.py::test_sums_are_those_of_the_nested_plan": ("weather-racks", "clear-with*"),
@@ -92,6 +93,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "paper/test_mina_3_c_exact_trees.py::test_tree_building_is_this_far_from_the_most_trees_on_200_small_instances": (),
     "paper/test_mina_3_c_independent_sets.py::test_sets_are_about_as_large_as_the_published_solver_s": (
         "!10 vertices",
+        "!12 vertices",
     ),
     "paper/test_mina_3_c_merged_groups.py::test_merged_groups_score_as_the_published_simulator_s": (),
     "paper/test_mina_3_d_sharing.py::test_pairs_do_what_they_do_in_the_published_simulator": (
@@ -113,6 +115,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "!peer_never_asked_for",
         "!failure_told_to_one",
         "!template_outlives_ring",
+        "!header_slot_reused_early",
     ),
     "property/test_plans_on_every_path.py::test_every_path_gives_every_rank_the_bytes_of_the_plan": ("0",),
     "property/test_rc_exhaustive.py::test_every_interleaving_completes_and_places_once": (
@@ -127,6 +130,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "sim/test_explore_overlay.py::test_three_workers_and_one_crash_anywhere": (),
     "sim/test_explore_overlay.py::test_what_nobody_heeds_makes_no_other_end": ("resets",),
     "sim/test_explore_ring.py::test_a_single_entry_with_negative_offsets_stops_the_ring_too": (),
+    "sim/test_explore_ring.py::test_the_product_holds": ("!*'messages': 2*", "!*'window': 1, 'length': 2, 'losses': 1}"),
     "sim/test_explore_sharing.py::test_reductions_change_no_verdict": ("equal-index",),
     "sim/test_explore_sharing.py::test_the_product_holds": (
         "!*'until': 1*",
