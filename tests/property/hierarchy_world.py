@@ -109,8 +109,11 @@ class HierarchyWorld:
         weather: float | None = None,
         partial: float | None = None,
         ranks: int | None = None,
+        selective: bool | None = None,
     ) -> None:
+        """``selective``: results leave as they are done; None: in half of the worlds."""
         self.seed = seed
+        self.is_selective = Random(f"{seed}/selective").random() < 0.5 if selective is None else selective
         rng = Random(f"{seed}/tree")
         self._turns = Random(f"{seed}/turns")
         self._luck = Random(f"{seed}/weather")
@@ -177,6 +180,7 @@ class HierarchyWorld:
             mtu=8 * rng.randint(8, 16),
             flows=tuple(flow_spec(flow) for flow in flows),
             psn_bits=psn_bits,
+            selective=self.is_selective,
             msg_id_bits=rng.choice([32, (2 * window).bit_length() + 2]),
         )
         ring = RingTraffic(spec, flows)

@@ -12,6 +12,7 @@ from inaproto.core.rendezvous.control_plane import ControlEvent, ControlPlane, T
 from inaproto.core.rendezvous.events import (
     HostArrived,
     JobView,
+    MemberAsked,
     MemberLeft,
     MemberParked,
     RefuseHost,
@@ -44,12 +45,12 @@ from inaproto.core.rendezvous.fabric.one_switch import ALONE, OneSwitch
 from inaproto.core.steps import Steps
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.units import Instant, S
-from inaproto.wire.control_messages import Closed, Failed, Halt, Left, Message, Ring, Start
+from inaproto.wire.control_messages import Closed, Failed, Halt, Left, Member, Message, Ring, Start
 from inaproto.wire.messages.ina import InaParked, InaStands
 from inaproto.wire.messages.trees import FabricTree, TreeWished
 from tests.unit.rendezvous_fabrics import TWO_SPINES
 from tests.unit.rendezvous_hosts import World, sent
-from tests.unit.rendezvous_members import hello, ip
+from tests.unit.rendezvous_members import hello, ip, member
 from tests.unit.test_rendezvous_shared import asks_all, halted_all
 from tests.unit.test_tree_control import spec
 
@@ -319,6 +320,55 @@ def test_room_in_the_switches_is_heard_of_in_the_same_step() -> None:
     assert world.plane.deadline == world.now, "it tries now"
     world.step(Woke())
     assert world.tree[:2] == ("standing", 1)
+
+
+# --- selective rings (docs/protocol.md 7.8, 14.1)
+
+
+def selective(rank: int, *, is_able: bool = True) -> Member:
+    link = member(rank)
+    out, into = replace(link.out, selective=is_able), replace(link.into, selective=is_able)
+    return replace(link, out=out, into=into)
+
+
+def joined(world: Planned, unable: int | str | None = None) -> list[Any]:
+    """All have asked to join; what the last one brought about."""
+    asked = [MemberAsked(world.session[rank], selective(rank, is_able=rank != unable), 7) for rank in THREE]
+    return [world.step(event) for event in asked][-1]
+
+
+def installed(world: Planned) -> set[bool]:
+    """Whether the rings are selective that switches were told of."""
+    return {one.order.spec.selective for one in world.orders if isinstance(one.order, InstallRing)}
+
+
+@pytest.mark.parametrize("unable", [None, 1, "leaf0", "spine1"])
+def test_7_8_a_ring_of_several_switches_is_selective_if_all_can(unable: int | str | None) -> None:
+    world = Planned(SPINES)
+    if isinstance(unable, str):
+        world.step(SwitchArrived(unable, is_selective=False))
+    rings = said(joined(world, unable), Ring)
+    is_able = unable is None
+    assert {ring.successor.selective for ring in rings} == {is_able}
+    assert {ring.predecessor.selective for ring in rings} == {is_able}
+    assert installed(world) == {is_able}
+
+
+def test_7_8_a_switch_that_can_after_all_has_started_anew() -> None:
+    world = Planned(SPINES)
+    world.step(SwitchArrived("leaf0", is_selective=False))
+    world.step(SwitchArrived("leaf0"))
+    joined(world)
+    assert installed(world) == {True}
+
+
+def test_7_8_a_ring_that_waits_for_a_switch_that_cannot_is_not_selective() -> None:
+    world = Planned(SPINES)
+    world.step(SwitchLost("leaf1", "gone"))
+    joined(world)
+    assert world.orders == []
+    world.step(SwitchArrived("leaf1", is_selective=False))
+    assert installed(world) == {False}
 
 
 # --- a switch that is alone

@@ -54,6 +54,7 @@ from inaproto.core.rendezvous.fabric.events import (
 )
 from inaproto.core.rendezvous.fabric.one_switch import OneSwitch
 from inaproto.core.rendezvous.link_measures import LinkMeasures
+from inaproto.core.rendezvous.next_ring import in_psn_order
 from inaproto.core.rendezvous.rendezvous import Rendezvous
 from inaproto.core.rendezvous.tree_moves import stands
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing
@@ -141,6 +142,10 @@ class ControlPlane:
         """As hosts have measured them; to be read only."""
         return self._rendezvous.links
 
+    @property
+    def _are_selective(self) -> bool:
+        return isinstance(self._switches, OneSwitch) or self._switches.is_selective
+
     # --- from core to core
 
     def _hear(self, now: Instant) -> list[ControlAction]:
@@ -162,6 +167,8 @@ class ControlPlane:
             case Send(session, Ring() as ring) if isinstance(self._switches, OneSwitch):
                 port = self._switches.source_port(ring.ring_id)
                 return [Send(session, replace(ring, udp_source_port=port)) if port else action]
+            case Send(session, Ring() as ring) if not self._are_selective:
+                return [Send(session, in_psn_order(ring))]
             case Send(_, Start() | InaStands()):
                 return self._to_switches(StartAsked(action), now)
             case InstallRing(spec):

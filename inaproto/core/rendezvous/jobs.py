@@ -377,11 +377,10 @@ def ring_spec(job: Job, epoch: int, key: int, pool: PoolSpec | None) -> RingSpec
     ``pool``: whose slots it has in its turns, if it stands beside a ring of the hosts.
     """
     members = job.members()
-    flows, selective = [], True
+    flows = []
     for position, its in enumerate(members):
         out, _ = _switched_link(job, its.member)
         _, into = _switched_link(job, members[(position + 1) % len(members)].member)
-        selective = selective and out.selective and into.selective
         flows.append(FlowSpec(position, out.ip, into.ip, into.qpn, out.mac, into.mac))
     first, ring_id = job.first, job.ina_ring_id or job.ring_id
     return RingSpec(
@@ -394,8 +393,14 @@ def ring_spec(job: Job, epoch: int, key: int, pool: PoolSpec | None) -> RingSpec
         tuple(flows),
         pool=pool if job.ina_ring_id else None,
         job=job.name,
-        selective=selective,
+        selective=is_selective(job),
     )
+
+
+def is_selective(job: Job) -> bool:
+    """Whether all hosts of a job keep what comes behind a gap, on their links of the ring in the switches."""
+    links = [_switched_link(job, its.member) for its in job.members()]
+    return all(out.selective and into.selective for out, into in links)
 
 
 def _switched_link(job: Job, member: Member) -> tuple[OutAddress, IntoAddress]:

@@ -25,7 +25,7 @@ from inaproto.core.rendezvous.events import (
     Send,
 )
 from inaproto.core.rendezvous.job_tree import TreeIs
-from inaproto.core.rendezvous.jobs import Job, Phase, RingMember, Seat
+from inaproto.core.rendezvous.jobs import Job, Phase, RingMember, Seat, is_selective
 from inaproto.core.rendezvous.next_ring import cannot_sum, in_overlay, in_psn_order
 from inaproto.core.rendezvous.regroupings import Regroupings
 from inaproto.core.rendezvous.rules import refuse_beside
@@ -157,6 +157,7 @@ class Joining:
         """What is sent to each rank in order, with the id of its ``Member``."""
         found: dict[int, RendezvousAction] = {}
         tree = job.overlay if job.is_overlay else None
+        selective = is_selective(job)
         for position, its in enumerate(members):
             ring = Ring(
                 job=job.name,
@@ -180,7 +181,7 @@ class Joining:
                     ina_successor=members[(position + 1) % len(members)].member.ina_into,
                     ina_predecessor=members[position - 1].member.ina_out,
                 )
-            if len(set(job.switches)) > 1:
+            if not selective and len(set(job.switches)) > 1:
                 ring = in_psn_order(ring)
             if tree is not None:
                 ring = in_overlay(ring, tree, members)

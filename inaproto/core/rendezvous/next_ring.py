@@ -39,7 +39,7 @@ def in_overlay(ring: Ring, tree: OverlayTree, members: Sequence[RingMember]) -> 
 
 
 def in_psn_order(ring: Ring) -> Ring:
-    """``ring``, whose hosts are at several switches: through these, results leave in PSN order.
+    """``ring``, through whose switches results leave in PSN order: some host or switch can do no better.
 
     NICs that keep what comes behind a gap would take all that waits for a missing packet for lost. What hosts
     send each other stays as it is.

@@ -70,8 +70,8 @@ from inaproto.core.switch.ingest import Ingest, peer_of
 from inaproto.core.switch.lookup_table import NOWHERE, Flow, LookupTable
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.core.switch.slot_pools import SlotPools
-from inaproto.core.switch.tree.emission import TreeEmission
 from inaproto.core.switch.tree.ring import TreeFlow, TreeRing
+from inaproto.core.switch.tree.selective import SelectiveTreeEmission
 from inaproto.core.switch.tree.traffic import TreeTraffic
 from inaproto.core.switch.tree.translation import Connection, inward
 from inaproto.errors import Blame, DecodeError
@@ -122,7 +122,7 @@ class Accelerator:
         self._memory_bytes = 0
         self._retired: dict[tuple[bytes, bytes, int], Instant] = {}
         """Connections of removed rings, and until when nothing passes on them."""
-        self._emission = TreeEmission(
+        self._emission = SelectiveTreeEmission(
             self._bridge,
             self._counters,
             output_bytes_max=self._config.output_bytes_max,

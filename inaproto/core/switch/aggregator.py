@@ -102,6 +102,7 @@ class Region:
     __slots__ = (
         "_done_bytes",
         "_everyone",
+        "_final_bytes",
         "_header_bytes",
         "_ina",
         "_seen_bytes",
@@ -156,6 +157,8 @@ class Region:
         self.seen = np.frombuffer(self._seen_bytes, np.bool_).reshape(ranks, packets_max)
         self._done_bytes = bytearray(packets_max)
         self.done = np.frombuffer(self._done_bytes, np.bool_)
+        self._final_bytes = self._done_bytes
+        """Slots that hold the ring's result."""
         self.header: NDArray[np.uint8] = np.empty((ranks, packets_max, _HEADER_BYTES_MAX), np.uint8)
         self.share: NDArray[np.uint32] = np.empty((ranks, packets_max), np.uint32)
         self._header_bytes = self.header.reshape(-1).data
@@ -411,7 +414,7 @@ class Region:
 
     def untold(self) -> list[tuple[int, int]]:
         """Slots whose results were done since it was asked last, as (begin, end)."""
-        done, told = self._done_bytes, self.told
+        done, told = self._final_bytes, self.told
         if told is None:
             told = self.told = bytearray(len(done))
         spans: list[tuple[int, int]] = []
@@ -444,7 +447,7 @@ class Region:
 
     def done_until(self, begin: int) -> int:
         """The first slot from ``begin`` on that has no result yet; the message's length if there is none."""
-        end = self._done_bytes.find(0, begin, self.packets)
+        end = self._final_bytes.find(0, begin, self.packets)
         return self.packets if end < 0 else end
 
     def cut_out(self, kernels: RegionKernels, ranks: slice, begin: int, end: int, arena: OutputArena) -> Cut:
@@ -514,6 +517,12 @@ def spans_of(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Maximal runs of true values, as (begin, end)."""
     edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def consecutive(offsets: NDArray[np.intp]) -> list[tuple[int, int]]:
+    """Maximal runs of offsets that rise by ones, in the order given, as (begin, end)."""
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(offsets, breaks)]
 
 
 def bytes_needed(spec: RingSpec) -> int:

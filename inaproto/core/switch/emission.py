@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.switch.aggregator import Region
+from inaproto.core.switch.aggregator import Region, consecutive
 from inaproto.core.switch.bridge import Bridge
 from inaproto.core.switch.events import Action, Counters, Egress, EmitFrames, RingState
 from inaproto.core.switch.lookup_table import Flow
@@ -84,6 +84,17 @@ class Emission:
         self._results(ring, done, actions)
         if done:
             ring.array.advance()
+
+    def came_again(
+        self, ring: RingState, flow: Flow, region: Region, offsets: NDArray[np.intp], actions: list[Action]
+    ) -> None:
+        """Packets of a selective ring came again for slots that are done, int (n,), n >= 1."""
+        if region.told is None:
+            return
+        # A kernel may have filled the slot just now: its result is still to be sent to all.
+        offsets = offsets[np.frombuffer(region.told, np.bool_)[offsets]]
+        if len(offsets):
+            self.repeat(ring, flow, region, consecutive(offsets), actions)
 
     def repeat(
         self, ring: RingState, flow: Flow, region: Region, spans: Spans, actions: list[Action]

@@ -24,6 +24,7 @@ from inaproto.core.switch.aggregator import (
     OPENING_OPCODES,
     UDP_CHECKSUM,
     Region,
+    consecutive,
     constant_part,
     packet_fault,
     without_rank,
@@ -402,12 +403,8 @@ class Ingest:
         base = region.serial * ring.spec.message_packets
         flow.reached = base + (offsets.stop - 1 if isinstance(offsets, slice) else int(offsets[-1]))
         if ring.spec.selective:
-            if finished is not None and region.told is not None:
-                again = _offsets(offsets)[finished]
-                # A kernel may have filled the slot just now: its result is still to be sent to all.
-                again = again[np.frombuffer(region.told, np.bool_)[again]]
-                if len(again):
-                    self._emission.repeat(ring, flow, region, consecutive(again), actions)
+            if finished is not None and finished.any():
+                self._emission.came_again(ring, flow, region, _offsets(offsets)[finished], actions)
         elif finished is not None or flow.replay_next is not None:
             spans = [(offsets.start, offsets.stop)] if isinstance(offsets, slice) else consecutive(offsets)
             for begin, past in spans:
@@ -454,12 +451,6 @@ def _has_failed(ring: RingState) -> bool:
 
 def _offsets(offsets: Rows) -> NDArray[np.intp]:
     return np.arange(offsets.start, offsets.stop) if isinstance(offsets, slice) else offsets
-
-
-def consecutive(offsets: NDArray[np.intp]) -> list[tuple[int, int]]:
-    """Maximal runs of offsets that rise by ones, in the order given, as (begin, end)."""
-    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(offsets, breaks)]
 
 
 def foreign_field(ina: InaHeader, spec: RingSpec, epoch: int, rank: int) -> tuple[str, str] | None:

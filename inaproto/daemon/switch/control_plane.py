@@ -284,7 +284,7 @@ class ControlPlane:
         if self._members is not None:
             self._members.came(name)
         self.server.send(session, SwitchWelcome(id=hello.id, boot_id=self._boot_id))
-        self.handle(SwitchArrived(name, is_trunk_up=False))
+        self.handle(SwitchArrived(name, is_trunk_up=False, is_selective=hello.selective))
 
     def switch_opened(self, switch: str) -> None:
         if self._members is not None:

@@ -128,7 +128,11 @@ class SwitchSession:
         """Why the control plane does not take this switch; empty if it does."""
         place = self._place
         hello = SwitchHello(
-            id=next(self._ids), switch=place.name, boot_id=self._boot_id, fabric=place.fabric.digest
+            id=next(self._ids),
+            switch=place.name,
+            boot_id=self._boot_id,
+            fabric=place.fabric.digest,
+            selective=True,
         )
         path = str(self._door)
         try:

@@ -143,6 +143,7 @@ _OF_RACKS: Final = {
     "a trunk was cut under a ring": "a tree of switches lost a link for a while",
     "a tree of two levels": "switches summed what other switches had summed",
     "a tree of three levels": "and other switches that again",
+    "a selective ring spanned several switches": "results left them as they were done, not in PSN order",
     "a ring was stopped: switch lost": "a switch of a tree was lost, and with it the ring",
     "switch: strange_addresses": "a first packet counted for its key, its address being damaged",
     "a note was lost": "what a switch had to tell another of a connection did not arrive",

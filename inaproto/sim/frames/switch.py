@@ -369,6 +369,8 @@ class SimSwitch:
             case InstallRing(spec):
                 self._rings[spec.ring_id] = None
                 self._mark_role(spec.role)
+                if spec.selective and spec.role is not None and spec.role.inputs:
+                    world.mark("a selective ring spanned several switches")
                 for installed in world.hooks.ring_installed:
                     installed(self, spec)
                 if not self._step_accelerator(order, shard):

@@ -181,6 +181,8 @@ class SwitchHello(Message, type="switch_hello"):
     boot_id: Name
     fabric: Secret = ""
     """Digest of the fabric as this switch knows it; both sides must know the same one."""
+    selective: Flag = False
+    """It sends results of a selective ring as they are done, of one that spans several switches, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

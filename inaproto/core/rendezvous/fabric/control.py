@@ -101,8 +101,7 @@ class _Tree:
     starts: list[Send] = field(default_factory=list)
 
     def spec_at(self, switch: str) -> RingSpec:
-        role = self.roles[switch]
-        return replace(self.spec, role=role, selective=self.spec.selective and role is None)
+        return replace(self.spec, role=self.roles[switch])
 
     def rank_beyond(self, link: Link) -> int | None:
         """The lowest rank below a trunk that nothing but this ring's tree needs; None: it needs it not."""
@@ -132,6 +131,8 @@ class TreeControl:
         self._seats = {self._root} | {one.name for one in config.switches if one.above is not None}
         """Switches at which hosts may be."""
         self._ways = Ways(self._above, root=self._root)
+        self._in_order: dict[str, None] = {}
+        """Switches that send results in PSN order where a ring spans several."""
         self._trees: dict[int, _Tree] = {}
         self._turned_away: dict[int, None] = {}
         """Rings of which no switch has heard, until they are given up: their ranks do not start."""
@@ -192,6 +193,11 @@ class TreeControl:
                     return self.handlers.step(tree.phase, tree, event)
                 return self._said_of_none(event)
 
+    @property
+    def is_selective(self) -> bool:
+        """Whether rings may be: every switch that has ever come can send results as they are done."""
+        return not self._in_order
+
     def view(self) -> TreeControlView:
         return TreeControlView(
             present=tuple(self._ways.present),
@@ -217,6 +223,9 @@ class TreeControl:
             return []
         restarted = SwitchLost(switch, "it restarted")
         actions = self._lost(restarted) if switch in self._ways.present else []
+        self._in_order.pop(switch, None)
+        if not event.is_selective:
+            self._in_order[switch] = None
         self._ways.arrived(switch, is_trunk_up=event.is_trunk_up)
         specs = [
             retired.specs[switch]
@@ -285,6 +294,7 @@ class TreeControl:
 
     def _wanted(self, spec: RingSpec, along: FabricTree | None, now: Instant) -> list[TreeAction]:
         self._turned_away.pop(spec.ring_id, None)
+        spec = replace(spec, selective=spec.selective and self.is_selective)
         fabric = self._config.switches
         try:
             roles = roles_of(self._config, spec, self._hosts, along)
@@ -308,6 +318,8 @@ class TreeControl:
 
     def _install(self, tree: _Tree) -> list[TreeAction]:
         tree.phase = Phase.INSTALLING
+        if not self.is_selective:  # of a switch that came since hosts heard of the ring
+            tree.spec = replace(tree.spec, selective=False)
         tree.missing = dict.fromkeys(tree.roles)
         return [self._order(switch, tree.spec_at(switch)) for switch in tree.roles]
 

@@ -67,6 +67,8 @@ class SwitchArrived:
     is_trunk_up: bool = True
     """Whether its trunks to every switch above are up, until ``TrunkSaid``; switches that will say it come
     with False."""
+    is_selective: bool = True
+    """Whether it sends results of a selective ring of several switches as they are done."""
 
 
 @dataclass(frozen=True, slots=True)

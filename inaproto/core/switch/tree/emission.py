@@ -17,9 +17,11 @@ Rings of one switch are :class:`~inaproto.core.switch.emission.Emission`'s alone
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from inaproto.core.switch.aggregator import HEADER_BYTES
+from inaproto.core.switch.aggregator import HEADER_BYTES, Region
 from inaproto.core.switch.emission import Emission
 from inaproto.core.switch.events import Action, EmitFrames, RingState
 from inaproto.core.switch.lookup_table import NOWHERE, Flow
@@ -44,25 +46,9 @@ class TreeEmission(Emission):
     def advance_tree(self, ring: TreeRing, actions: list[Action]) -> None:
         """What ``advance`` is for rings of one switch."""
         array = ring.tree_array
-        length = ring.spec.message_packets
-        moved, ring.answered = ring.answered, False
-        for serial in sorted(ring.dirty):
-            region = ring.region_at(serial)
-            if region is None:
-                continue
-            self._tell_openings(ring, region, actions)
-            if not region.finish():
-                continue
-            array.sum_high = max(array.sum_high, serial * length + region.finished_last)
-            spans = region.newly_done()
-            if ring.parent is not None:
-                self._counters.sums_up += self._send(ring, [ring.parent], region, spans, actions)
-            else:
-                moved = True
-                array.done_high = array.sum_high
-                self.results_down(ring, region, spans, actions)
-        ring.dirty.clear()
-        if moved:
+        self.sum_up(ring, actions)
+        if ring.answered:
+            ring.answered.clear()
             self._deliver(ring, actions)
         if array.sum_high >= array.frontier:
             self._tell_gaps(ring, actions)
@@ -70,7 +56,28 @@ class TreeEmission(Emission):
             self._signal_gaps(ring, actions)
             for flow in ring.learnt.values():
                 self.signal_told_gap(ring, flow, actions)
-            self._ask_again(ring, actions)
+            self.ask_again(ring, actions)
+
+    def sum_up(self, ring: TreeRing, actions: list[Action]) -> None:
+        """Add up what is complete, and send it up; from the root, down."""
+        array = ring.tree_array
+        length = ring.spec.message_packets
+        for serial in sorted(ring.dirty):
+            region = ring.region_at(serial)
+            if region is None:
+                continue
+            self.tell_openings(ring, region, actions)
+            if not region.finish():
+                continue
+            array.sum_high = max(array.sum_high, serial * length + region.finished_last)
+            spans = region.newly_done()
+            if ring.parent is not None:
+                self._counters.sums_up += self.send(ring, [ring.parent], region, spans, actions)
+            else:
+                ring.answered.add(serial)
+                array.done_high = array.sum_high
+                self.results_down(ring, region, spans, actions)
+        ring.dirty.clear()
 
     # -- tree links ----------------------------------------------------------------------------
 
@@ -78,16 +85,14 @@ class TreeEmission(Emission):
         self, ring: TreeRing, region: TreeRegion, spans: list[Span], actions: list[Action]
     ) -> None:
         """Results to every switch below."""
-        self._counters.results_down += self._send(ring, ring.children, region, spans, actions)
+        self._counters.results_down += self.send(ring, ring.children, region, spans, actions)
 
-    def _ask_above(
-        self, ring: TreeRing, region: TreeRegion, spans: list[Span], actions: list[Action]
-    ) -> None:
+    def ask_above(self, ring: TreeRing, region: TreeRegion, spans: list[Span], actions: list[Action]) -> None:
         """Send these sums up again: their results have not come."""
         if ring.parent is not None:
-            self._counters.sums_up_again += self._send(ring, [ring.parent], region, spans, actions)
+            self._counters.sums_up_again += self.send(ring, [ring.parent], region, spans, actions)
 
-    def _ask_again(self, ring: TreeRing, actions: list[Action]) -> None:
+    def ask_again(self, ring: TreeRing, actions: list[Action]) -> None:
         array = ring.tree_array
         begin = max(array.frontier, ring.asked_to)
         if ring.parent is None or begin >= array.done_high:
@@ -100,10 +105,10 @@ class TreeEmission(Emission):
                 base = serial * ring.spec.message_packets
                 low, high = max(begin - base, 0), min(array.done_high - base, region.packets)
                 if low < high:
-                    self._ask_above(ring, region, region.unanswered(low, high), actions)
+                    self.ask_above(ring, region, region.unanswered(low, high), actions)
         ring.asked_to = array.done_high
 
-    def _send(
+    def send(
         self, ring: TreeRing, links: list[Link], region: TreeRegion, spans: list[Span], actions: list[Action]
     ) -> int:
         """What the slots hold, on links whose rows follow each other; returns how many packets."""
@@ -143,17 +148,17 @@ class TreeEmission(Emission):
         region = ring.region_at(serial)
         if region is None:
             return
-        self._ask_above(ring, region, region.to_ask_again(flow.row, begin, end), actions)
+        self.ask_above(ring, region, region.to_ask_again(flow.row, begin, end), actions)
         if flow.link is None:
             super().replay(ring, flow, low, high, actions)
         elif not flow.below:
             # In this order: what a first OPENS sets free need not be sent twice.
-            self._tell(ring, flow, NoteKind.REPEATS, low, end - begin, actions)
+            self.tell(ring, flow, NoteKind.REPEATS, low, end - begin, actions)
             if begin == 0:
-                self._tell(ring, flow, NoteKind.OPENS, low - begin, 0, actions)
+                self.tell(ring, flow, NoteKind.OPENS, low - begin, 0, actions)
         else:
             spans = region.answered(begin, end)
-            self._counters.results_down_again += self._send(ring, [flow.link], region, spans, actions)
+            self._counters.results_down_again += self.send(ring, [flow.link], region, spans, actions)
 
     def repeated_elsewhere(
         self, ring: TreeRing, flow: TreeFlow, low: int, high: int, actions: list[Action]
@@ -164,9 +169,9 @@ class TreeEmission(Emission):
         if region is None or begin >= region.packets:
             return
         end = min(begin + high - low + 1, region.packets)
-        self._ask_above(ring, region, region.to_ask_again(flow.row, begin, end), actions)
+        self.ask_above(ring, region, region.to_ask_again(flow.row, begin, end), actions)
         if low < flow.sent:  # its headers may have been told anew
-            self._dress_learnt(region, flow, min(end, flow.sent - low + begin))
+            self.dress_learnt(region, flow, min(end, flow.sent - low + begin))
         super().replay(ring, flow, low, low + end - begin - 1, actions)
 
     # -- hosts' connections --------------------------------------------------------------------
@@ -176,6 +181,14 @@ class TreeEmission(Emission):
         passed = ring.tree_array.advance()
         if not passed:
             return
+        self.deliver(ring, passed, actions)
+        for flow in ring.learnt.values():
+            self.catch_up(ring, flow, actions)
+
+    def deliver(
+        self, ring: TreeRing, passed: Sequence[tuple[Region, int, int]], actions: list[Action]
+    ) -> None:
+        """Send results on every connection that begins and ends here."""
         for rows, flows in ring.groups:
             egress = [self._ports_to(flow) for flow in flows]
             tags = [flow.worn_tag for flow in flows]
@@ -185,8 +198,6 @@ class TreeEmission(Emission):
                     for ports, frames in zip(egress, map(with_tag, block, tags), strict=True):
                         for port in ports:
                             actions.append(EmitFrames(PortId(port), frames))  # noqa: PERF401  the hot loop
-        for flow in ring.learnt.values():
-            self.catch_up(ring, flow, actions)
 
     def _ports_to(self, flow: TreeFlow) -> tuple[int, ...]:
         """Where the receiver's own packets come from; the address table is for when a link was down since."""
@@ -213,7 +224,7 @@ class TreeEmission(Emission):
             if region is None:
                 return
             end = array.next_offset if serial == array.next_serial else region.packets
-            if not self._dress_learnt(region, flow, end):
+            if not self.dress_learnt(region, flow, end):
                 return
             self._counters.results_out += end - begin
             for block in region.packets_out(slice(flow.row, flow.row + 1), begin, end, self._arena):
@@ -221,7 +232,7 @@ class TreeEmission(Emission):
             flow.sent = serial * length + end if end < region.packets else (serial + 1) * length
 
     @staticmethod
-    def _dress_learnt(region: TreeRegion, flow: TreeFlow, end: int) -> bool:
+    def dress_learnt(region: TreeRegion, flow: TreeFlow, end: int) -> bool:
         """Make the headers of a learnt connection's packets up to ``end``; False if no note told of them."""
         header = flow.opening_of(region.serial)
         if header is None:
@@ -247,19 +258,19 @@ class TreeEmission(Emission):
             final = region.final[begin : region.packets]
             if final.any():
                 at = begin + int(final.argmax())
-                if self._dress_learnt(region, flow, at + 1):
+                if self.dress_learnt(region, flow, at + 1):
                     self._signal_gap(flow, region, at, actions)
                     flow.gap_signalled = flow.hole
                 return
 
     # -- notes ---------------------------------------------------------------------------------
 
-    def _tell_openings(self, ring: TreeRing, region: TreeRegion, actions: list[Action]) -> None:
+    def tell_openings(self, ring: TreeRing, region: TreeRegion, actions: list[Action]) -> None:
         for flow in ring.told:
             row = flow.row
             if row not in region.noted and region.seen[row, 0]:
                 region.noted.add(row)
-                self._tell(ring, flow, NoteKind.OPENS, region.serial * ring.spec.message_packets, 0, actions)
+                self.tell(ring, flow, NoteKind.OPENS, region.serial * ring.spec.message_packets, 0, actions)
 
     def _tell_gaps(self, ring: TreeRing, actions: list[Action]) -> None:
         """Sums are complete beyond the frontier: tell of the first hole of each told connection, once."""
@@ -276,10 +287,10 @@ class TreeEmission(Emission):
                 hole = serial * length + int((~seen[:last]).argmax())
                 if flow.hole != hole and flow.reached > hole:
                     flow.hole = hole
-                    self._tell(ring, flow, NoteKind.GAP, hole, 0, actions)
+                    self.tell(ring, flow, NoteKind.GAP, hole, 0, actions)
                 break
 
-    def _tell(
+    def tell(
         self, ring: TreeRing, flow: TreeFlow, kind: NoteKind, position: int, count: int, actions: list[Action]
     ) -> None:
         assert flow.link is not None, "what is told has a link to tell it on"

@@ -44,7 +44,6 @@ class TreeRegion(Region):
     """The slots of one message at one switch of a tree. ``I`` inputs, ``R`` rows, ``L`` packets."""
 
     __slots__ = (
-        "_final_bytes",
         "_last_worn",
         "_psn_mask",
         "_start_psn",
@@ -64,14 +63,15 @@ class TreeRegion(Region):
         self._header_bytes = self.header.reshape(-1).data
         self._share_words = self.share.reshape(-1).data
         self.ina_bytes = np.empty((shape.rows, INA_HEADER_BYTES), np.uint8)
-        self._final_bytes = self._done_bytes if shape.root else bytearray(length)
+        if not shape.root:
+            self._final_bytes = bytearray(length)
         self.final: NDArray[np.bool_] = np.frombuffer(self._final_bytes, np.bool_)
         self.passed = np.zeros(length, np.bool_)
         """Slots whose sum went to the other switches: up, or from the root down."""
         self.asked = np.zeros((shape.rows, length), np.bool_)
         """Rows on which a packet came again since its sum last went up again."""
         self.noted: set[int] = set()
-        """Input rows whose first packet was told of."""
+        """Input rows whose first packet was told of; their complements: once more."""
         self._worn: set[int] = set()
         self._last_worn: set[int] = set()
         self.serve(spec)
@@ -89,11 +89,6 @@ class TreeRegion(Region):
         self.noted.clear()
         self._worn.clear()
         self._last_worn.clear()
-
-    def done_until(self, begin: int) -> int:
-        """The first slot from ``begin`` on that is not final; the message's length if there is none."""
-        end = self._final_bytes.find(0, begin, self.packets)
-        return self.packets if end < 0 else end
 
     # -- sums and results ----------------------------------------------------------------------
 

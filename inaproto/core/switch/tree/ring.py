@@ -95,8 +95,8 @@ class TreeRing(RingState):
     """Where notes about each rank go on."""
     asked_to: int = 0
     """Position up to which sums were repeated because later results came before theirs."""
-    answered: bool = False
-    """Results came in this step."""
+    answered: set[int] = field(default_factory=set)
+    """Messages of which results came in this step; at the root, were made."""
 
     @property
     def delivered(self) -> list[TreeFlow]:

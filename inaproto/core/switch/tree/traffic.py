@@ -38,9 +38,9 @@ from inaproto.core.switch.lookup_table import LookupTable
 from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.core.switch.slot_pools import STALE, Refusal
-from inaproto.core.switch.tree.emission import TreeEmission
 from inaproto.core.switch.tree.region import TreeRegion
 from inaproto.core.switch.tree.ring import TreeFlow, TreeRing, install_tree
+from inaproto.core.switch.tree.selective import SelectiveTreeEmission
 from inaproto.core.switch.tree.translation import Connection, is_virtual
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import PortId
@@ -101,7 +101,7 @@ class TreeTraffic:
         self,
         table: LookupTable,
         ingest: Ingest,
-        emission: TreeEmission,
+        emission: SelectiveTreeEmission,
         counters: Counters,
         ports_up: frozenset[PortId] = frozenset(),
     ) -> None:
@@ -269,7 +269,7 @@ class TreeTraffic:
             if spans:
                 position = serial * ring.spec.message_packets + spans[-1][1] - 1
                 array.done_high = max(array.done_high, position)
-                ring.answered = True
+                ring.answered.add(serial)
                 self._emission.results_down(ring, region, spans, actions)
 
     def _fits(
@@ -376,11 +376,15 @@ class TreeTraffic:
                 known = flow.openings[index]
                 if known is not None and known[0] > serial:
                     return
+                is_news = known is None or known[0] < serial
                 flow.openings[index] = serial, flow.spec.addresses + note.header[_ADDRESSES_END:]
                 region = ring.region_at(serial)
                 if region is not None:
                     region.undress(flow.row)
-                self._emission.catch_up(ring, flow, actions)
+                if not ring.spec.selective:
+                    self._emission.catch_up(ring, flow, actions)
+                elif is_news:
+                    self._emission.opened(ring, flow, serial, actions)
             case NoteKind.REPEATS:
                 self._emission.repeated_elsewhere(ring, flow, position, position + note.count - 1, actions)
             case NoteKind.GAP:

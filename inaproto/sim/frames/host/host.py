@@ -177,8 +177,8 @@ class SimHost:
     def new_nic(self) -> None:
         """Gets a new NIC, and attaches it to a new port of its switch as soon as that is up."""
         first_qpn = 17 + self.world.chance_draws.below(1 << 20)
-        # Of some worlds no NIC is selective, of some all are, and of some a few.
-        share = crc32(self.world.config.seed.encode()) & 3
+        # Of some worlds no NIC is selective, of some a few are, and of most, or half with one switch, all.
+        share = crc32(self.world.config.seed.encode()) & (3 if self.world.config.topology is None else 7)
         selective = share > 1 or (share == 1 and self.number % 2 == 0)
         config = SoftNicConfig(mac=self.mac, ip=self.ip, first_qpn=first_qpn, selective=selective)
         self.nic = SoftNicEngine(config)
