@@ -75,7 +75,7 @@ class Config:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Trained):
     start_s: float
-    """When the watch began, on the clock of ``started_s``."""
+    """When the watch began, on the clock of the steps' ``ended_s``."""
     events: list[Event]
     paths: list[PathSample]
     sums: list[dict[str, int]]
@@ -172,7 +172,7 @@ def steps_of(result: Result) -> list[dict[str, Any]]:
     first = result.ranks[0]
     steps = []
     for step, waited_s in zip(first["steps"], slowest_s(result.ranks), strict=True):
-        at_s = first["started_s"] - result.start_s + step["at_s"]
+        at_s = step["ended_s"] - result.start_s
         steps.append(
             {"step": step["step"], "at_s": at_s, "sum_s": waited_s, "path": path_at(result.paths, at_s)}
         )

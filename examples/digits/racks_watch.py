@@ -98,8 +98,8 @@ class RacksWatch(Watch):
         self._scenario = scenario
         self._link, self._leaf = link, leaf
         self._epochs_min = epochs_min
-        self._step = 0
-        self._epoch = 0
+        self._step = self._epoch = 0
+        self._stepped_s = 0.0
         self._may_end = self._said_end = False
         self._next_wire_s = 0.0
         self._tally = Tally()
@@ -114,7 +114,7 @@ class RacksWatch(Watch):
             said = root["jobs"][0]
             self.plan = said["plan"] or self.plan
             self._note(job, said)
-        for order in self._scenario.look(Seen(self.at_s, self._step, job)):
+        for order in self._scenario.look(Seen(self.at_s, self._step, self._stepped_s, job)):
             self._perform(order)
         if self.at_s >= self._next_wire_s:
             self.sample()
@@ -189,6 +189,7 @@ class RacksWatch(Watch):
 
     def stepped(self, step: dict[str, Any]) -> None:
         self._step, self._epoch = step["step"], step["epoch"]
+        self._stepped_s = step["ended_s"] - self.start_s
         path = "" if self.job is None else "hosts" if self.job.path == "chain" else "switches"
         self.show(step, self.wire[-1] if self.wire else None, path)
         self._tell()

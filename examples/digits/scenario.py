@@ -43,7 +43,9 @@ class Job:
 class Seen:
     at_s: float
     step: int
-    """Last step that rank 0 has ended; from 1."""
+    """Last step that rank 0 has said it ended; from 1."""
+    stepped_s: float
+    """When that was. What was said before ``at_s`` may be heard only now."""
     job: Job | None
 
     @property
@@ -138,8 +140,10 @@ def _act(timing: Timing) -> Script:
 
 
 def _steps(timing: Timing, seen: Seen) -> Script:
-    """The training goes on for a while."""
-    enough = seen.step + timing.steps
+    """So many steps end from now on, however many have ended that were not heard of yet."""
+    since_s = seen.at_s
+    seen = yield from _until(timing, seen, f"step after {seen.step}", lambda now: now.stepped_s > since_s)
+    enough = seen.step + timing.steps - 1
     return (yield from _until(timing, seen, f"step {enough}", lambda now: now.step >= enough))
 
 

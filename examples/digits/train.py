@@ -127,8 +127,8 @@ class Step:
     train_accuracy: float
     sum_s: float
     """Wall time of summing the gradients: the all-reduce, from the call to its result."""
-    at_s: float
-    """When the step ended, since the start of the training."""
+    ended_s: float
+    """When it ended, on the clock that all processes of the machine share (``time.monotonic``)."""
 
 
 @dataclass(slots=True)
@@ -140,8 +140,6 @@ class Outcome:
     train_samples: int = 0
     test_samples: int = 0
     wall_s: float = 0.0
-    started_s: float = 0.0
-    """When the training began, on the clock that all processes of the machine share (``time.monotonic``)."""
     accuracy: list[float] = field(default_factory=list)
     """On the test set, after each epoch."""
     digests: list[str] = field(default_factory=list)
@@ -169,7 +167,6 @@ def train(
         test_samples=len(digits.test_labels),
     )
     steps = None if told is not None else plan.epochs * (len(digits.train_labels) // plan.batch)
-    outcome.started_s = time.monotonic()
     start = time.perf_counter()
     for epoch in range(plan.epochs) if told is None else told:
         for indices in data.minibatches(plan.seed, epoch, len(digits.train_labels), plan.batch):
@@ -189,7 +186,7 @@ def train(
                 loss=float(mean[-2]),
                 train_accuracy=float(mean[-1]),
                 sum_s=summed - called,
-                at_s=time.perf_counter() - start,
+                ended_s=time.monotonic(),
             )
             outcome.steps.append(step)
             on_step(step)

@@ -43,12 +43,15 @@ class Stage:
     def __init__(self, timing: Timing) -> None:
         self.scenario = Scenario(timing)
         self.step = 0
-        self.at_s = 0.0
+        self.at_s = self.stepped_s = 0.0
 
-    def look(self, job: Job | None, steps: int = 1) -> list[Order]:
+    def look(self, job: Job | None, steps: int = 1, *, late_s: float = 0.0) -> list[Order]:
+        """``late_s``: how long ago these steps had ended."""
         self.step += steps
         self.at_s += 0.1
-        return self.scenario.look(Seen(self.at_s, self.step, job))
+        if steps:
+            self.stepped_s = self.at_s - late_s
+        return self.scenario.look(Seen(self.at_s, self.step, self.stepped_s, job))
 
     def until_ordered(self, job: Job | None) -> list[Order]:
         for _ in range(1000):
@@ -83,7 +86,15 @@ def test_training_that_stands_still_is_given_up_and_says_what_did_not_come() -> 
     orders = [order for _ in range(40) for order in stage.look(SWITCHES, steps=0)]
     assert [type(order) for order in orders] == [GiveUp]
     assert isinstance(orders[0], GiveUp)
-    assert orders[0].reason.startswith("no step 6 within 2 s, at step 1")
+    assert orders[0].reason.startswith("no step after 1 within 2 s, at step 1")
+
+
+def test_steps_that_are_heard_of_late_are_not_taken_for_later_ones() -> None:
+    stage = Stage(Timing(steps=5))
+    assert stage.look(SWITCHES) == []
+    assert stage.look(SWITCHES, 40, late_s=0.2) == []
+    assert stage.until_ordered(SWITCHES) == [CutLink()]
+    assert stage.step == 1 + 40 + 5
 
 
 def test_a_job_that_never_comes_is_given_up() -> None:
@@ -169,10 +180,11 @@ def test_a_cluster_may_have_further_spines(tmp_path: Path) -> None:
 
 def outcome(weights: str = "same") -> dict[str, object]:
     steps = [
-        {"step": step, "at_s": float(step), "sum_s": 0.01 * step, "loss": 1.0 / step} for step in range(1, 8)
+        {"step": step, "ended_s": 100.0 + step, "sum_s": 0.01 * step, "loss": 1.0 / step}
+        for step in range(1, 8)
     ]
     return {"steps": steps, "digests": [weights], "digest": weights, "accuracy": [0.5], "parameters": 9,
-            "started_s": 100.0, "wall_s": 7.0}  # fmt: skip
+            "wall_s": 7.0}  # fmt: skip
 
 
 def result(**changes: object) -> racks.Result:
