@@ -25,7 +25,7 @@ from inaproto.errors import Unsupported
 CHECK_GROUP: Final = "inaproto.checks"
 """Entry points: a sequence of :class:`Check` each."""
 
-_BELOW: Final = (software.PYTHON, limits.DESCRIPTORS, limits.MEMORY, limits.SOCKET_BUFFERS)
+_BELOW: Final = (software.PYTHON, limits.DESCRIPTORS, limits.MEMORY, limits.PTRACE, limits.SOCKET_BUFFERS)
 _ABOVE: Final = (
     ethernet.LINK,
     ethernet.MTU,

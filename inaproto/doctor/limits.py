@@ -1,4 +1,4 @@
-"""Limits of the kernel on processes: descriptors, memory for tensors, socket buffers.
+"""Limits of the kernel on processes: descriptors, memory for tensors, socket buffers, reads of each other.
 
 Those that count are the daemon's own, which systemd may have set, not those of the shell that asks.
 """
@@ -24,6 +24,9 @@ STREAM_BUFFER: Final = 512 << 10
 LINK_BUFFER: Final = 8 << 20
 """Bytes that one on an interface asks for: some 6 ms of 10 Gbit/s."""
 UNLIMITED: Final = -1
+YAMA: Final = "/proc/sys/kernel/yama/ptrace_scope"
+YAMA_LOCKED: Final = 3
+"""Of this scope the kernel takes nothing back."""
 
 
 def limit_in(text: str, name: str) -> int:
@@ -115,6 +118,31 @@ def look_at_socket_buffer(name: str, limit: int | None, need: int) -> Finding:
     return ok(f"{name} is {limit} bytes, ports ask for {need}")
 
 
+def _look_at_ptrace(site: Site) -> Iterator[Finding]:
+    if not site.names("/proc/sys/kernel"):
+        yield untestable("/proc/sys/kernel cannot be read")
+    else:
+        yield look_at_ptrace(site.number(YAMA))
+
+
+def look_at_ptrace(scope: int | None) -> Finding:
+    """``scope``: Yama's, None where the kernel has none. What a container forbids is not seen here."""
+    if scope is None:
+        return ok("this kernel has no Yama")
+    name = "kernel.yama.ptrace_scope"
+    if scope <= 0:
+        return ok(f"{name} is 0")
+    found = f"{name} is {scope}: all_reduce(in_place=True) copies large arrays through shared memory"
+    keep = f"echo '{name}=0' > /etc/sysctl.d/90-inaproto-ptrace.conf"
+    if scope >= YAMA_LOCKED:
+        return warning(found, f"it stays so until the next boot, before which: {keep}")
+    return warning(
+        found,
+        f"if processes of a user may look into each other: sysctl -w {name}=0 (of a container: on its host); "
+        f"for good: {keep}",
+    )
+
+
 def _mib(nbytes: int) -> str:
     return f"{nbytes / (1 << 20):.0f} MiB"
 
@@ -129,4 +157,9 @@ MEMORY: Final = Check(
 )
 SOCKET_BUFFERS: Final = Check(
     "socket-buffers", "frames that do not fit a port's socket buffer are lost", _look_at_socket_buffers
+)
+PTRACE: Final = Check(
+    "ptrace",
+    "ranks of one host that add in place read each other's large arrays, if the kernel lets them",
+    _look_at_ptrace,
 )

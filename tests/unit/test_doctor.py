@@ -121,6 +121,28 @@ def test_socket_buffers(tmp_path: Path) -> None:
     assert outcomes(limits.SOCKET_BUFFERS.look(site)) == [WARNING, WARNING]
 
 
+def ptrace(root: Path) -> Finding:
+    [found] = limits.PTRACE.look(Site(root=root))
+    return found
+
+
+def test_yama_keeps_ranks_from_reading_each_other(tmp_path: Path) -> None:
+    assert ptrace(tmp_path).outcome is UNTESTABLE
+    plant(tmp_path, {"/proc/sys/kernel/ostype": "Linux"})
+    assert ptrace(tmp_path) == Finding(OK, "this kernel has no Yama")
+    for scope, outcome, mend in (
+        ("0", OK, ""),
+        ("1", WARNING, "sysctl -w kernel.yama.ptrace_scope=0"),
+        ("2", WARNING, "sysctl -w kernel.yama.ptrace_scope=0"),
+        ("3", WARNING, "it stays so until the next boot"),
+    ):
+        plant(tmp_path, {limits.YAMA: scope})
+        found = ptrace(tmp_path)
+        assert found.outcome is outcome
+        assert mend in found.mend
+        assert f"kernel.yama.ptrace_scope is {scope}" in found.found
+
+
 # --- the interface
 
 
