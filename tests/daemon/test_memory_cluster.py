@@ -19,6 +19,7 @@ import trio
 from inaproto.errors import (
     DaemonUnreachable,
     JobError,
+    OperationTimeout,
     RankLost,
     SwitchUnreachable,
 )
@@ -135,6 +136,28 @@ async def test_a_host_daemon_that_ends_is_named_and_may_come_back(cluster: Memor
     await cluster.start_host(1)
     with trio.fail_after(AGAIN_S):
         await reduce_some(cluster, "train", 3)
+
+
+@pytest.mark.parametrize("stall_ms", [10, 1_000_000], ids=["the switch has said it", "the switch is asked"])
+def test_an_operation_that_takes_too_long_fails_the_job(stall_ms: int) -> None:
+    """Named: the operation, and the ranks that it waited for; all ranks are told."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("j", 3)
+        ones = np.ones(9, np.float32)
+        await reduce_all(comms, [ones] * 3)
+        slow, queued = [comms[0].all_reduce(ones) for _ in range(2)]
+        for work in (slow, queued):
+            with pytest.raises(OperationTimeout) as info:
+                await work
+            for part in ("rank 0 of job 'j'", "all-reduce 1 did not end", "0 of 1", "waits for ranks 1, 2"):
+                assert part in str(info.value)
+        for comm in comms[1:]:
+            with pytest.raises(RankLost, match=r"rank 0 \(h0.*all-reduce 1 did not end.*ranks 1, 2"):
+                await comm.all_reduce(ones)
+        await reduce_some(cluster, "j", 3)
+
+    run_world(f"overdue/{stall_ms}", scenario, hosts=3, stall_ms=stall_ms, operation_timeout_ms=150)
 
 
 @in_memory("host comes late", hosts=2, weather=WEATHER)

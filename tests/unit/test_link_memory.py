@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from inaproto.core.host.link import memory_bytes
 from inaproto.daemon.host import link_memory
 from inaproto.daemon.host.link_memory import LinkMemory
-from inaproto.daemon.host.ring import link_bytes
+from inaproto.daemon.host.ring_settings import link_bytes
 from inaproto.daemon.settings.config import HostSettings
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 

@@ -27,8 +27,10 @@ from inaproto.daemon.host.link_probing import LinkProbing
 from inaproto.daemon.host.link_waits import Connecting
 from inaproto.daemon.host.local_rank import LocalRank, Owner
 from inaproto.daemon.host.placement import Placement
+from inaproto.daemon.host.regrouping import Regrouping
 from inaproto.daemon.host.request_batches import batched
-from inaproto.daemon.host.ring import HostRing, link_bytes
+from inaproto.daemon.host.ring import HostRing
+from inaproto.daemon.host.ring_settings import link_bytes, qp_attributes
 from inaproto.daemon.host.totals import HostTotals
 from inaproto.daemon.host.turns import TurnsOf, no_turns
 from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
@@ -46,7 +48,6 @@ from inaproto.ports import (
     Completion,
     Nic,
     PortClosed,
-    QpAttributes,
     RandomBits,
     RegistersInParts,
     TellsCompletions,
@@ -62,7 +63,6 @@ from inaproto.wire.control_messages import (
     Message,
     Ping,
     Pong,
-    Regroup,
     Regrouped,
     Ring,
     Start,
@@ -112,8 +112,7 @@ class Fabric:
         self._batch = batched(nic)
         self._ids = count(2)
         self._rings: list[HostRing] = []
-        self._regrouping: dict[int, Owner] = {}
-        """Who waits for the answer to that request."""
+        self.regrouping = Regrouping(self._ids, self._tell)
         self._hearing = Hearing(welcome.boot_id)
         self._by_qpn: dict[int, HostRing] = {}
         self._heard = trio.current_time()
@@ -121,14 +120,7 @@ class Fabric:
         patience_ms = min(settings.stall_ms, settings.operation_timeout_ms or settings.stall_ms)
         self._patience_ns = patience_ms * MS
         self._adders = Adders(self.rings, self._look, threads=add_in_threads, placement=placement)
-        attributes = QpAttributes(
-            mtu=settings.mtu,
-            timeout=settings.transport_timeout,
-            retry_count=settings.retry_count,
-            traffic_class=settings.traffic_class,
-            service_level=settings.service_level,
-        )
-        self._probing = LinkProbing(nic, attributes, self._tell)
+        self._probing = LinkProbing(nic, qp_attributes(settings), self._tell)
         if isinstance(nic, TellsCompletions):
             nic.tell_completions(self._completed)
         self._nursery: trio.Nursery | None = None
@@ -168,7 +160,7 @@ class Fabric:
             holder = ring.ranks.get(join.rank)
             if holder is not None:
                 who = f"rank {join.rank} ({self.settings.name}, pid {join.pid})"
-                raise JoinRefused(f"{who} cannot join job {join.job!r}: {_why_not_beside(holder)}")
+                raise JoinRefused(f"{who} cannot join job {join.job!r}: {holder.why_not_beside()}")
         return self._announce_new(LocalRank(join, owner))
 
     def _announce_new(self, rank: LocalRank) -> LocalRank:
@@ -220,27 +212,6 @@ class Fabric:
             del self._by_qpn[qpn]
         for qpn in ring.queue_pairs:
             self._by_qpn[qpn] = ring
-
-    def regroup(self, rank: LocalRank, owner: Owner, operations_done: int) -> None:
-        """A rank whose job has failed goes on, without one that is lost."""
-        request = next(self._ids)
-        self._regrouping[request] = owner
-        ring_id = rank.ring.ring_id if rank.ring is not None else None
-        self._tell(
-            Regroup(
-                id=request,
-                job=rank.join.job,
-                ring_id=ring_id or 0,
-                rank=rank.number,
-                operations_done=operations_done,
-            )
-        )
-
-    def gone_after_end(self, rank: LocalRank, owner: Owner, reason: str) -> None:
-        """A process is lost that could have regrouped."""
-        self._regrouping = {key: other for key, other in self._regrouping.items() if other is not owner}
-        if rank.join.elastic and not rank.has_left and rank.ring is not None and rank.ring.ring_id:
-            self._tell(rank.ring.gone_after_end(rank, reason))
 
     def submitted(self) -> None:
         """An operation was submitted: there may be a deadline to look at, and something to add."""
@@ -320,12 +291,10 @@ class Fabric:
         match message:
             case Error(code=code) if code == SWITCH_AWAY:
                 self._lose(message.message)
-            case Regrouped(id=id) if id in self._regrouping:
-                self._regrouping.pop(id).regrouped(message)
-            case Error(of=of) if of in self._regrouping:
-                self._regrouping.pop(of).regroup_refused(job_error(message))
+            case Regrouped():  # or the process that asked has ended
+                self.regrouping.answered(message)
             case Error():
-                if not self._heard_by(message, self.rings()):
+                if not (self.regrouping.answered(message) or self._heard_by(message, self.rings())):
                     log.warning("the switch answers: %s: %s", message.code, message.message)
             case Failed(job=job):
                 log.warning("job %s: %s", job, job_error(message))
@@ -344,7 +313,7 @@ class Fabric:
                     self._probing.heard(self._nursery, message)
             case Ping(id=id):
                 self._tell(Pong(id=id))
-            case Pong() | Regrouped():  # the process that asked has ended
+            case Pong():
                 pass
             case _:
                 log.warning("the switch sends a message %r that is not for hosts", message.TYPE)
@@ -422,11 +391,3 @@ class Fabric:
             "rings": [ring.status() for ring in self.rings()],
             "nic": self._nic.statistics(),
         }
-
-
-def _why_not_beside(holder: LocalRank) -> str:
-    """Why a process cannot have the rank of ``holder``, which is on this host."""
-    pid = holder.join.pid
-    if holder.has_left:
-        return f"process {pid} has left it, but other ranks have not yet; try again when they have"
-    return f"the rank is held by process {pid} on this host; end that process or take another rank"

@@ -27,7 +27,8 @@ from inaproto.daemon.host.attachment import Fabric
 from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.opening import HelloRefused, NoFabric, OpenNic, open_fabric
 from inaproto.daemon.host.placement import Placement, unbound
-from inaproto.daemon.host.ring import HostRing, link_bytes
+from inaproto.daemon.host.ring import HostRing
+from inaproto.daemon.host.ring_settings import link_bytes
 from inaproto.daemon.host.seats import HostSeats
 from inaproto.daemon.host.session import ClientSession
 from inaproto.daemon.host.totals import HostTotals

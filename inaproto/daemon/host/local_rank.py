@@ -90,6 +90,13 @@ class LocalRank:
         """In good order: it has all its results and calls no more."""
         return self.hosted is not None and self.hosted.has_left
 
+    def why_not_beside(self) -> str:
+        """Why no other process can have its number now."""
+        pid = self.join.pid
+        if self.has_left:
+            return f"process {pid} has left it, but other ranks have not yet; try again when they have"
+        return f"the rank is held by process {pid} on this host; end that process or take another rank"
+
     @property
     def called(self) -> int:
         """All-reduces."""

@@ -8,16 +8,14 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from functools import partial
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
 from inaproto.core.host import events
-from inaproto.core.host.config import HostConfig
 from inaproto.core.host.driver import HostDriver
-from inaproto.core.host.engines.two_paths import AskBinding, Bound, Drained, Wait
+from inaproto.core.host.engines.two_paths import AskBinding, Bound, Drained
 from inaproto.core.host.holdings import Holdings
 from inaproto.core.host.job import HostJob
-from inaproto.core.host.link import Link, memory_bytes
+from inaproto.core.host.link import Link
 from inaproto.core.host.operations import (
     BoundPath,
     Filled,
@@ -35,38 +33,18 @@ from inaproto.daemon.host.link_waits import Connecting
 from inaproto.daemon.host.local_rank import LocalRank
 from inaproto.daemon.host.request_batches import batched
 from inaproto.daemon.host.ring_orders import ClientTensors
+from inaproto.daemon.host.ring_settings import host_config, qp_attributes
+from inaproto.daemon.host.ring_status import ring_status
 from inaproto.daemon.host.totals import HostTotals
+from inaproto.daemon.host.turn_orders import TurnOrders
 from inaproto.daemon.host.turns import Turns
 from inaproto.daemon.settings.config import HostSettings
 from inaproto.errors import Blame, FabricError, JobError, JoinRefused, LocalMisuse
-from inaproto.ports import Completion, Nic, QpAttributes, RandomBits
-from inaproto.units import MS, PSN_BITS, Instant, OpIndex
+from inaproto.ports import Completion, Nic, RandomBits
+from inaproto.units import PSN_BITS, Instant, OpIndex
 from inaproto.wire.control_messages import Gone, Message
 from inaproto.wire.messages.client import AllReduce, DonePath
 from inaproto.wire.messages.client import Filled as FilledMessage
-
-OPERATIONS_MAX: Final = 4096
-"""All-reduces of a rank that have not ended."""
-
-
-def host_config(job: str, settings: HostSettings) -> HostConfig:
-    return HostConfig(
-        job=job,
-        host=settings.name,
-        mtu=settings.mtu,
-        message_packets=settings.message_packets,
-        window_messages=settings.window_messages,
-        stall_ns=settings.stall_ms * MS,
-        timeout_ns=settings.operation_timeout_ms * MS,
-        recover_ns=settings.recover_ms * MS,
-        operations_max=OPERATIONS_MAX,
-    )
-
-
-def link_bytes(settings: HostSettings) -> int:
-    """Memory of the link of a ring through a switch."""
-    config = host_config("", settings)
-    return memory_bytes(slots=2 * config.window_messages, slot_bytes=config.message_bytes, areas=1)
 
 
 class HostRing(HostDriver):
@@ -95,23 +73,17 @@ class HostRing(HostDriver):
         self.ranks: dict[int, LocalRank] = {}
         """Its ranks by number, ascending."""
         self._turns = turns or Turns()
-        self._tell, self._log, self._hurry = tell, log, hurry
-        """``hurry``: what it waits for has a new, perhaps earlier, end."""
+        self._tell, self._log = tell, log
         self._totals = totals or HostTotals()
         core = HostJob(host_config(job, settings))
         holdings = Holdings(
             core,
             allocate=(memory or LinkMemory()).allocate,
             first_psn=lambda: random_bits(PSN_BITS),
-            attributes=QpAttributes(
-                mtu=settings.mtu,
-                timeout=settings.transport_timeout,
-                retry_count=settings.retry_count,
-                traffic_class=settings.traffic_class,
-                service_level=settings.service_level,
-            ),
+            attributes=qp_attributes(settings),
         )
         super().__init__(clock)
+        self._turn_orders = TurnOrders(self._turns, feed=self.feed, clock=clock, hurry=hurry)
         self.begin(core, holdings)
         self._connecting: list[Connecting] = []
         """Waits for links of the present rings."""
@@ -174,7 +146,7 @@ class HostRing(HostDriver):
                 | Bound()
                 | Drained()
             ):
-                self._on_turns(action)
+                self._turn_orders.perform(action)
             case events.Log(text):
                 self._log(text)
             case Blame():
@@ -229,7 +201,7 @@ class HostRing(HostDriver):
         local = len(self.ranks) == self.core.ranks.size
         for rank in self.ranks.values():
             rank.fills = len(self.ranks) == 1 and not local
-            rank.owner.joined(ring_id, OPERATIONS_MAX, local=local, fills=rank.fills)
+            rank.owner.joined(ring_id, self.core.config.operations_max, local=local, fills=rank.fills)
 
     # --- sums of one host
 
@@ -299,7 +271,7 @@ class HostRing(HostDriver):
         """A rank calls an all-reduce. Raises ``JobError`` for what no client library asks."""
         if not self.core.has_started or rank.has_left:
             raise JobError(f"{rank}: all_reduce {request.op_index} before the rank has joined")
-        operation = rank.call(request, self._clock(), OPERATIONS_MAX)
+        operation = rank.call(request, self._clock(), self.core.config.operations_max)
         self._has_several = len(rank.tensors) > 1
         self._fills = self._fills or operation.filled is not None
         if rank.number == self.core.ranks.lowest:
@@ -359,43 +331,6 @@ class HostRing(HostDriver):
             rank.done(op_index, path, self._clock())
             self._has_several = len(rank.tensors) > 1
 
-    # --- turns in the switches
-
-    def _binding_changed(self) -> None:
-        self.feed(events.BindingChanged())
-        self._hurry()  # what waited for it may have begun
-
-    def _on_turns(
-        self, action: events.BeginTurns | events.EndTurns | events.ParkTurns | AskBinding | Bound | Drained
-    ) -> None:
-        turns = self._turns
-        match action:
-            case AskBinding(op_index):
-                binding = turns.bind(op_index, self._clock())
-                self.feed(events.BindingSaid(op_index, binding))
-                if isinstance(binding, Wait):
-                    self._hurry()
-            case Bound(op_index, path):
-                turns.bound(op_index, path)
-            case Drained(op_index):
-                turns.drained(op_index)
-            case events.BeginTurns(message, hosts, next_operation):
-                turns.begin(
-                    ring_id=message.ring_id,
-                    hosts=hosts,
-                    next_operation=next_operation,
-                    changed=self._binding_changed,
-                    pool=message.pool,
-                    stand=message.epoch,
-                    differs=lambda op_index, host: self.feed(events.BindingDiffers(op_index, host)),
-                )
-            case events.EndTurns():
-                turns.ring_ended()
-            case events.ParkTurns(message):
-                turns.park(partial(self.feed, events.TurnsParked(message)))
-            case _:
-                assert_never(action)
-
     # --- clock, switch and end
 
     def woke(self) -> None:
@@ -417,42 +352,5 @@ class HostRing(HostDriver):
 
     def status(self) -> dict[str, Any]:
         """For ``inaproto status``."""
-        view = self.core.view()
-        ring, operations, wait = view.ring, view.operations, view.wait
-        record: dict[str, Any] = {
-            "job": self.job,
-            "ranks": [rank.status() for rank in self.ranks.values()],
-            "size": self.core.ranks.size,
-            "phase": view.phase.value,
-            "path": view.path,
-            "recoveries": view.recoveries,
-            "halted_because": list(view.halts),
-            "ring_id": ring.ring_id if ring else None,
-            "position": ring.position if ring else None,
-            "peers": list(ring.peers) if ring else [],
-            "ina_ring_id": ring.ina_ring_id if ring and view.ina_ring_id is not None else None,
-            "is_parked": view.is_parked,
-            "operations_by_path": dict(view.operations_by_path),
-            "waiting_for": list(view.waiting_for),
-            "stall": view.stall,
-        }
-        if operations is not None:
-            record |= {
-                "operations_done": operations.operations_done,
-                "operations_queued": max((len(rank.tensors) for rank in self.ranks.values()), default=0),
-                "bytes_reduced": operations.bytes_reduced,
-                "messages_sent": operations.messages_sent,
-                "messages_received": operations.messages_received,
-                "unacknowledged": operations.unacknowledged,
-                "stalls": operations.stalls,
-                "operation": None
-                if wait is None
-                else {
-                    "op_index": wait.operation.index,
-                    "nbytes": wait.operation.nbytes,
-                    "messages": wait.messages,
-                    "results": wait.results,
-                    "idle_ms": (self._clock() - wait.since) // MS,
-                },
-            }
-        return record
+        ranks = self.core.ranks
+        return ring_status(self.job, ranks.size, self.core.view(), self.ranks.values(), self._clock())

@@ -193,7 +193,7 @@ class ClientSession:
     def fabric_is_up(self, fabric: Fabric) -> None:
         """Go on with what waited for the switch: a join, or the question who goes on without a lost rank."""
         if self._regroup is not None and self._rank is not None:
-            fabric.regroup(self._rank, self, self._regroup.operations_done)
+            fabric.regrouping.ask(self._rank, self, self._regroup.operations_done)
         if self._join is None or self._rank is not None:
             return
         try:
@@ -276,13 +276,13 @@ class ClientSession:
             raise JobError("a regroup of a rank whose job has not failed, or a second one")
         self._regroup = message
         if fabric is not None:
-            fabric.regroup(rank, self, message.operations_done)
+            fabric.regrouping.ask(rank, self, message.operations_done)
 
     def _process_ended(self, rank: LocalRank, ring: Ring, reason: str) -> None:
         fabric, had_failed = self._daemon.fabric, rank.has_ended
         ring.gone(rank, reason)
         if had_failed and fabric is not None:
-            fabric.gone_after_end(rank, self, reason)
+            fabric.regrouping.gone(rank, self, reason)
 
     # --- what the rank's ring tells (Owner)
 
