@@ -1,4 +1,4 @@
-"""A training process that reduces in place: ``python -m tests.daemon.in_place_rank RANK SIZE SOCKET``.
+"""A training process that reduces in place: ``python -m tests.daemon.in_place_rank JOB RANK SIZE SOCKET``.
 
 Says ``step N`` after each all-reduce, and in the end which error ended them.
 """
@@ -15,8 +15,8 @@ ELEMENTS = 3_000_000
 """Several chunks."""
 
 
-def train(rank: int, size: int, socket: str) -> None:
-    comm = inaproto.connect_blocking("train", rank, size=size, socket=socket)
+def train(job: str, rank: int, size: int, socket: str) -> None:
+    comm = inaproto.connect_blocking(job, rank, size=size, socket=socket)
     array = np.empty(ELEMENTS, np.int32)
     step = 0
     try:
@@ -31,4 +31,4 @@ def train(rank: int, size: int, socket: str) -> None:
 
 
 if __name__ == "__main__":
-    train(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    train(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -172,7 +172,7 @@ async def test_who_does_not_read_loses_frames_and_the_switch_nothing(runtime_dir
 
 async def test_who_keeps_the_socket_and_makes_it_blocking_stops_nobody(runtime_dir: Path) -> None:
     """The mode of a socket belongs to all who have it."""
-    stall_s = 8
+    stall_s = 120  # a send that waited would take so long, which is more than a busy machine needs
     async with running_switch(runtime_dir) as switch, trio.open_nursery() as nursery:
         ports = [await plug(switch, nursery) for _ in range(2)]
         await ports_up(switch, 2)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count as counting
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,19 @@ from tests.clusters.loopback import DEADLINE_S, together
 from tests.clusters.parallel import MACHINES, host_of
 from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, numpy_dtype
 
-TOLD_S = 10.0
-"""After a SIGKILL, for the error of the last rank: less than what anyone waits for a host (recover_ms)."""
+PATIENT = ("--recover-ms", "3600000")
+"""Who waits for a host that is gone waits longer than the test may take: all hear of it without that."""
 
 
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
     small = ("--mtu", "256", "--message-packets", "6")
-    config = ClusterConfig(hosts=4, weather="drop=0.01,reorder=0.01", host_options=small)
+    config = ClusterConfig(
+        hosts=4,
+        weather="drop=0.01,reorder=0.01",
+        switch_options=PATIENT,
+        host_options=(*small, *PATIENT),
+    )
     with LocalCluster(config) as running:
         yield running
 
@@ -76,7 +81,7 @@ def test_a_killed_daemon_is_named_to_every_rank(cluster: LocalCluster, ring: int
     async def one(rank: int) -> None:
         comm = await inaproto.connect("j", rank, size=6, socket=sockets_of(cluster, rank))
         try:
-            for step in range(10_000):
+            for step in counting():
                 assert (await comm.all_reduce(np.ones(3000, np.float32)) == 6).all()
                 if step == 3:
                     striking.set()
@@ -87,16 +92,14 @@ def test_a_killed_daemon_is_named_to_every_rank(cluster: LocalCluster, ring: int
         await striking.wait()
         cluster.hosts[killed].process.kill()
 
-    async def main() -> float:
+    async def main() -> None:
         with trio.fail_after(DEADLINE_S):
             calls: list[Callable[[], Any]] = [lambda rank=rank: one(rank) for rank in range(6)]  # type: ignore[misc]
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(together, calls)
                 await kill()
-                began = time.monotonic()
-            return time.monotonic() - began
 
-    assert trio.run(main) < TOLD_S
+    trio.run(main)
     assert sorted(errors) == list(range(6))
     for rank, error in errors.items():
         assert isinstance(error, DaemonUnreachable | RankLost)  # or of a rank that was told so first

@@ -48,13 +48,20 @@ def update(worker: int, clock: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.random.default_rng([worker, clock]).integers(-(1 << 40), 1 << 40, ELEMENTS)
 
 
-async def work(cluster: ModelsCluster, worker: int, told: Callable[[int, int], None]) -> bytes:
-    """All clocks of a worker, in as many connections as that takes; returns the weights at the end."""
+async def work(
+    cluster: ModelsCluster, worker: int, told: Callable[[int, int], None], may_end: trio.Event | None = None
+) -> bytes:
+    """All clocks of a worker, in as many connections as that takes; returns the weights at the end.
+
+    The last clock begins when ``may_end`` is set.
+    """
     path = cluster.directory / f"h{worker}.sock"
     while True:
         try:
             async with await inaproto.connect_model("m", socket=path, timeout=WAIT_S) as model:
                 while model.clock < CLOCKS:
+                    if may_end is not None and model.clock == CLOCKS - 1:
+                        await may_end.wait()
                     model.push(update(worker, model.clock + 1))
                     told(worker, await model.finish(WAIT_S))
                     await model.pull(0, WAIT_S)
@@ -67,7 +74,7 @@ async def train(cluster: ModelsCluster) -> list[bytes]:
     """A host and a server are killed on the way, and started again."""
     found: dict[int, bytes] = {}
     clocks = [0] * HOSTS
-    news = trio.Event()
+    news, all_killed = trio.Event(), trio.Event()
 
     def told(worker: int, clock: int) -> None:
         nonlocal news
@@ -76,7 +83,7 @@ async def train(cluster: ModelsCluster) -> list[bytes]:
         news = trio.Event()
 
     async def one(worker: int) -> None:
-        found[worker] = await work(cluster, worker, told)
+        found[worker] = await work(cluster, worker, told, all_killed)
 
     async def kill(name: str, at: int) -> None:
         while min(clocks) < at:
@@ -91,6 +98,7 @@ async def train(cluster: ModelsCluster) -> list[bytes]:
                 nursery.start_soon(one, worker)
             await kill("h1", 2)
             await kill("ps0", 4)
+            all_killed.set()
     return [found[worker] for worker in range(HOSTS)]
 
 

@@ -99,7 +99,8 @@ async def test_a_host_that_is_killed_is_lost_and_others_go_on() -> None:
                 await comms["ends", 0].all_reduce(np.ones(COUNT, np.float32))
             for seed in range(3):
                 await check_sum(stays, seed)
-            assert len(running.switch_status()["ports"]) == 2
+            while len(running.switch_status()["ports"]) > 2:
+                await trio.lowlevel.checkpoint()
             for comm in comms.values():
                 comm.channel.close()
             nursery.cancel_scope.cancel()

@@ -104,6 +104,7 @@ def test_who_has_stopped_is_named(runtime_dir: Path) -> None:
         assert said["error"] == "OperationTimeout"
         assert ranks[1].name in said["message"]
         assert ranks[0].line() == {"left": []}
+        os.waitid(os.P_PID, ranks[1].process.pid, os.WSTOPPED)  # who is not stopped yet would never go on
         ranks[1].process.send_signal(signal.SIGCONT)
         said = ranks[1].line()
         assert said["error"] == "RankLost"
