@@ -130,7 +130,10 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "sim/test_explore_overlay.py::test_three_workers_and_one_crash_anywhere": (),
     "sim/test_explore_overlay.py::test_what_nobody_heeds_makes_no_other_end": ("resets",),
     "sim/test_explore_ring.py::test_a_single_entry_with_negative_offsets_stops_the_ring_too": (),
-    "sim/test_explore_ring.py::test_the_product_holds": ("!*'messages': 2*", "!*'window': 1, 'length': 2, 'losses': 1}"),
+    "sim/test_explore_ring.py::test_the_product_holds": (
+        "!*'messages': 2*",
+        "!*'window': 1, 'length': 2, 'losses': 1}",
+    ),
     "sim/test_explore_sharing.py::test_reductions_change_no_verdict": ("equal-index",),
     "sim/test_explore_sharing.py::test_the_product_holds": (
         "!*'until': 1*",
