@@ -40,6 +40,14 @@ def map_shared(descriptor: int, nbytes: int, flags: int = mmap.MAP_SHARED) -> mm
         filler.close()
 
 
+def private(nbytes: int) -> mmap.mmap:
+    """Memory of this process alone, in huge pages if it is as large as one. Raises ``OSError``."""
+    memory = mmap.mmap(-1, nbytes + -nbytes % HUGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
 def allocate(descriptor: int, memory: mmap.mmap, nbytes: int) -> None:
     """Give a new, empty memfd, mapped as ``memory``, its ``nbytes``: huge pages as far as there are any.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import subprocess
 import sys
@@ -14,8 +15,10 @@ import numpy as np
 import pytest
 
 from inaproto.client.stage.layout import WORDS, Bytes
-from inaproto.client.stage.neighbours import Neighbours
+from inaproto.client.stage.neighbours import Gathering, Neighbours
+from inaproto.core import kernels
 from inaproto.errors import JobError, RankLost
+from inaproto.wire.ina_header import Dtype
 from tests.daemon.test_shm_stage import at_once, pair
 
 LARGE = 300_001
@@ -88,3 +91,38 @@ def test_what_cannot_be_read_any_more() -> None:
     shown = ctypes.create_string_buffer(b"12345678")
     beside(os.getpid()).read(1, ctypes.addressof(shown), out)
     assert out.tobytes() == b"12345678"
+
+
+def gathering(other: Neighbours, address: int, array: Bytes, block: int = 64) -> Gathering:
+    """Of rank 0, whose array gets the sum; rank 1's is at ``address``."""
+    compiled = kernels.active()
+    assert compiled is not None
+    arrays = array, array, np.zeros((2, block), np.uint8)
+    return Gathering(other, compiled, 0, Dtype.I32, [1, 0], [0, address], arrays)
+
+
+@pytest.mark.skipif(kernels.active() is None, reason="no compiled kernels")
+def test_blocks_before_the_one_that_cannot_be_read_are_added() -> None:
+    page = mmap.PAGESIZE
+    with mmap.mmap(-1, 2 * page) as memory:
+        theirs = np.frombuffer(memory, np.int32)
+        theirs[:] = 5
+        address, pages = theirs.ctypes.data, np.ones(page // 2, np.int32)
+        ours = pages.view(np.uint8)
+        gathering(beside(os.getpid()), address, ours).add(32, 100)
+        assert (pages[8:25] == 6).all()
+        assert pages.sum() == pages.size + 17 * 5
+        del theirs
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + page), page, 0) == 0
+        pages[:] = 1
+        with pytest.raises(JobError, match=r"rank 1 .* any more: Bad address; is that memory given back"):
+            gathering(beside(os.getpid()), address, ours).add(0, 2 * page)
+        assert (pages == np.where(np.arange(page // 2) < page // 4, 6, 1)).all()
+
+
+@pytest.mark.skipif(kernels.active() is None, reason="no compiled kernels")
+def test_a_rank_that_ended_while_it_was_added_is_named() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    with pytest.raises(RankLost, match=rf"rank 1 \(process {child.pid}\) ended while rank 0 read its array"):
+        gathering(beside(child.pid), 0, np.zeros(64, np.uint8)).add(0, 64)

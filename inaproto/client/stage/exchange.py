@@ -32,8 +32,9 @@ from typing import Final
 
 import numpy as np
 
+from inaproto.client.huge_pages import private
 from inaproto.client.stage.layout import LINE_BYTES, SLOTS, Bytes, Cut, Layout
-from inaproto.client.stage.neighbours import Neighbours
+from inaproto.client.stage.neighbours import Gathering, Neighbours
 from inaproto.client.stage.waits import TURN, Wait
 from inaproto.core.kernels.compiled import address_of
 from inaproto.core.kernels.copies import copy_past_caches
@@ -153,18 +154,29 @@ class Exchange:
         ranks, neighbours = self.layout.ranks, self.neighbours
         assert neighbours is not None
         block = max(LINE_BYTES, READ_AT_ONCE_BYTES // ranks // LINE_BYTES * LINE_BYTES)
-        rows = self._rows = self._rows if self._rows.size else np.empty((ranks, block), np.uint8)
-        at_once = _at_once(self.plan, call.dtype, call.op) is not None
+        if not self._rows.size:
+            self._rows = np.frombuffer(private(ranks * block), np.uint8)[: ranks * block].reshape(
+                ranks, block
+            )
+        kernels, order = fused(call.dtype, call.op), _at_once(self.plan, call.dtype, call.op)
+        if kernels is not None and order is not None:
+            arrays = source, out, self._rows
+            gathering = Gathering(neighbours, kernels, self.rank, call.dtype, order, places, arrays)
+            for first, end in _steps(*bounds, TURN_BYTES):
+                gathering.add(first, end)
+                yield TURN
+            return
         for count, (first, end) in enumerate(_steps(*bounds, block), 1):
             inputs = [
                 source[first:end] if rank == self.rank else row[: end - first]
-                for rank, row in enumerate(rows)
+                for rank, row in enumerate(self._rows)
             ]
             for rank in range(ranks):
                 if rank != self.rank:
                     neighbours.read(rank, places[rank] + first, inputs[rank])
-            outs = [out[first:end]] if at_once else [rows[self.rank, : end - first], out[first:end]]
-            reduce_blocks(self.plan, inputs, call.dtype, call.op, outs)
+            reduce_blocks(
+                self.plan, inputs, call.dtype, call.op, [self._rows[self.rank, : end - first], out[first:end]]
+            )
             if count * block % TURN_BYTES < block:
                 yield TURN
 

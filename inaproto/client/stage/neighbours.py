@@ -15,14 +15,18 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.client.stage.layout import Bytes, Words
+from inaproto.core.kernels import Compiled
 from inaproto.core.kernels.compiled import address_of
+from inaproto.core.plan.reduce_to_all import SUMS
 from inaproto.errors import JobError, RankLost
+from inaproto.wire.ina_header import Dtype
 
 _PID: Final = 4
 _ADDRESS: Final = 5
@@ -77,13 +81,28 @@ class Neighbours:
         """Fill ``out`` from ``address`` on of the memory of ``rank``. Raises ``RankLost``, ``JobError``."""
         fault = self._fault(rank, address, out)
         if fault:
-            name = f"rank {rank} (process {self._pids[rank]})"
-            if fault == errno.ESRCH:
-                raise RankLost(f"{name} ended while rank {self._rank} read its array")
-            raise JobError(
-                f"rank {self._rank} cannot read the array of {name} any more: {os.strerror(fault)}; is that "
-                "memory given back, or has the process changed its user?"
-            )
+            raise self.loss(rank, fault)
+
+    @property
+    def reads_by(self) -> int:
+        """The address of the function that reads: ``process_vm_readv``."""
+        assert self._read is not None
+        return ctypes.cast(self._read, ctypes.c_void_p).value or 0
+
+    @property
+    def processes(self) -> NDArray[np.int64]:
+        """Process ids by rank."""
+        return np.array(self._pids, np.int64)
+
+    def loss(self, rank: int, fault: int) -> JobError:
+        """What to raise of a rank that could not be read."""
+        name = f"rank {rank} (process {self._pids[rank]})"
+        if fault == errno.ESRCH:
+            return RankLost(f"{name} ended while rank {self._rank} read its array")
+        return JobError(
+            f"rank {self._rank} cannot read the array of {name} any more: {os.strerror(fault)}; is that "
+            "memory given back, or has the process changed its user?"
+        )
 
     def _try_all(self) -> int:
         shown = self._words[:, [_ADDRESS, _NUMBER]].tolist()
@@ -106,3 +125,45 @@ class Neighbours:
         if count == out.size:
             return 0
         return ctypes.get_errno() if count < 0 else errno.EFAULT
+
+
+class Gathering:
+    """Sums of the arrays of all ranks where they are, in one call of the compiled kernel for many blocks.
+
+    Ranks are added in ``order``. ``places`` are the addresses of their arrays: ``source`` is that of
+    ``rank``, ``out`` where its sums go, which may be the same. ``rows`` is memory for a block of each: uint8
+    ``(ranks, block)``.
+    """
+
+    def __init__(
+        self,
+        neighbours: Neighbours,
+        kernels: Compiled,
+        rank: int,
+        dtype: Dtype,
+        order: Sequence[int],
+        places: Sequence[int],
+        arrays: tuple[Bytes, Bytes, Bytes],
+    ) -> None:
+        """``arrays``: ``source``, ``out`` and ``rows``."""
+        source, out, rows = self._arrays = arrays
+        self._neighbours = neighbours
+        self._kernels = kernels
+        self._tables = np.array(order, np.int64), neighbours.processes, np.array(places, np.uint64)
+        self._words = np.array(
+            [
+                *(neighbours.reads_by, len(order), rank, SUMS[dtype]),
+                *(int(table.ctypes.data) for table in self._tables),
+                *(address_of(rows), rows.shape[1], address_of(source), address_of(out)),
+            ],
+            np.int64,
+        )
+        self._fault = np.zeros(1, np.int64)
+        self._at = int(self._words.ctypes.data), int(self._fault.ctypes.data)
+
+    def add(self, first: int, end: int) -> None:
+        """Sum bytes ``first`` to ``end``. Raises as :meth:`Neighbours.read`."""
+        words, fault = self._at
+        rank = self._kernels.gather(words, first, end, fault)
+        if rank >= 0:
+            raise self._neighbours.loss(rank, int(self._fault[0]))

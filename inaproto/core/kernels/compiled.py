@@ -77,6 +77,8 @@ class Compiled:
         """Whether ``reduce`` can do float16."""
         self.reduce = library.kernels_reduce
         self.reduce.argtypes, self.reduce.restype = (address, number) * 2 + (number, number), None
+        self.gather = library.kernels_gather
+        self.gather.argtypes, self.gather.restype = (address, number, number, address), number
         self.copy = library.kernels_copy
         self.copy.argtypes, self.copy.restype = (address, address, number), None
         self.build = library.kernels_build

@@ -7,6 +7,7 @@
    bytes at once where there is AVX-512) or the CRC instructions (aarch64) for CRC-32, AVX2 (or AVX-512) and F16C
    for sums; tables and plain loops elsewhere. */
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -244,4 +245,5 @@ void kernels_seal(const Seal *s) {
 }
 
 #include "reduce.c"
+#include "gather.c"
 #include "nic.c"

@@ -22,14 +22,14 @@ from inaproto.wire.ina_header import Dtype, Op
 
 Bytes = NDArray[np.uint8]
 
-_SUMS: Final = {Dtype.F32: 1, Dtype.I32: 2, Dtype.F16: 3, Dtype.BF16: 4}
+SUMS: Final = {Dtype.F32: 1, Dtype.I32: 2, Dtype.F16: 3, Dtype.BF16: 4}
 """Element types that the kernel adds, by their number there."""
 
 
 def fused(dtype: Dtype, op: Op) -> Compiled | None:
     """The kernels, if they do it in one pass."""
     kernels = active()
-    if kernels is None or op is not Op.SUM or dtype not in _SUMS:
+    if kernels is None or op is not Op.SUM or dtype not in SUMS:
         return None
     return kernels if dtype is not Dtype.F16 or kernels.sums_halves else None
 
@@ -52,7 +52,7 @@ def reduce_to_all(dtype: Dtype, op: Op, inputs: Sequence[Bytes], outs: Sequence[
             np.copyto(other, first)  # a copy of a view of memory would keep Python's lock
     elif outs[0].size:
         kernels.reduce(
-            _addresses(inputs), len(inputs), _addresses(outs), len(outs), _SUMS[dtype], outs[0].size
+            _addresses(inputs), len(inputs), _addresses(outs), len(outs), SUMS[dtype], outs[0].size
         )
 
 
