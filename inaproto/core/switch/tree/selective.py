@@ -109,9 +109,20 @@ class SelectiveTreeEmission(TreeEmission):
     def came_again(
         self, ring: RingState, flow: Flow, region: Region, offsets: NDArray[np.intp], actions: list[Action]
     ) -> None:
-        if not (isinstance(ring, TreeRing) and isinstance(flow, TreeFlow) and isinstance(region, TreeRegion)):
+        if isinstance(ring, TreeRing) and isinstance(flow, TreeFlow) and isinstance(region, TreeRegion):
+            self._answer(ring, flow, region, offsets, actions)
+        else:
             super().came_again(ring, flow, region, offsets, actions)
-            return
+
+    def _answer(
+        self,
+        ring: TreeRing,
+        flow: TreeFlow,
+        region: TreeRegion,
+        offsets: NDArray[np.intp],
+        actions: list[Action],
+    ) -> None:
+        """An input sent packets again whose sums are done."""
         base = region.serial * ring.spec.message_packets
         for begin, end in consecutive(offsets):
             self.ask_above(ring, region, region.to_ask_again(flow.row, begin, end), actions)
