@@ -41,6 +41,9 @@ class FramePortCapabilities:
     frame_bytes_max: int
     lossless: bool
     """Frames that ``send_nowait`` accepted arrive, in order, unless the port closes."""
+    way: str = ""
+    """How frames pass where there are several ways, with the reason if it is not the quickest; see ``status``
+    of the daemons."""
 
 
 @dataclass(slots=True)
@@ -167,6 +170,8 @@ class NicCapabilities:
     """``retry_count=7`` means for ever (Soft-RoCE, softnic) rather than seven times."""
     cpus: str = ""
     """Those near it, as the kernel writes them; empty: not known, or all."""
+    way: str = ""
+    """That of its port; see ``FramePortCapabilities``."""
 
 
 class Nic(Verbs, Protocol):

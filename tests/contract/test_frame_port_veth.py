@@ -17,8 +17,8 @@ from inaproto.ports import FramePort, load_adapter
 from inaproto.units import Frames
 from inaproto.wire.vector import FlowTemplate
 from inaproto_adapters.frames import open_packet_link, open_veth_link
+from inaproto_adapters.frames.long_segments import is_run, why_single
 from inaproto_adapters.frames.offloads import _inverted, _sums
-from inaproto_adapters.frames.veth import is_run
 from tests.contract import frame_port_contract
 from tests.contract.frame_port_contract import FramePortContract, Pair, as_bytes, collect, numbered
 from tests.namespaces import Namespace, join, namespaces, require_namespaces
@@ -118,6 +118,35 @@ async def test_messages_of_several_lengths_keep_their_order(here: Namespace) -> 
     assert await collect(right, 78) == as_bytes(sent)
     await left.aclose()
     await right.aclose()
+
+
+async def test_a_packet_port_sends_long_segments_at_a_cable_that_keeps_them(here: Namespace) -> None:
+    left, right = await attached("packet", "left"), await attached("packet", "right")
+    assert left.capabilities.way == "long segments"
+    frames = packets(0, 168, 1082)
+    assert left.send_nowait(frames) == 168
+    (block,) = await right.receive()
+    assert as_bytes([block]) == as_bytes([frames])
+    await left.aclose()
+    await right.aclose()
+
+
+@pytest.mark.parametrize("limit", ["gso_max_segs 63", "gso_max_size 3000"])
+async def test_a_packet_port_says_why_packets_leave_one_by_one(here: Namespace, limit: str) -> None:
+    here.ip("link", "set", "left", *limit.split())
+    left, right = await attached("packet", "left"), await attached("packet", "right")
+    assert left.capabilities.way.startswith("packets one by one: ")
+    assert "left" in left.capabilities.way
+    frames = packets(0, 40, 1082)
+    left.send_nowait(frames)
+    assert await collect(right, 40) == as_bytes([frames])  # without UDP checksums
+    await left.aclose()
+    await right.aclose()
+
+
+async def test_a_packet_port_takes_a_bridge_for_what_has_hardware_below_it(here: Namespace) -> None:
+    here.ip("link", "add", "crossing", "type", "bridge")
+    assert why_single("crossing").startswith("crossing is of the driver bridge, no end of a cable")
 
 
 async def test_where_the_kernel_cuts_packets_have_a_udp_checksum(here: Namespace) -> None:

@@ -20,10 +20,10 @@ from inaproto_adapters.frames import compiled_ports, open_packet_link, open_veth
 from inaproto_adapters.frames.compiled_ports import Sender
 from inaproto_adapters.frames.interfaces import look_at
 from inaproto_adapters.frames.link_output import LinkOutput
+from inaproto_adapters.frames.long_segments import PACKETS_MAX, LongOutput
 from inaproto_adapters.frames.offloads import VNET_BYTES, VnetHeader
 from inaproto_adapters.frames.packet import PacketPort
 from inaproto_adapters.frames.roce_segments import HEADERS_BYTES
-from inaproto_adapters.frames.veth import PACKETS_MAX, _LongOutput
 from tests.namespaces import Namespace, join, namespaces, require_namespaces
 
 MTU: Final = 4000
@@ -179,7 +179,7 @@ def outputs(bytes_max: int) -> Iterator[tuple[LinkOutput, PortCounters, socket.s
                 far,
             )
         else:
-            twin = _LongOutput("p", near, near, counters, queue_bytes_max=bytes_max, frame_bytes_max=MTU)
+            twin = LongOutput("p", near, near, counters, queue_bytes_max=bytes_max, frame_bytes_max=MTU)
             twin._write = lambda frame, near=near: near.send(bytes(VNET_BYTES) + bytes(frame))  # type: ignore[misc]
             yield twin, counters, far
         near.close()

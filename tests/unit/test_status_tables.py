@@ -279,7 +279,7 @@ def test_ports_have_names_and_links_that_are_away_say_why() -> None:
     port = {"port": 0, "name": "packet:eth1", "kind": "packet", "frames_in": 3, "frames_out": 4}
     away = {"link": "packet:eth2", "port": 1, "is_attached": False, "since_s": 7.0, "times_up": 1}
     status = ROOT | {
-        "ports": [port | {"drops": {"receive ring full": 5}}],
+        "ports": [port | {"drops": {"receive ring full": 5}, "way": "packets one by one: why"}],
         "links": [
             away | {"link": "packet:eth1", "port": 0, "is_attached": True, "error": ""},
             away | {"error": "eth2 is down; ip link set eth2 up"},
@@ -289,8 +289,9 @@ def test_ports_have_names_and_links_that_are_away_say_why() -> None:
     with console.capture() as capture:
         console.print(show_report(Report(switch=status, hosts=[], problems=[])))
     text = capture.get()
-    (row,) = [line for line in text.splitlines() if "packet:eth1" in line]
+    row, way = [line for line in text.splitlines() if "packet:eth1" in line]
     assert "receive ring full 5" in row
+    assert way == "  packet:eth1: packets one by one: why"
     assert "packet:eth2, port 1, is away for 7 s: eth2 is down; ip link set eth2 up" in text
 
 

@@ -33,12 +33,19 @@ _SIOCGIFHWADDR: Final = 0x8927
 _SIOCGIFINDEX: Final = 0x8933
 _SIOCETHTOOL: Final = 0x8946
 _ETHTOOL_GDRVINFO: Final = 0x03
+_ETHTOOL_GGSO: Final = 0x23
 _ETHTOOL_GFLAGS: Final = 0x25
 _ETHTOOL_GCHANNELS: Final = 0x3C
 _ETH_FLAG_LRO: Final = 1 << 15
 _ARPHRD_ETHER: Final = 1
 _RTMGRP_LINK: Final = 1
 _IFREQ_BYTES: Final = 40
+_NLMSG_BYTES: Final = 16
+_NLM_F_REQUEST: Final = 1
+_RTM_NEWLINK: Final = 16
+_RTM_GETLINK: Final = 18
+_IFLA_GSO_MAX_SEGS: Final = 40
+_IFLA_GSO_MAX_SIZE: Final = 41
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,40 @@ def has_device(name: str) -> bool:
     """Whether hardware is behind it, or what a virtual machine takes for hardware; veth has none."""
     answer = _ask_driver(name, _ETHTOOL_GDRVINFO, 48)
     return answer is not None and bool(answer.tobytes()[100:132].strip(b"\0"))
+
+
+def driver_of(name: str) -> str:
+    """What it is a kind of, as its driver says: ``"veth"``; empty if that says nothing."""
+    answer = _ask_driver(name, _ETHTOOL_GDRVINFO, 48)
+    return "" if answer is None else answer.tobytes()[4:36].partition(b"\0")[0].decode("ascii", "replace")
+
+
+def keeps_long_segments(name: str) -> bool:
+    """Whether segments that are longer than a frame go to its far end whole, for all that is known. Raises
+    ``OSError``."""
+    answer = _ask_driver(name, _ETHTOOL_GGSO, 1)
+    if answer is None or not answer[1]:
+        return False
+    limits = _numbers_of(name)
+    return limits.get(_IFLA_GSO_MAX_SEGS, 0) >= 64 and limits.get(_IFLA_GSO_MAX_SIZE, 0) >= 1 << 16
+
+
+def _numbers_of(name: str) -> dict[int, int]:
+    """Attributes of 4 bytes that rtnetlink tells of an interface, by their kinds. Raises ``OSError``."""
+    wanted = struct.pack("=BxHiII", 0, 0, socket.if_nametoindex(name), 0, 0)
+    header = struct.pack("=IHHII", _NLMSG_BYTES + len(wanted), _RTM_GETLINK, _NLM_F_REQUEST, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asking:
+        asking.send(header + wanted)
+        answer = asking.recv(1 << 16)
+    if struct.unpack_from("=H", answer, 4)[0] != _RTM_NEWLINK:
+        return {}
+    at, found = _NLMSG_BYTES + len(wanted), {}
+    while at + 4 <= len(answer):
+        nbytes, kind = struct.unpack_from("=HH", answer, at)
+        if nbytes == 8:
+            found[kind] = struct.unpack_from("=I", answer, at + 4)[0]
+        at += max(4, nbytes + 3 & ~3)
+    return found
 
 
 def _ask_driver(name: str, command: int, words: int) -> array[int] | None:

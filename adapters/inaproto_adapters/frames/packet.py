@@ -1,9 +1,10 @@
 """A frame port on a network interface: AF_PACKET.
 
 The interface belongs to the port: it is set to promiscuous mode, receives what was sent by others only, and
-frames leave as they are given. What the kernel does to frames for its own stack is undone (VLAN tags that
-were taken off, checksums that were left to hardware, segments merged or not yet cut: see ``packet_ring`` and
-``offloads``), so that a port gives what is on the wire.
+frames leave as they are given; runs of RoCE packets as long segments where the interface is the end of a
+cable inside the machine (``long_segments``). What the kernel does to frames for its own stack is undone
+(VLAN tags that were taken off, checksums that were left to hardware, segments merged or not yet cut: see
+``packet_ring`` and ``offloads``), so that a port gives what is on the wire.
 
 Invariants:
 
@@ -45,6 +46,7 @@ from inaproto_adapters.frames.interfaces import (
     require_stranger,
 )
 from inaproto_adapters.frames.link_output import LinkOutput
+from inaproto_adapters.frames.long_segments import open_long_output, why_single
 from inaproto_adapters.frames.packet_ring import SOL_PACKET, ReceiveRing
 from inaproto_adapters.frames.steering import steer
 
@@ -96,6 +98,10 @@ class PacketPort:
         self._config = config
         self._closed: str | None = None
         self._counters = PortCounters()
+        self._long: socket.socket | None = None
+        why = self._why_single(interface)
+        self.way = f"packets one by one: {why}" if why else "long segments"
+        """How runs of RoCE packets leave."""
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         with contextlib.ExitStack() as undo:
             # Two sockets: frames that are sent have no virtio_net_hdr before them, those in the ring do.
@@ -113,24 +119,34 @@ class PacketPort:
                 steer(self._receiving, config.steering)
             self._receiving.setsockopt(SOL_PACKET, _IGNORE_OUTGOING, 1)
             self._receiving.setsockopt(SOL_PACKET, _ADD_MEMBERSHIP, self._promiscuous())
-            self._output = self._open_output(interface, undo)
+            self._output = self._open_output(interface, undo, long=not why)
             self._receiving.bind((interface.name, _ETH_P_ALL))  # last: from here on frames come
             undo.pop_all()
 
-    def _open_output(self, interface: Interface, undo: contextlib.ExitStack) -> LinkOutput:
+    def _why_single(self, interface: Interface) -> str:
+        """Why packets leave one by one; empty: runs of them leave as long segments."""
+        return why_single(interface.name)
+
+    def _open_output(self, interface: Interface, undo: contextlib.ExitStack, *, long: bool) -> LinkOutput:
         """``undo``: what to do if the port cannot be made. Raises ``OSError``."""
+        queue_bytes_max = self._config.queue_bytes_max
+        if long:
+            self._long = undo.enter_context(open_sending(interface.name))
+            return open_long_output(
+                self.name,
+                self._sending,
+                self._long,
+                self._counters,
+                queue_bytes_max=queue_bytes_max,
+                frame_bytes_max=interface.mtu + ETHERNET_HEADER_BYTES,
+            )
         calls = compiled_ports.active()
         sender = None
         if calls is not None:
             fd = self._sending.fileno()
             sender = Sender(calls, fd, has_vnet=False, long_bytes_max=0, packets_max=1)
-        return LinkOutput(
-            self.name,
-            self._sending.send,
-            self._counters,
-            queue_bytes_max=self._config.queue_bytes_max,
-            sender=sender,
-        )
+        write = self._sending.send
+        return LinkOutput(self.name, write, self._counters, queue_bytes_max=queue_bytes_max, sender=sender)
 
     def __repr__(self) -> str:
         state = f"closed: {self._closed}" if self._closed else f"{self._output.bytes} bytes queued"
@@ -142,7 +158,7 @@ class PacketPort:
     @property
     def capabilities(self) -> FramePortCapabilities:
         longest = min(FRAME_BYTES_MAX, self._mtu + ETHERNET_HEADER_BYTES)
-        return FramePortCapabilities(self.adapter, longest, lossless=False)
+        return FramePortCapabilities(self.adapter, longest, lossless=False, way=self.way)
 
     @property
     def counters(self) -> PortCounters:
@@ -238,7 +254,7 @@ class PacketPort:
             name = name_of(self._receiving, self._index)
             if name is not None:
                 self._receiving.bind((name, _NO_PROTOCOL))
-        for sock in (self._receiving, self._sending):
+        for sock in (self._receiving, self._sending, *((self._long,) if self._long is not None else ())):
             trio.lowlevel.notify_closing(sock)
             sock.close()
 

@@ -154,6 +154,9 @@ class XdpPort(PacketPort):
             self._sockets.append(sock)
             program.set_socket(queue, sock.sock.fileno())
 
+    def _why_single(self, interface: Interface) -> str:
+        return "they leave by memory shared with the kernel"
+
     @property
     def counters(self) -> PortCounters:
         if self._closed is None:

@@ -57,6 +57,7 @@ class WeatherPort:
             f"weather over {inner.name}",
             inner.frame_bytes_max,
             lossless=inner.lossless and self.weather.clear,
+            way=inner.way,
         )
 
     @property

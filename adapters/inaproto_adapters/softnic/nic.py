@@ -93,6 +93,7 @@ class SoftNic:
             mtu_max=config.mtu_max,
             qps_max=config.qps_max,
             retry_forever=True,
+            way=self._port.capabilities.way,
         )
 
     # ---- verbs -----------------------------------------------------------------------------------

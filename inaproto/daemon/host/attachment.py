@@ -390,4 +390,5 @@ class Fabric:
         return {
             "rings": [ring.status() for ring in self.rings()],
             "nic": self._nic.statistics(),
+            "nic_way": self._nic.capabilities.way,
         }

@@ -212,6 +212,7 @@ class HostDaemon:
             "models_link": None if self.models is None else self.models.link_status(),
             "models_nic": None if self.models is None else self.models.nic_status(),
             "nic": {},
+            "nic_way": "",
             "placement": self._placement.status(),
         }
         if isinstance(self._door, TlsDoor):

@@ -101,6 +101,9 @@ def _switch(status: Mapping[str, Any], names: Mapping[int, str]) -> Iterable[Ren
             ("port", "name", "kind", "frames in", "frames out", "drops"),
             (_port(port) for port in status["ports"]),
         )
+        for port in status["ports"]:
+            if port.get("way"):
+                yield Text(f"  {port['name']}: {port['way']}")
     if status.get("shards"):
         heads = ("shard", "UDP port", "pid", "state", "starts", "rings", "frames in", "frames out")
         yield _table("shards", heads, map(_shard, status["shards"]))
@@ -331,6 +334,8 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text(f"  runs on CPUs {placement['cpus']}, {placement['why']}")
     if status.get("nic"):
         yield from _nic(status["nic"])
+        if status.get("nic_way"):
+            yield Text(f"  nic, its port: {status['nic_way']}")
 
 
 def _nic(counters: Mapping[str, int]) -> Iterable[RenderableType]:

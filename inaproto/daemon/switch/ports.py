@@ -280,6 +280,7 @@ class PortBoard:
                 "port": int(port_id),
                 "name": self._names[port_id],
                 "kind": port.capabilities.name,
+                "way": port.capabilities.way,
                 **_counters(port.counters),
                 "weather": _weather(port),
             }
