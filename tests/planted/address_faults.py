@@ -7,7 +7,7 @@ from typing import Final
 from inaproto.core.rdma.nic import SoftNicEngine
 from inaproto.core.switch.lookup_table import Flow
 from tests.planted.planting import Change, PlantedFault
-from tests.planted.shapes import damaged_addresses, damaged_addresses_for_long
+from tests.planted.shapes import damaged_addresses, damaged_addresses_of_hosts_that_wait
 
 LOOKUP: Final = "NetReduce 3.2, the lookup table; inaproto.core.switch.lookup_table"
 
@@ -31,9 +31,7 @@ ADDRESS_FAULTS: Final = (
         "RFC 1122 2.3.2.1; inaproto.core.rdma.arp",
         "sends again and again to where no ACK comes from, and asks nobody where its peer is",
         (Change(SoftNicEngine._unanswered, "% UNANSWERED_BEFORE_ARP == 0", "< 0"),),
-        # Damage must make a frame look like one of a rank that has nothing to send from then on. Timers are
-        # as long as transport_timeout: in weather of some ten milliseconds too little is sent for that.
-        shape=damaged_addresses_for_long,
-        seeds_max=240,
+        # Damage must make a frame look like one of a rank that has nothing to send from then on.
+        shape=damaged_addresses_of_hosts_that_wait,
     ),
 )

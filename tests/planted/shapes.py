@@ -138,9 +138,26 @@ def damaged_addresses(config: WorldConfig) -> WorldConfig:
     )
 
 
-def damaged_addresses_for_long(config: WorldConfig) -> WorldConfig:
-    """The same, for two seconds, which are many retransmission timers."""
-    return replace(damaged_addresses(config), weather_until_ns=2 * S)
+def damaged_addresses_of_hosts_that_wait(config: WorldConfig) -> WorldConfig:
+    """Several switches, which refuse all rings: a host has sent what it has, and waits for the one before it.
+
+    On all links, for a second, two frames of five are damaged, mostly in addresses.
+    """
+    racks = draw_racks(config.seed)
+    assert racks.topology is not None
+
+    def damaged(link: LinkConfig) -> LinkConfig:
+        return replace(link, weather=Weather(corrupt=0.4, addresses=0.95))
+
+    return replace(
+        racks,
+        links=tuple(map(damaged, racks.links)),
+        topology=map_trunks(racks.topology, damaged),
+        faults=(),
+        weather_until_ns=S,
+        recover_ns=S,
+        refusing=0,
+    )
 
 
 def alone(config: WorldConfig) -> WorldConfig:

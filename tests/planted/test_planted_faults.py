@@ -13,7 +13,7 @@ from tests.planted.planting import Change, PlantedFault
 from tests.planted.table import TABLE, read
 
 ROWS = read(TABLE.read_text())
-AGAIN = "write the table anew: python -m tests.planted.table"
+AGAIN = "write the table anew: python -m tests.planted.table --stale"
 IN_WORLDS = [name for name, fault in FAULTS.items() if not fault.test]
 BY_TESTS = [name for name, fault in FAULTS.items() if fault.test]
 
