@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.switch.tree.ring import TreeRing
 from inaproto.wire.tree_note import NoteKind
 from tests.unit.switched_tree import Carried, SwitchedTree, data_of
 
@@ -73,6 +74,43 @@ def test_7_8_1_results_wait_until_their_message_opens_where_they_leave() -> None
     assert switched.got == switched.results(0)
 
 
+def test_7_8_1_messages_that_are_done_together_leave_together() -> None:
+    switched = SwitchedTree(TreeSwitch("S", (TreeSwitch("L1", (0, 1)), 2, 3)), selective=True)
+    for serial in (0, 1):
+        for rank in (0, 1, 2):
+            switched.send(rank, serial)
+    switched.settle()
+    switched.from_host(3, *switched.hosts.message(3, 0), *switched.hosts.message(3, 1))
+    switched.settle()
+    wanted = {rank: frames + switched.results(1)[rank] for rank, frames in switched.results(0).items()}
+    assert frames_of(switched.got) == frames_of(wanted)
+
+
+def test_7_8_1_what_waits_for_an_opening_keeps_a_turn_from_ending() -> None:
+    """As docs/protocol.md 6.10.4 asks: a turn ends between messages."""
+    switched = tree()
+    late: list[Carried] = []
+
+    def holds_notes(sent: Carried) -> bool:
+        if sent.note is not None and sent.receiver == "L2" and sent.note.msg_id < 2:
+            late.append(sent)
+        return sent in late
+
+    ring = switched.switches["L2"].rings[switched.hosts.spec.ring_id]
+    assert isinstance(ring, TreeRing)
+    for serial in range(3):
+        switched.finish(serial, holds_notes)
+    assert ring.learnt[1].sent == 0, "message 0 is not open there"
+    switched.under_way.append(late[0])
+    switched.settle()
+    assert ring.learnt[1].sent == 4, "nor is message 1"
+    assert not ring.is_between_messages
+    switched.under_way.extend(late[1:])
+    switched.settle()
+    assert ring.learnt[1].sent == 12
+    assert ring.is_between_messages
+
+
 def test_7_8_2_what_comes_again_is_answered_by_itself_where_its_connection_ends() -> None:
     switched = tree()
     switched.finish(0)
@@ -83,6 +121,24 @@ def test_7_8_2_what_comes_again_is_answered_by_itself_where_its_connection_ends(
     wanted = switched.results(0, 1, 3)[1]
     assert switched.got == {0: [], 1: wanted, 2: [], 3: []}
     assert switched.carried == []
+
+
+def test_7_8_2_packets_that_come_again_together_are_answered_together() -> None:
+    switched = tree()
+    switched.finish(0)
+    switched.forget()
+    switched.send(0, 0, 1, 2)
+    assert switched.got[1] == switched.results(0, 1, 2)[1]
+
+
+@pytest.mark.parametrize(("rack", "rank"), [("L1", 0), ("L2", 1)])
+def test_7_8_2_no_other_sum_goes_up_again_than_of_what_came_again(rack: str, rank: int) -> None:
+    switched = tree()
+    switched.finish(0, lambda sent: (sent.sender, sent.receiver) == ("S", rack) and sent.note is None)
+    switched.forget()
+    switched.send(rank, 0, 1)
+    switched.settle(lambda sent: (sent.sender, sent.receiver) == ("S", rack) and sent.note is None)
+    assert switched.positions(data_of(switched.between(rack, "S"))) == [1]
 
 
 def test_7_8_2_a_note_names_the_packets_that_came_again_and_no_other() -> None:
@@ -141,6 +197,42 @@ def test_7_8_2_with_nothing_behind_it_when_its_host_asks(sender: str, receiver: 
     assert frames_of(switched.got) == frames_of(switched.results(0))
 
 
+def test_7_8_2_nor_where_the_results_of_another_rack_are_missing() -> None:
+    switched = tree()
+    finish_less(switched, "S", "L2", 3)
+    switched.send(1, 0, 3)  # at L1, where its result is; its connection ends at L2
+    switched.settle()
+    assert notes(switched)[2:] == [(NoteKind.REPEATS, 1, 3, 1)]
+    assert switched.positions(data_of(switched.between("L2", "S"))) == [0, 1, 2, 3, 3]
+    assert frames_of(switched.got) == frames_of(switched.results(0))
+
+
+def test_7_8_2_a_note_of_what_another_rack_knows_nothing_of_changes_nothing() -> None:
+    switched = tree()
+    for rank in (0, 1):
+        switched.send(rank, 0)
+    switched.send(1, 0, 1)
+    switched.settle()
+    for rank in (2, 3):
+        switched.send(rank, 0)
+    switched.settle()
+    assert frames_of(switched.got) == frames_of(switched.results(0))
+
+
+def test_7_8_2_what_is_repeated_is_counted() -> None:
+    switched = tree()
+    switched.finish(0, lambda sent: (sent.sender, sent.receiver) == ("S", "L1") and sent.note is None)
+    switched.send(0, 0, 0)
+    switched.settle()
+    switched.send(0, 0, 3)
+    switched.settle()
+    assert switched.count("S")["results_down_again"] == 4, "3 brought what had not come before it, too"
+    switched.send(1, 0, 0, 3)
+    switched.settle()
+    assert switched.count("L2")["replayed"] == 2
+    assert switched.count("L2")["results_out"] == switched.count("L1")["results_out"] == 8
+
+
 def test_7_8_3_a_gap_is_not_told() -> None:
     switched = without(tree(), 1, 1)
     assert NoteKind.GAP not in {kind for kind, *_ in notes(switched)}
@@ -155,6 +247,13 @@ def test_7_8_4_that_a_message_opens_is_told_again_with_its_last_packet() -> None
     assert notes(switched) == [(NoteKind.OPENS, 1, 0, 0)] * 2
     switched.send(1, 0, 3)
     assert notes(switched) == [(NoteKind.OPENS, 1, 0, 0)] * 2
+
+
+def test_7_8_4_of_each_connection() -> None:
+    mixed = TreeSwitch("S", (TreeSwitch("L1", (0, 2)), TreeSwitch("L2", (1, 3))))
+    switched = SwitchedTree(mixed, selective=True)
+    switched.finish(0)
+    assert sorted(notes(switched)) == [(NoteKind.OPENS, 0, 0, 0)] * 2 + [(NoteKind.OPENS, 2, 0, 0)] * 2
 
 
 def test_7_8_4_not_where_the_first_packet_is_the_last() -> None:

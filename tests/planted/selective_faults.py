@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from inaproto.core.rdma.behind_gap import PacketsBehind
+from inaproto.core.rdma.selective_requester import SelectiveRequester
 from inaproto.core.rdma.selective_responder import SelectiveResponder
 from inaproto.core.switch.aggregator import Region
 from inaproto.core.switch.tree.selective import SelectiveTreeEmission
@@ -30,6 +31,46 @@ SELECTIVE_FAULTS: Final = (
         PacketsBehind.place_of,
         "(distance - begun.at) * self.mtu",
         "distance * self.mtu",
+    ),
+    fault(
+        "all_asked_for_at_once",
+        SELECTIVE,
+        "sends all that is missing again when the answer to a timeout shows nothing else",
+        SelectiveRequester._lost,
+        "self._missing(self._sent)[: self._asking]",
+        "self._missing(self._sent)",
+    ),
+    fault(
+        "asking_four_times_as_much",
+        SELECTIVE,
+        "asks with 4, 16, 64 packets where 2, 4, 8 were meant",
+        SelectiveRequester._lost,
+        "2 * self._asking",
+        "4 * self._asking",
+    ),
+    fault(
+        "short_timer_not_doubled",
+        SELECTIVE,
+        "sets the short timer as short again when it has passed in vain",
+        SelectiveRequester._short_ns,
+        " << self._hurried",
+        "",
+    ),
+    fault(
+        "short_timer_too_short",
+        SELECTIVE,
+        "asks after twice the time of an answer, however short that is",
+        SelectiveRequester._short_ns,
+        "max(SHORTEST_NS, 2 * self._answer_ns)",
+        "2 * self._answer_ns",
+    ),
+    fault(
+        "copy_given_up_too_early",
+        SELECTIVE,
+        "sends a copy again while nothing that was sent after it is there",
+        SelectiveRequester._send_again,
+        "dict.fromkeys(seqs, self._sent)",
+        "dict.fromkeys(seqs, 0)",
     ),
     fault(
         "sum_of_a_rack_sent_as_result",

@@ -215,10 +215,12 @@ class SelectiveRequester(RcRequester):
         super()._account(begin, end, now)
 
     def _wait_ns(self) -> int:
-        wait = super()._wait_ns()
-        short = max(SHORTEST_NS, 2 * self._answer_ns) << self._hurried
+        wait, short = super()._wait_ns(), self._short_ns()
         self._is_short = bool(self._lossy and self._answer_ns and short < wait and not self._doublings)
         return short if self._is_short else wait
+
+    def _short_ns(self) -> int:
+        return max(SHORTEST_NS, 2 * self._answer_ns) << self._hurried
 
     def _back_off(self) -> None:
         if self._is_short:

@@ -40,6 +40,7 @@ from inaproto.sim.kernel.fates import Fate, LinkFates
 from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.kernel.world import DIGEST_BYTES, RunResult, SimulatedWorld, StepCounts
 from inaproto.units import PSN_MASK, Frames
+from inaproto.wire.control_messages import OutAddress
 from inaproto.wire.crc import crc32
 from inaproto.wire.messages.trees import FabricTree
 
@@ -233,6 +234,11 @@ class World(SimulatedWorld):
 
     def first_psn_of(self, flow: FlowSpec) -> int | None:
         """The PSN with which the sender of a flow begins; None if it is gone already."""
+        found = self.sender_of(flow)
+        return None if found is None else found[1].psn
+
+    def sender_of(self, flow: FlowSpec) -> tuple[HostRing, OutAddress] | None:
+        """The ring on its host, and the address of its queue pair; None if it is gone already."""
         open_rings = [ring for host in self.hosts for ring in host.rings if ring.holds_queue_pairs]
         rings = {(ring.job.name, ring.position): ring for ring in open_rings}
         for (job, position), ring in rings.items():
@@ -241,7 +247,7 @@ class World(SimulatedWorld):
                 continue
             for link, of_successor in zip(ring.links, successor.links, strict=False):
                 if of_successor.qpns[1:2] == (flow.dst_qp,):  # a tree of hosts may have one
-                    return link.out.psn
+                    return ring, link.out
         return None
 
     def oracle(self, job: JobConfig) -> Oracle:

@@ -61,17 +61,16 @@ class SelectiveTreeEmission(TreeEmission):
                 self._on_learnt(flow, region, [(begin, end)], actions)
             self._count_sent(ring, flow)
 
-    def _on_learnt(self, flow: TreeFlow, region: TreeRegion, spans: list[Span], actions: list[Action]) -> int:
+    def _on_learnt(
+        self, flow: TreeFlow, region: TreeRegion, spans: list[Span], actions: list[Action]
+    ) -> None:
         """Send results on a connection that begins elsewhere; none before the message is open there."""
-        if not spans or not self.dress_learnt(region, flow, spans[-1][1]):
-            return 0
-        count = 0
+        if not self.dress_learnt(region, flow, spans[-1][1]):
+            return
         for begin, end in spans:
-            count += end - begin
+            self._counters.results_out += end - begin
             for block in region.packets_out(slice(flow.row, flow.row + 1), begin, end, self._arena):
                 self._emit(flow, block[0], actions)
-        self._counters.results_out += count
-        return count
 
     @staticmethod
     def _count_sent(ring: TreeRing, flow: TreeFlow) -> None:
@@ -145,7 +144,7 @@ class SelectiveTreeEmission(TreeEmission):
             return
         serial, begin = divmod(low, ring.spec.message_packets)
         region = ring.region_at(serial)
-        if region is None or begin >= region.packets:
+        if region is None:
             return
         end = min(begin + high - low + 1, region.packets)
         self.ask_above(ring, region, region.to_ask_again(flow.row, begin, end), actions)

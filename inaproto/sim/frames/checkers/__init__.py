@@ -13,6 +13,7 @@ from inaproto.sim.frames.checkers.nak_once import OneNakPerGap
 from inaproto.sim.frames.checkers.one_result import OneResult
 from inaproto.sim.frames.checkers.overdue import NothingStuck
 from inaproto.sim.frames.checkers.psn_order import PsnOrder
+from inaproto.sim.frames.checkers.resends import ReasonToResend
 from inaproto.sim.frames.checkers.slots import SlotsApart
 from inaproto.sim.frames.checkers.survivors import SurvivorsTogether
 from inaproto.sim.frames.checkers.window import WindowKept
@@ -35,6 +36,7 @@ def all_checkers() -> list[Checker]:
         NothingStuck(),
         AllLeft(),
         OneNakPerGap(),
+        ReasonToResend(),
         NicsBlameNobody(),
         SurvivorsTogether(),
     ]

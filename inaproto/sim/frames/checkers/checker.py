@@ -72,6 +72,12 @@ class Checker:
     def closed(self, rank: SimRank) -> None:
         """A rank that left is told that all have."""
 
+    def nic_received(self, host: SimHost, blocks: list[Frames]) -> None:
+        """A host's NIC is about to take these frames in."""
+
+    def nic_sent(self, host: SimHost, frames: Frames) -> None:
+        """A host's NIC has these frames leave."""
+
     def told(self, host: SimHost, message: Message) -> None:
         """The control plane sends a host that."""
 

@@ -43,6 +43,8 @@ class Hooks:
     switch_received: list[Callable[[SimSwitch, Any, list[Frames]], None]] = field(default_factory=list)
     switch_sent: list[Callable[[SimSwitch, Any, Frames], None]] = field(default_factory=list)
     switch_stepped: list[Callable[[SimSwitch], None]] = field(default_factory=list)
+    nic_received: list[Callable[[SimHost, list[Frames]], None]] = field(default_factory=list)
+    nic_sent: list[Callable[[SimHost, Frames], None]] = field(default_factory=list)
     sample: list[Callable[[Any], None]] = field(default_factory=list)
     end: list[Callable[[Any], None]] = field(default_factory=list)
 

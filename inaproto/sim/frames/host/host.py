@@ -347,6 +347,8 @@ class SimHost:
             self.frames_in += len(block)
             self.frames_taken += len(block)
             world.note_frames(self.number, block)
+        for received in world.hooks.nic_received:
+            received(self, blocks)
         self.nic.handle_frames(blocks, self.now)
         self.nic_touched()
 
@@ -356,6 +358,8 @@ class SimHost:
         while True:
             for frames in nic.take_output():
                 self.frames_out += len(frames)
+                for sent in self.world.hooks.nic_sent:
+                    sent(self, frames)
                 send(frames)
             completions = nic.take_completions()
             if not completions:

@@ -1,0 +1,235 @@
+"""Nothing is sent again on a selective connection without a reason (docs/protocol.md 4.4).
+
+What a NIC may know is what acknowledgements told it that reached it. By that a packet may be sent again:
+
+- *lost*: a packet that was sent once, after it and after its last copy, is there. So each packet comes again
+  at most once for each packet of its connection that is sent later, and a packet that nothing overtook and
+  that was not lost, never: what comes again for one loss is at most one copy from each rank, and one more for
+  each round trip that the repair takes.
+- *asking*: the first unacknowledged packet, when a timer may have passed. The k-th time without progress it
+  is ``min(SHORTEST_NS << k, T)`` after the timer was set, ``T`` being the first one of go-back-N; so in a
+  silence of t there are at most log2(t / SHORTEST_NS) + t / T of them. It goes out twice at most, and from
+  the second time on with the first packet of each message.
+- *asking more*: until other packets are heard of, 2 ** a packets, when that packet and what followed it were
+  acknowledged a times.
+
+A bound of copies for a loss that depends on nothing else there is not: a rank whose link is a hundred times
+slower lets the others see a hole for a hundred of their round trips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from inaproto.core.rdma.selective_requester import SHORTEST_NS
+from inaproto.sim.frames.checkers.checker import Checker, each_frame, is_intact
+from inaproto.sim.kernel.violated import Violated
+from inaproto.wire.behind_gap import BehindGap
+from inaproto.wire.ipv4 import internet_checksum
+
+if TYPE_CHECKING:
+    from inaproto.core.switch.ring_spec import RingSpec
+    from inaproto.sim.frames.host.host import SimHost
+    from inaproto.sim.frames.switch import SimSwitch
+    from inaproto.sim.frames.world import World
+    from inaproto.units import Frames
+
+_HALF: Final = 1 << 23
+_MASK: Final = (1 << 24) - 1
+_OPENING: Final = (0x06, 0x0A, 0x0B)
+_ACK: Final = 0x11
+_ACK_BYTES: Final = 62
+"""An acknowledge packet without a bitmap: the payload of another lies behind its AETH, before the ICRC."""
+_PAYLOAD: Final = slice(58, -4)
+_ROUNDS_MAX: Final = 12
+
+
+@dataclass(slots=True)
+class _Sender:
+    """Positions count the packets of a connection from 0 on."""
+
+    name: str
+    host: SimHost
+    first_psn: int
+    timer_ns: int
+    messages: int
+    """That may be on the way at once."""
+    una: int = 0
+    sent: int = 0
+    newest: int = -1
+    """The highest position that is there and was sent once."""
+    there: set[int] = field(default_factory=set)
+    copies: dict[int, int] = field(default_factory=dict)
+    """What was sent again and is not known to be there: the position that was to be sent next then."""
+    timer_at: int = 0
+    """Since when the timer runs."""
+    asked: int = 0
+    """Times without progress that it was asked."""
+    answers: int = -1
+    """Acknowledgements with progress since it was asked last; below 0: nothing more may be asked for."""
+    highest: int = -1
+    """Highest position that was sent again since then."""
+    is_known: bool = True
+    """All that its NIC has heard has been seen here, too."""
+    excused: bool = False
+    """Its receiver had no room."""
+    may_ask: tuple[int, int] = (-1, 0)
+    """An instant, and how many packets may be sent then without having been lost."""
+    heads: int = 0
+    """How many first packets of messages, too."""
+
+    def position_of(self, psn: int) -> int:
+        ahead = (psn - self.first_psn - self.una + _HALF) & _MASK
+        return self.una + ahead - _HALF
+
+    def heard(self, frame: bytes, now: int) -> None:
+        """An acknowledge packet came."""
+        at, syndrome = self.position_of(int.from_bytes(frame[51:54], "big")), frame[54]
+        if not self.una <= at < self.sent:
+            return
+        if syndrome >> 5 == 0:
+            self._acknowledged(at + 1, now)
+        elif syndrome >> 5 == 1:
+            self._acknowledged(at, now)
+            self.excused = True
+        elif syndrome == 0x60:
+            self._acknowledged(at, now)
+            self._told(BehindGap.decode(frame[_PAYLOAD]) or BehindGap(1, 0))
+
+    def _acknowledged(self, end: int, now: int) -> None:
+        if end == self.una:
+            return
+        news = any(at not in self.there and at not in self.copies for at in range(self.una, end))
+        # Of those that come at once the NIC answers each before it takes the next; that is seen later.
+        is_first = self.may_ask[0] != now
+        if is_first:
+            self.may_ask, self.heads = (now, 0), 0
+        if end > self.highest and news and is_first:
+            self.answers = -1
+        elif self.answers >= 0:
+            self.answers += 1
+            self.may_ask = now, self.may_ask[1] + (1 << min(self.answers, _ROUNDS_MAX))
+        if end - 1 not in self.copies:
+            self.newest = max(self.newest, end - 1)
+        self.una, self.timer_at, self.asked, self.excused = end, now, 0, False
+        self.there = {at for at in self.there if at > end}
+        self.copies = {at: due for at, due in self.copies.items() if at >= end}
+
+    def _told(self, behind: BehindGap) -> None:
+        """``una`` is missing; this is there behind it."""
+        self.there.discard(self.una)
+        bits, at, fresh = behind.arrived, self.una, []
+        while bits:
+            step = (bits & -bits).bit_length()
+            bits >>= step
+            at += step
+            if at < self.sent and at not in self.there:
+                fresh.append(at)
+        self.there.update(fresh)
+        once = [at for at in fresh if at not in self.copies]
+        reach = min(self.una + behind.reach, self.sent - 1)
+        if reach not in self.copies and reach not in self.there:
+            once.append(reach)
+        self.newest = max(self.newest, *once, -1)
+        for at in fresh:
+            self.copies.pop(at, None)
+
+    def sends(self, frame: bytes, now: int) -> str:
+        """A packet leaves; returns what is wrong with that, if anything is."""
+        at = self.position_of(int.from_bytes(frame[51:54], "big"))
+        if at >= self.sent:
+            if self.una == self.sent:
+                self.timer_at = now
+            self.sent = at + 1
+            return ""
+        if at < self.una:
+            return ""
+        due = self.copies.get(at)
+        is_lost = self.newest > at if due is None else self.newest >= due
+        if not is_lost and not self.excused:
+            wrong = self._asks(at, now, opens=frame[42] in _OPENING)
+            if wrong is None:  # the first packet of a message, beside the one that asks
+                return ""
+            if wrong:
+                return wrong
+        self.copies[at] = self.sent
+        self.highest = max(self.highest, at)
+        self.timer_at = now
+        return ""
+
+    def _asks(self, at: int, now: int, *, opens: bool) -> str | None:
+        if self.may_ask[0] != now:
+            wait = min(SHORTEST_NS << self.asked, self.timer_ns)
+            if at != self.una or now - self.timer_at < wait:
+                late = f"{now - self.timer_at} ns after the timer was set, which runs for {wait} at least"
+                return f"asked {self.asked} times, {late if at == self.una else 'and heard nothing since'}"
+            self.asked += 1
+            self.answers, self.highest = 0, at
+            self.may_ask, self.heads = (now, 2), self.messages if self.asked > 1 else 0
+        if opens and at != self.una and self.heads:
+            self.heads -= 1
+            return None
+        self.may_ask = now, self.may_ask[1] - 1
+        return "" if self.may_ask[1] >= 0 else f"more than may be asked for after {self.answers} answers"
+
+
+class ReasonToResend(Checker):
+    name = "nothing sent again without reason"
+
+    def begin(self, world: World) -> None:
+        self._world = world
+        self._senders: dict[bytes, _Sender] = {}
+        """By addresses and queue pair of what they send."""
+        self._answers: dict[bytes, _Sender] = {}
+        """By those of what they are answered with."""
+        self._rings: dict[bytes, int] = {}
+
+    def ring_installed(self, switch: SimSwitch, spec: RingSpec) -> None:
+        if not spec.selective:
+            return
+        for flow in spec.flows:
+            key = flow.src_ip + flow.dst_ip + flow.dst_qp.to_bytes(3, "big")
+            found = self._world.sender_of(flow)
+            if found is None or self._rings.get(key) == spec.ring_id:
+                continue
+            ring, out = found
+            name = f"rank {flow.rank} in ring {spec.ring_id}"
+            timer_ns = 4096 << ring.job.transport_timeout
+            sender = _Sender(name, ring.host, out.psn, timer_ns, spec.window_messages)
+            self._rings[key], self._senders[key] = spec.ring_id, sender
+            self._answers[flow.dst_ip + flow.src_ip + out.qpn.to_bytes(3, "big")] = sender
+
+    def nic_received(self, host: SimHost, blocks: list[Frames]) -> None:
+        if not self._answers:
+            return
+        for block in blocks:
+            if block.shape[1] < _ACK_BYTES:
+                continue
+            for frame in each_frame(block):
+                if frame[42] == _ACK and frame[:6] == host.mac:
+                    sender = self._answers.get(frame[26:34] + frame[47:50])
+                    if sender is None or sender.host is not host or not is_intact(frame):
+                        continue
+                    if _is_as_sent(frame):
+                        sender.heard(frame, host.now)
+                    else:  # its NIC may drop it or not
+                        del self._answers[frame[26:34] + frame[47:50]]
+                        sender.is_known = False
+
+    def nic_sent(self, host: SimHost, frames: Frames) -> None:
+        if not self._senders:
+            return
+        for frame in each_frame(frames):
+            sender = self._senders.get(frame[26:34] + frame[47:50])
+            if sender is not None and sender.host is host and sender.is_known and frame[42] != _ACK:
+                wrong = sender.sends(frame, host.now)
+                if wrong:
+                    psn = int.from_bytes(frame[51:54], "big")
+                    raise Violated(self.name, f"{sender.name}: PSN {psn} was sent again: {wrong}")
+
+
+def _is_as_sent(frame: bytes) -> bool:
+    """Whether nothing that no ICRC covers was damaged, as far as it shows."""
+    plain = frame[12:15] == b"\x08\x00\x45" and not internet_checksum(frame[14:34])
+    return plain and not any(frame[40:42]) and not frame[46]
