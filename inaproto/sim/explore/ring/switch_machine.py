@@ -103,6 +103,7 @@ _REGION_REST: Final = {
     "result_cuts": "views of result",
     "_seen_bytes": "memory of seen",
     "_done_bytes": "memory of done",
+    "_final_bytes": "the same",
     "_header_bytes": "views of header",
     "_share_words": "views of share",
     "kernels": "where the arrays are, and what is set before each use",
