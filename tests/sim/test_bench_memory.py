@@ -61,27 +61,28 @@ def test_a_fat_tree_carries_one_copy_up_and_one_down() -> None:
             assert way["notes"]["frames"] == way["expected"]["notes"]
 
 
-def test_the_ring_crosses_each_trunk_once_and_tells_of_each_message_once() -> None:
+def test_the_ring_crosses_each_trunk_once_and_tells_of_each_message_twice() -> None:
     volume = Volume.of(4096, mtu=256, message_packets=6)
     found = arithmetic(leaf_spine(2, 4), (0, 1, 2, 3), volume)
-    trunk = Expected(volume.packets, volume.payload_bytes, volume.messages)
+    trunk = Expected(volume.packets, volume.payload_bytes, 2 * volume.messages)
     assert found["leaf0>spine"] == found["leaf1>spine"] == (trunk, trunk)
     assert found["host2>leaf1"] == (Expected(volume.packets, volume.payload_bytes),) * 2
 
 
 def test_links_outside_the_tree_carry_nothing() -> None:
-    found = arithmetic(fat_tree(4, 8), (4, 6), Volume(3, 500, 1))
+    found = arithmetic(fat_tree(4, 8), (4, 6), Volume(3, 500, 1, 2))
     assert found["pod1-agg0>core0"] == (Expected(), Expected())
     assert found["pod0-edge0>pod0-agg0"] == found["host0>pod0-edge0"] == (Expected(), Expected())
-    assert found["pod1-edge0>pod1-agg0"] == (Expected(3, 500, 1), Expected(3, 500, 1))
+    assert found["pod1-edge0>pod1-agg0"] == (Expected(3, 500, 2), Expected(3, 500, 2))
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "packets", "messages"),
-    [(1, 1, 1), (216, 1, 1), (217, 2, 1), (1496, 6, 1), (1497, 7, 2), (2992, 12, 2)],
+    ("nbytes", "packets", "messages", "openings"),
+    [(1, 1, 1, 1), (216, 1, 1, 1), (217, 2, 1, 2), (1496, 6, 1, 2), (1497, 7, 2, 3), (2992, 12, 2, 4)],
 )
-def test_how_an_operation_is_cut(nbytes: int, packets: int, messages: int) -> None:
-    assert Volume.of(nbytes, mtu=256, message_packets=6) == Volume(packets, nbytes + 40 * messages, messages)
+def test_how_an_operation_is_cut(nbytes: int, packets: int, messages: int, openings: int) -> None:
+    volume = Volume.of(nbytes, mtu=256, message_packets=6)
+    assert volume == Volume(packets, nbytes + 40 * messages, messages, openings)
 
 
 def test_traffic_that_differs_is_told() -> None:

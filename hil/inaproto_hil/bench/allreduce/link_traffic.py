@@ -105,6 +105,8 @@ class Volume:
     packets: int
     payload_bytes: int
     messages: int
+    openings: int
+    """Notes that tell the next rank's switch of its messages: of one packet once, of more twice (7.8.4)."""
 
     @classmethod
     def of(cls, nbytes: int, *, mtu: int, message_packets: int) -> Volume:
@@ -112,11 +114,15 @@ class Volume:
         room = message_packets * mtu - INA_HEADER_BYTES
         messages = -(-nbytes // room)
         last = nbytes - (messages - 1) * room + INA_HEADER_BYTES
-        packets = (messages - 1) * message_packets + -(-last // mtu)
-        return cls(packets, nbytes + messages * INA_HEADER_BYTES, messages)
+        last_packets = -(-last // mtu)
+        packets = (messages - 1) * message_packets + last_packets
+        openings = (messages - 1) * min(2, message_packets) + min(2, last_packets)
+        return cls(packets, nbytes + messages * INA_HEADER_BYTES, messages, openings)
 
     def times(self, count: int) -> Volume:
-        return Volume(self.packets * count, self.payload_bytes * count, self.messages * count)
+        return Volume(
+            self.packets * count, self.payload_bytes * count, self.messages * count, self.openings * count
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,7 @@ def arithmetic(
         begins = [here and not then for here, then in zip(below, [*below[1:], below[0]], strict=True)]
         ends = [then and not here for here, then in zip(below, [*below[1:], below[0]], strict=True)]
         up, down = (
-            Expected(one.frames, one.payload_bytes, sum(crossing) * volume.messages)
+            Expected(one.frames, one.payload_bytes, sum(crossing) * volume.openings)
             if is_in_tree
             else Expected()
             for crossing in (begins, ends)
