@@ -158,6 +158,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "sim/test_worlds_of_words.py::test_a_digest_does_not_depend_on_hashes": (),
     "sim/test_worlds_of_words.py::test_a_failure_is_told_made_smaller_and_replayed": ("overlay",),
     "sim/test_worlds_of_words.py::test_the_command_runs_and_replays_one_seed": ("trees",),
+    "twins/test_twins.py::test_a_world_that_differed_once": (),
     "unit/test_bench_simulate.py::test_a_report_has_its_configuration_and_tells_compiling_from_running": (),
 }
 

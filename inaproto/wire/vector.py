@@ -60,8 +60,14 @@ HEADER_COLUMNS: Final = 56
 """Bytes of a frame that are looked at to split runs: up to the BTH's end, in whole 8-byte words."""
 _MIX: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 _MIX_2: Final = np.uint64(0xC2B2_AE3D_27D4_EB4F)
-_KEY_MASK: Final = np.zeros(HEADER_COLUMNS, np.bool_)
-_KEY_MASK[_KEY_COLUMNS] = True
+_FLOW_KEY: Final = np.zeros(HEADER_COLUMNS, np.uint8)
+_FLOW_KEY[_KEY_COLUMNS] = 0xFF
+# What says which packets of a connection follow each other: not the source address, nor don't-fragment,
+# flags and partition. Compiled kernels ask for no more either (inaproto/core/kernels/nic.c), so both find the
+# same runs, and one ACK covers the same packets.
+_CONNECTION_KEY: Final = _FLOW_KEY.copy()
+_CONNECTION_KEY[[*range(6, 12), 44, 45]] = 0
+_CONNECTION_KEY[[20, 43]] = 0x3F, 0x30
 _COVERED: Final = np.ones(BTH_END + _RETH + _IMM, np.bool_)
 _COVERED[:14] = False
 _COVERED[list(MASKED_OFFSETS)] = False
@@ -71,7 +77,8 @@ _COVERED[list(MASKED_OFFSETS)] = False
 class PlainRun:
     """Frames that are no well-formed RoCEv2 packets; ``why`` says what is missing.
 
-    All rows have the same MAC addresses, empty when the frame is too short to have any.
+    All rows have the same MAC addresses, empty when the frame is too short to have any; by connection the
+    source is that of the first.
     """
 
     frames: Frames
@@ -203,7 +210,8 @@ def decode_runs(frames: Frames, *, by_connection: bool = False) -> Iterator[Roce
     """Split frames of one length into runs, in order. Never raises: what is not RoCEv2 is a ``PlainRun``.
 
     ``by_connection``: connections one after the other, each in order, so that those whose packets alternate
-    have runs too.
+    have runs too. Rows may then differ in what no receiver of a connection looks at: source address,
+    don't-fragment, partition and flags.
     """
     n, length = frames.shape
     if n == 0:
@@ -216,20 +224,21 @@ def decode_runs(frames: Frames, *, by_connection: bool = False) -> Iterator[Roce
         return
     headers = header_columns(frames)
     words = headers.view(np.uint64)
-    varying = np.bitwise_or.reduce(words ^ words[0], axis=0).view(np.uint8) != 0
-    if not (varying & _KEY_MASK).any():
+    differs = np.bitwise_or.reduce(words ^ words[0], axis=0)
+    key = (_CONNECTION_KEY if by_connection else _FLOW_KEY).view(np.uint64)
+    if not (differs & key).any():
         run = _decode_uniform(frames, headers)
         if isinstance(run, RoceRun):
             if run.header_bytes > BTH_END:
                 yield from _split_extensions(run)
                 return
-            run.varying = varying[:BTH_END]
+            run.varying = differs.view(np.uint8)[:BTH_END] != 0
         yield run
         return
     if by_connection:
         order = _connection_by_connection(headers)
-        frames, headers = frames[order], headers[order]
-    picked = headers[:, _KEY_COLUMNS]
+        frames, words = frames[order], words[order]
+    picked = words & key
     changes = np.flatnonzero((picked[1:] != picked[:-1]).any(axis=1)) + 1
     bounds = [0, *changes.tolist(), n]
     for begin, end in itertools.pairwise(bounds):
