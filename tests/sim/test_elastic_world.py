@@ -70,6 +70,19 @@ def test_the_next_job_has_the_rest_and_its_results_are_of_the_survivors() -> Non
     assert oracle_of(world.config, job).result(7, 0, 90) != whole.result(7, 0, 90)
 
 
+@pytest.mark.parametrize("after_ns", [2_700_000, 3_000_000, 3_200_000])
+@pytest.mark.parametrize(("hosts", "heard"), [(SEVEN, 2), ((0, 1, 2), 1)])
+def test_a_survivor_that_missed_the_start_of_its_next_job_is_in_it(
+    hosts: tuple[int, ...], heard: int, after_ns: int
+) -> None:
+    """It comes again, and has called nothing; the world gave it inputs of another life (machines 1715)."""
+    missed = during(FaultKind.SESSION_LOSS, 1, 1, after_ns=after_ns)
+    world, result = run(elastic(death(1, 0), missed, hosts=hosts))
+    assert result.marks["a job went on in another ring"] == heard  # of the start: so many other hosts
+    assert (result.marks[SHRUNK], ANEW in result.marks) == (1, False)
+    assert states(world).count(State.FINISHED) == len(hosts) - 1
+
+
 def test_a_job_may_lose_ranks_again_and_again() -> None:
     deaths = [death(1, 0), death(2, 1), death(3, 2), death(4, 0, 3)]
     world, result = run(elastic(*deaths))

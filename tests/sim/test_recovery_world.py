@@ -13,6 +13,7 @@ from inaproto.sim.campaign.kinds import WorldKind, draw_kind, kind_of
 from inaproto.sim.campaign.log import read_log
 from inaproto.sim.campaign.marks import declared_of, meaning_of, seeds_min_of
 from inaproto.sim.campaign.replay import replay
+from inaproto.sim.frames import world
 from inaproto.sim.frames.draw.racks import draw_racks
 from inaproto.sim.frames.draw.recovering import draw_recovery
 from inaproto.sim.frames.draw.swarm import Fault, FaultKind, JobConfig, Swarm, WorldConfig
@@ -55,6 +56,18 @@ def test_a_job_outlives_the_end_of_its_ring(kind: FaultKind, operation: int) -> 
     assert result.marks["a job went on in another ring"] == 3
     assert result.marks["a rank came back from away"]
     assert ANEW not in result.marks
+
+
+def test_a_paused_host_has_links_of_a_nic_that_is_gone_until_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is in use was compared with them (machines 805); the comparison is made at each event here."""
+    monkeypatch.setattr(world, "_SAMPLE_EVENTS", 1)
+    paused = during(FaultKind.PAUSE, 1, 2, 20 * MS)
+    reset = replace(during(FaultKind.NIC_RESET, 1, 2), at_ns=30_000)
+    result = run(recovering(faults=(paused, reset)))
+    assert result.violation is None
+    assert result.operations_done == 3 * 4
 
 
 def test_without_recovery_the_same_fault_starts_the_job_anew() -> None:

@@ -253,6 +253,15 @@ class World(SimulatedWorld):
     def oracle(self, job: JobConfig) -> Oracle:
         return self._oracles[job.name]
 
+    def life_of(self, job: JobConfig, ring_id: int) -> int:
+        """The life of a job that a host comes into with its ring ``ring_id``, named by its first ring.
+
+        It may be under way: a host that loses its session before it hears of the start comes again with the
+        same processes, which have called nothing, and the others go on with it.
+        """
+        lives = (ring.life for host in self.hosts for ring in host.rings if ring.job.name == job.name)
+        return next(filter(None, lives), ring_id)
+
     def ring_connected(self, job: JobConfig, ring_id: int) -> None:
         self._first_ring.setdefault(job.name, ring_id)
         self._rings.setdefault(job.name, set()).add(ring_id)

@@ -66,6 +66,8 @@ class SimHost:
         self._waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
         self.frames_waiting = 0
         """In the receive ring, while the host is paused."""
+        self.has_unseen_nic = False
+        """Its NIC is a new one, of which nothing here knows yet, for the host is paused."""
         self.regrouping: dict[int, ElasticProcess] = {}
         """Who waits to hear who goes on, by the id of its request."""
         self._owners: dict[int, HostRing] = {}
@@ -134,6 +136,7 @@ class SimHost:
         self._pauses.discard(pause)
         if self._pauses:
             return
+        self.has_unseen_nic = False
         waiting, self._waiting, self.frames_waiting = self._waiting, deque(), 0
         for act, argument in waiting:
             if self.is_up:
@@ -182,6 +185,7 @@ class SimHost:
         selective = share > 1 or (share == 1 and self.number % 2 == 0)
         config = SoftNicConfig(mac=self.mac, ip=self.ip, first_qpn=first_qpn, selective=selective)
         self.nic = SoftNicEngine(config)
+        self.has_unseen_nic = bool(self._pauses)
         self.frames_in = self.frames_out = 0
         self._owners = {}
         self._nic_wake_at = None

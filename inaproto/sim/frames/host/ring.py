@@ -176,7 +176,7 @@ class HostRing(HostDriver, RingFacts):
             self._boots = self._boots_now
         actions = core.step(event, self.host.now)
         if not self.life and core.ring is not None:
-            self.life = core.ring.ring_id
+            self.life = world.life_of(self.job, core.ring.ring_id)
             world.ring_connected(self.job, self.life)
         if isinstance(event, observing.NOTED):
             observing.note_event(self, event)
