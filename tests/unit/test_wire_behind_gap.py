@@ -25,6 +25,21 @@ def test_the_layout() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reach", "arrived"),
+    [
+        (BEHIND_PACKETS_MAX, (1 << BEHIND_PACKETS_MAX) - 1),
+        (BEHIND_PACKETS_MAX, 1),
+        (33, 1 << 32),
+        (36, 1 << 35),
+    ],
+)
+def test_the_longest_and_those_of_just_one_more_word(reach: int, arrived: int) -> None:
+    told = BehindGap(reach, arrived)
+    assert len(told.encode()) == 4 + 4 * -(-arrived.bit_length() // 32)
+    assert BehindGap.decode(told.encode()) == told
+
+
+@pytest.mark.parametrize(
     "data",
     [
         "",

@@ -83,4 +83,21 @@ def test_a_tagged_frame_is_known_by_its_first_byte_behind_the_addresses() -> Non
     assert is_tagged(block(wearing(TAG)))
     assert not may_have_tag(block(FRAME))
     assert not may_have_tag(np.empty((0, 100), np.uint8))
-    assert is_tagged(block(wearing(TAG)[:62]))
+    assert not may_have_tag(block(wearing(TAG)[:16]))
+    assert may_have_tag(block(wearing(TAG)[:17]))
+
+
+def test_the_shortest_that_can_have_a_tag_loses_it() -> None:
+    shortest = wearing(TAG)[:62]
+    assert is_tagged(block(shortest))
+    ((tag, (part,)),) = by_tag([block(shortest)])
+    assert (tag, part.tobytes()) == (TAG, FRAME[:58])
+
+
+def test_frames_of_a_block_are_judged_one_by_one() -> None:
+    mixed = block(wearing(TAG), wearing(b"\x88\xa8\0\1"))
+    assert is_tagged(mixed), "its first frame is"
+    assert [(tag, [len(part) for part in parts]) for tag, parts in by_tag([mixed])] == [
+        (TAG, [1]),
+        (b"", [1]),
+    ]
