@@ -133,11 +133,11 @@ class Memory:
         self.payload = PayloadPool(ranks, slots, mtu).take()
         self.payload.array[...] = rng.integers(0, 256, (ranks, slots, mtu), np.uint8)
 
-    def kernels(self, compiled: kernels.Compiled) -> RegionKernels:
+    def kernels(self, compiled: kernels.Compiled, packets: int) -> RegionKernels:
         results = (self.result, self.share, self.crc, self.ina, self.done, self.summed)
         arrays = (self.header, self.seen, *results)
         made = RegionKernels(compiled, arrays, inputs=len(self.seen), first=(6, 70), middle=(7, 54))
-        made.opened(self.payload)
+        made.opened(self.payload.address, 0, packets, 4, None, bytes(38))
         return made
 
 
@@ -156,7 +156,7 @@ def test_sums_are_those_of_reduce_into(
         words[:, :2] = rng.standard_normal(words[:, :2].shape).astype(np.float32).view(np.uint32)
     expected: NDArray[np.uint8] = np.empty((3, mtu), np.uint8)
     reduce_into(dtype, Op.SUM, [rank[1:4] for rank in memory.payload.array], expected)
-    memory.kernels(compiled).sum(dtype, 1, 4, 3, payload=mtu - 5, pad=3)
+    memory.kernels(compiled, 6).sum(dtype, 1, 4, 3, payload=mtu - 5, pad=3)
     expected[2, -5:-2] = 0
     assert (memory.result[1:4, : mtu - 2] == expected[:, : mtu - 2]).all()
     assert not memory.result[[0, 4, 5]].any()
@@ -170,7 +170,7 @@ def test_sums_are_those_of_reduce_into(
 def test_results_are_sealed_under_each_ranks_header(compiled: kernels.Compiled, packets: int) -> None:
     memory = Memory(np.random.default_rng(packets), 3, 5, 64)
     memory.result[...] = np.arange(5 * 64).reshape(5, 64)
-    region, ranks, last = memory.kernels(compiled), slice(1, 3), packets - 1
+    region, ranks, last = memory.kernels(compiled, packets), slice(1, 3), packets - 1
     final = (0x0B, 74, 47, 1) if packets == 1 else (9, 58, 12, 0)
     region.expect(LastPacket(*final))
     memory.crc[:] = [zlib.crc32(row.tobytes()) for row in memory.result]

@@ -16,6 +16,7 @@ from inaproto.core.switch.accelerator import (
 )
 from inaproto.core.switch.aggregator import bytes_needed
 from inaproto.errors import Blame, LocalMisuse
+from inaproto.wire.ina_header import Dtype
 from inaproto.wire.messages.switch import PoolSpec
 from tests.unit.pooled_rings import POOL, pool_of, pooled_ring, two_rings
 from tests.unit.switched_ring import MTU, NOW, SwitchedRing, block, by_port, dropped, emitted, others, ring_of
@@ -50,6 +51,17 @@ def test_rings_take_turns_and_count_their_messages_on() -> None:
     assert (view.takeovers, view.conflicts, view.stale) == (5, 0, 0)
     assert (view.rings, view.holders, view.epochs) == ((1, 2), (1,), (8,))
     assert dropped(one) == {}
+
+
+def test_what_a_message_is_like_ends_with_the_turn() -> None:
+    """Slots in which another ring had messages of another type as often as this one had turns."""
+    one, two = two_rings()
+    turn(two, 1, *range(8))
+    turn(one, 2, *range(4))
+    turn(one, 3, *range(4, 8))
+    two.epoch = 4
+    for serial in range(8, 12):
+        assert by_port(two.finish(serial, dtype=Dtype.F16)) == two.results(serial, dtype=Dtype.F16)
 
 
 @pytest.mark.parametrize("epoch", [0, 0xFFFF_FFFF])

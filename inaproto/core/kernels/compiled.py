@@ -10,7 +10,7 @@ import ctypes
 import platform
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
@@ -31,10 +31,11 @@ _FAST_CRC: Final = 1
 _FAST_SUM: Final = 2
 _HALVES: Final = 4
 _WIDE: Final = 8
-PLACE: Final = struct.Struct("11q")
-FOUND: Final = struct.Struct("5q")
-FOUND_AT: Final = PLACE.size
-SEAL: Final = struct.Struct("8q")
+_JOIN: Final = struct.Struct("6q")
+_PART: Final = struct.Struct("9q")
+_PARTS_MAX: Final = 16
+Parts = Iterable[tuple[int, ...]]
+SEAL: Final = struct.Struct("6q")
 
 
 def load() -> tuple[Compiled | None, str]:
@@ -69,8 +70,10 @@ class Compiled:
         self.intact.argtypes, self.intact.restype = (address, number, address), ctypes.c_int
         self.scan = library.kernels_scan
         self.scan.restype = number
-        self.place = library.kernels_place
-        self.place.restype = None
+        self.join = library.kernels_join
+        self.join.restype = None
+        self.receive = library.kernels_receive
+        self.receive.restype = number
         self.sum = library.kernels_sum
         self.sum.argtypes, self.sum.restype = (address, *[number] * 6), None
         self.sums_halves = bool(found & _HALVES)
@@ -202,13 +205,14 @@ class Scan:
         """Masked headers of the classes, HEADER_COLUMNS bytes each."""
         self.heads = self._heads.reshape(-1).data
         """First bytes of the first frame of each, or all of them and zeros: HEAD_BYTES bytes each."""
-        self.place = bytearray(PLACE.size + FOUND.size)
-        """Memory for what is told to ``kernels_place``, and what that answers; and where it is."""
-        self.place_at = pointer_to(self.place)
         self._blocks_room(16)
         self._words = np.zeros(9, np.int64)
         self.address = int(self._words.ctypes.data)
         self._room(256)
+        self._told = bytearray(_JOIN.size + _PARTS_MAX * _PART.size)
+        self._told_at = pointer_to(self._told)
+        self._join = memoryview(self._told).cast("q")
+        self._join[0] = self.address
 
     def _blocks_room(self, blocks: int) -> None:
         self._blocks_max = blocks
@@ -221,8 +225,12 @@ class Scan:
         arrays = (self._frame, self._length, self._order, self._begin, self._keys, self._heads, self._of)
         self._words[:] = [*(array.ctypes.data for array in arrays), frames, 0]
 
-    def read(self, blocks: Sequence[Frames]) -> int:
-        """Number of classes; 0 if there are too many, or a block that the kernel cannot read."""
+    def read(self, blocks: Sequence[Frames], inlet: int = 0) -> int:
+        """Number of classes; 0 if there are too many, or a block that the kernel cannot read.
+
+        If there is one, and it is that of the flow whose ``Inlet`` is at that address, its packets are taken
+        as by ``join``: ``taken`` says how many, ``parts`` what came of them.
+        """
         count = len(blocks)
         if count > self._blocks_max:
             self._blocks_room(2 * count)
@@ -232,11 +240,42 @@ class Scan:
             pack(self._blocks, 0, self.address, count, 0, *[view.ctypes.data for view in views])
         else:
             pack(self._blocks, 0, self.address, count, _FIELDS_AT, *map(id, blocks))
-        found: int = self.kernels.scan(self._blocks_at)
+        if inlet:
+            self._join[1] = inlet
+            found: int = self.kernels.receive(self._blocks_at, self._told_at)
+        else:
+            found = self.kernels.scan(self._blocks_at)
         if found < 0:
             self._room(2 * self._words[-1])
-            return self.read(blocks)
+            return self.read(blocks, inlet)
         return found
+
+    @property
+    def taken(self) -> int:
+        """How many frames ``read`` took."""
+        return self._join[4]
+
+    def parts(self) -> Parts:
+        """What came of the frames that were taken.
+
+        Of each part of a message: the number of its region, the offset and the PSN of its first packet, and
+        whether that opened the message; how many were taken, and how many of these are right and are stored
+        now; the offset behind the last one stored; how many slots were filled, added up and checksummed, and
+        the offset behind the last one of them.
+        """
+        parts = self._join[5]
+        return _PART.iter_unpack(self._told[_JOIN.size : _JOIN.size + parts * _PART.size]) if parts else ()
+
+    def join(self, inlet: int, begin: int, end: int) -> tuple[int, Parts]:
+        """Frames in places ``begin`` to ``end - 1``, of the flow whose ``Inlet`` is at that address, into
+        messages of its ring; returns how many it took, and ``parts``."""
+        join = self._join
+        join[1], join[2], join[3] = inlet, begin, end
+        self.kernels.join(self._told_at)
+        parts = join[5]
+        if not parts:
+            return 0, ()
+        return join[4], _PART.iter_unpack(self._told[_JOIN.size : _JOIN.size + parts * _PART.size])
 
     def key(self, which: int) -> bytes:
         """The masked header of a class."""

@@ -48,20 +48,27 @@ static u32 be32(const u8 *p) { u32 v; memcpy(&v, p, 4); return __builtin_bswap32
 
 /* ---- a message's memory ---------------------------------------------------------------------------------------- */
 
+typedef struct { /* how packets look, and how long the shift of their header's share is */
+    i64 opcode, width, tail, pad;
+    const u32 *shift;
+} Layout;
+
 typedef struct {
-    u8 *payload, *header, *seen, *result;
+    u8 *payload; /* 0: nothing is kept any more */
+    i64 serial, packets; /* of the message */
+    i64 kind;            /* of elements to be added up as soon as a slot is full; 0: later, or not here */
+    u8 *header, *seen, *result;
     u32 *share, *result_crc;
     u8 *ina;  /* the ranks' own headers of the message, as their results carry them: (ranks, own) */
     u8 *done; /* slots that have their result */
     u16 *summed; /* how many ranks, from the first one on, are added up in the slot's result */
     i64 ranks, slots, mtu;
     i64 own, flags_at, flag; /* bytes of such a header, and what is set in which of them */
+    u8 *agreed;              /* such a header less its rank, which all ranks must send */
+    i64 *psn0;               /* PSN of each rank's first packet; -1: it has not come */
+    i64 like;                /* messages with equal numbers differ in serial numbers and payload alone; -1: none */
+    const Layout *layouts;   /* of the first, the middle and the last packet; opcode -1: not known */
 } Region;
-
-typedef struct { /* how packets look, and how long the shift of their header's share is */
-    i64 opcode, width, tail, pad;
-    const u32 *shift;
-} Layout;
 
 /* Whether the frame at ``at`` in the order of classes has that layout's length and the right ICRC. */
 int kernels_intact(const Scan *s, i64 at, const Layout *l) {
@@ -81,13 +88,11 @@ typedef struct {
     const Scan *scan;
     i64 from, to; /* frames in the order of classes */
     const Region *region;
-    i64 rank, offset, packets; /* the first one's slot, and how many the message has */
+    i64 rank, offset; /* the first one's slot */
     i64 psn, psn_mask;
-    const Layout *layouts; /* of the first, the middle and the last packet; opcode -1: not known */
-    i64 kind;              /* of elements to be added up as soon as a slot is full; 0: later, or not here */
-    i64 taken;             /* out: frames dealt with */
-    i64 right, past;       /* out: packets placed, and the offset behind the last of them */
-    i64 full, full_past;   /* out: slots that have their result now, and the offset behind the last of them */
+    i64 taken;           /* out: frames dealt with */
+    i64 right, past;     /* out: packets placed, and the offset behind the last of them */
+    i64 full, full_past; /* out: slots that have their result now, and the offset behind the last of them */
 } Place;
 
 enum { AHEAD = 3, HEADERS_AHEAD = 6 };
@@ -112,17 +117,17 @@ static i64 summed_with(const Region *r, i64 rank, i64 o) {
    rank has not filled; those with a wrong ICRC are taken and forgotten, but for the first one of a message.
    A payload whose rank is next in the slot's sum is added there from where it is, and those that waited for it;
    the others are kept. */
-void kernels_place(Place *p) {
+static void place(Place *p) {
     const Scan *s = p->scan;
     const Region *r = p->region;
     const i64 from = p->from, to = p->to;
     i64 k = 0, right = 0, past = p->offset, full = 0, full_past = 0;
-    Sum *sum = p->kind ? sum_of(p->kind) : 0;
-    for (; from + k < to && p->offset + k < p->packets; k++) {
+    Sum *sum = r->kind ? sum_of(r->kind) : 0;
+    for (; from + k < to && p->offset + k < r->packets; k++) {
         i64 o = p->offset + k, i = s->order[from + k];
         const u8 *frame = s->frame[i];
         if (from + k + AHEAD < to) prefetched(s->frame[s->order[from + k + AHEAD]], r->mtu + BTH_END);
-        const Layout *l = p->layouts + (o == p->packets - 1 ? 2 : o > 0);
+        const Layout *l = r->layouts + (o == r->packets - 1 ? 2 : o > 0);
         i64 length = l->width + l->tail + 4, slot = p->rank * r->slots + o;
         if (l->opcode < 0 || s->length[i] != length || frame[42] != l->opcode || (frame[43] >> 4 & 3) != l->pad) break;
         if (be16(frame + 16) != length - 14 || be16(frame + 38) != length - 34) break;
@@ -164,6 +169,8 @@ void kernels_place(Place *p) {
     }
     p->taken = k, p->right = right, p->past = past, p->full = full, p->full_past = full_past;
 }
+
+#include "join.c"
 
 /* Sums of the slots ``begin`` to ``end - 1`` over all ranks, in their order, and their CRCs. That of slot ``last``
    is of ``payload`` bytes and ``pad`` zeros behind them. */
@@ -226,8 +233,7 @@ static u8 *seal(const Region *r, i64 rank, i64 ranks, i64 begin, i64 end, const 
 
 typedef struct {
     const Region *region;
-    const Layout *layouts;
-    i64 rank, ranks, begin, end, packets;
+    i64 rank, ranks, begin, end;
     u8 *out;
 } Seal;
 
@@ -235,8 +241,8 @@ typedef struct {
    ones, then the last one, as far as they are among them. */
 void kernels_seal(const Seal *s) {
     const Region *r = s->region;
-    const Layout *layouts = s->layouts;
-    const i64 rank = s->rank, ranks = s->ranks, begin = s->begin, end = s->end, packets = s->packets;
+    const Layout *layouts = r->layouts;
+    const i64 rank = s->rank, ranks = s->ranks, begin = s->begin, end = s->end, packets = r->packets;
     u8 *out = s->out;
     i64 last = packets - 1;
     if (last > 0 && begin == 0) out = seal(r, rank, ranks, 0, 1, layouts, out);

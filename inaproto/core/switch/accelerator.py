@@ -314,29 +314,42 @@ class Accelerator:
         if self._early.waiting:
             self._early.expire(now)
         touched: dict[int, RingState] = {}
-        groups: list[tuple[bytes, Sequence[Frames]]] = [(b"", blocks)]
-        try:
-            for block in blocks:
-                if block[0, TAG_BEGIN] == TAG_TYPE:
-                    groups = by_tag(blocks)
-                    break
-        except IndexError:  # an empty block, or frames that are too short: rare, and asking first is not free
-            groups = by_tag(blocks)
 
         def taken(flow: Flow) -> None:
             touched[flow.ring_id] = self._rings[flow.ring_id]
             if port not in flow.untold and not flow.is_routed:
                 self._bridge.learn(flow.src_mac, port, flow.spec.src_ip)
 
+        classes, rest = -1, blocks
+        several = len(blocks) > 1 or (blocks and len(blocks[0]) > 1)
+        if self._bursts is not None and several:
+            classes, of_all, left = self._bursts.read(port, blocks)
+            if of_all is not None:
+                taken(of_all)
+                rest = left
+        groups: list[tuple[bytes, Sequence[Frames]]] = [(b"", rest)]
+        if rest is blocks:
+            try:
+                for block in blocks:
+                    if block[0, TAG_BEGIN] == TAG_TYPE:
+                        groups = by_tag(blocks)
+                        break
+            except IndexError:  # an empty block, or short frames: rare, and asking first is not free
+                groups = by_tag(blocks)
         for tag, group in groups:  # to which more may come
             if tag != self._tag:
                 self._tag = self._ingest.tag = tag
             vectors: Iterable[Frames] = group
-            if len(group) > 1 or (group and len(group[0]) > 1):
+            if group is blocks:
+                if several and self._bursts is not None:
+                    vectors = self._bursts.take(port, group, classes, taken)
+                elif several:
+                    vectors = flow_by_flow(group, self._is_of_ring)
+            elif group is not rest and (len(group) > 1 or (group and len(group[0]) > 1)):
                 if self._bursts is None:
                     vectors = flow_by_flow(group, self._is_of_ring)
                 else:
-                    vectors = self._bursts.take(port, group, taken)
+                    vectors = self._bursts.take(port, group, self._bursts.read_all(group), taken)
             for frames in vectors:
                 if len(frames) == 1:
                     data = frames.tobytes()

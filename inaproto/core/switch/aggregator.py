@@ -24,7 +24,15 @@ from inaproto.core.kernels import Compiled, active
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.switch.lookup_table import Rows
 from inaproto.core.switch.packet_memory import Cut, OutputArena, PayloadBuffer, PayloadPool, aligned
-from inaproto.core.switch.region_kernels import SUMMED, LastPacket, RegionKernels
+from inaproto.core.switch.region_kernels import (
+    LIKE_WORD,
+    PAYLOAD_WORD,
+    SERIAL_WORD,
+    SUMMED,
+    UNLIKE,
+    LastPacket,
+    RegionKernels,
+)
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.crc import crc32
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype, InaHeader, Op
@@ -105,6 +113,8 @@ class Region:
         "_final_bytes",
         "_header_bytes",
         "_ina",
+        "_nobody",
+        "_nothing",
         "_seen_bytes",
         "_share_words",
         "_stored_from",
@@ -142,6 +152,7 @@ class Region:
         self.serial = -1
         self.packets = 0
         self._everyone = frozenset(range(ranks))
+        self._nobody, self._nothing = bytes(ranks * packets_max), bytes(packets_max)
         self.silent: set[int] = set()
         """Ranks that have sent nothing of this message yet: as long as there is one, nothing is full."""
         self._ina: InaHeader | None = None
@@ -207,32 +218,42 @@ class Region:
 
     def take_over(self, serial: int, ina: InaHeader, header: bytes | None = None) -> None:
         """Become the region of another message; ``ina`` (encoded: ``header``) is the one that came first."""
-        self.serial = serial
-        self._ina, self.opening = ina, b""
-        self.agreed = without_rank(ina.encode() if header is None else header)
+        self._ina = ina
         self.itemsize = ina.dtype.itemsize
-        self.packets = self.pending = packets = ina.msg_len
-        self.last = None
-        self.silent = set(self._everyone)
-        ranks, slots = len(self.silent), len(self._done_bytes)
-        self.missing = packets * ranks
-        self.top = [0] * ranks
-        self._stored_from, self._stored_to = slots, 0
-        if self.payload is None:
-            self.payload = self.pool.take()
+        self.packets = packets = ina.msg_len
+        self._begin(serial, b"", without_rank(ina.encode() if header is None else header))
         if self.kernels is None and (compiled := active()) is not None:
             self._compile(compiled)
-        self.filled, self.sums = 0, None
+        self.sums = None
+        assert self.payload is not None, "a message has begun"
         if self.kernels is not None:
-            self.kernels.opened(self.payload)
             if ina.op is Op.SUM and ina.dtype in SUMMED:
                 self.sums = ina.dtype
-            if self.sums is not None:
                 self.summed.fill(0)
-        self._seen_bytes[:] = bytes(ranks * slots)  # for so few, quicker than by arrays
-        self._done_bytes[:] = bytes(slots)
+            self.kernels.opened(self.payload.address, serial, packets, self.itemsize, self.sums, self.agreed)
+        self._seen_bytes[:] = self._nobody  # for so few, quicker than by arrays
+        self._done_bytes[:] = self._nothing
+
+    def taken_over(self, rank: int) -> None:
+        """The kernel has made it the region of a message like the one before, opened by ``rank``."""
+        assert self.kernels is not None, "it has kernels"
+        header = self.kernels.opening(rank)
+        self._begin(self.kernels.words[SERIAL_WORD], header, without_rank(header))
+
+    def _begin(self, serial: int, opening: bytes, agreed: bytes) -> None:
+        self.serial, self.opening, self.agreed = serial, opening, agreed
+        self.pending = self.packets
+        self.last = None
+        self.silent = set(self._everyone)
+        ranks, slots = self.seen.shape
+        self.missing = self.packets * ranks
+        self.top = [0] * ranks
+        self._stored_from, self._stored_to = slots, 0
+        self.filled = 0
+        if self.payload is None:
+            self.payload = self.pool.take()
         if self.told is not None:
-            self.told = bytearray(slots)
+            self.told = bytearray(self._nothing)
 
     def _compile(self, compiled: Compiled) -> None:
         memory = (
@@ -260,6 +281,9 @@ class Region:
         if self.payload is not None:
             self.pool.give_back(self.payload)
             self.payload = None
+        if self.kernels is not None:
+            words = self.kernels.words
+            words[PAYLOAD_WORD], words[SERIAL_WORD], words[LIKE_WORD] = 0, -1, UNLIKE
 
     def store_fresh(
         self,
@@ -410,6 +434,8 @@ class Region:
         if self.pending == 0:
             self.pool.give_back(self.payload)
             self.payload = None
+            if self.kernels is not None:
+                self.kernels.words[PAYLOAD_WORD] = 0
         return ready + filled
 
     def untold(self) -> list[tuple[int, int]]:
@@ -452,7 +478,7 @@ class Region:
 
     def cut_out(self, kernels: RegionKernels, ranks: slice, begin: int, end: int, arena: OutputArena) -> Cut:
         """The same as ``packets_out``, by kernels."""
-        if kernels.last is not self.last:
+        if kernels.last is not self.last and self.last is not None:
             kernels.expect(self.last)
         return kernels.seal(ranks, begin, end, self.packets, arena)
 
@@ -546,6 +572,8 @@ class AggregatorArray:
         self._none: Sequence[Region] = () if spec.pool is None else self._no_regions()
         """What a ring of a pool has while it is not its turn: one that no message is ever in."""
         self.regions: Sequence[Region] = self._none or self.new_regions()
+        self.id_mask = (1 << spec.msg_id_bits) - 1
+        """Bits of a serial number that headers carry."""
         self.first_serial = self.next_serial = spec.first_message
         """Messages before it had their results elsewhere: what still comes of them is stale."""
         self.next_offset = 0
@@ -589,9 +617,9 @@ class AggregatorArray:
 
     def serial_of(self, msg_id: int) -> int:
         """Unwrap a ``msg_id``: the serial nearest to the frontier that has these bits."""
-        span = 1 << self.spec.msg_id_bits
-        half = span >> 1
-        return self.next_serial + ((msg_id - self.next_serial + half) % span) - half
+        mask = self.id_mask
+        half = (mask + 1) >> 1
+        return self.next_serial + ((msg_id - self.next_serial + half) & mask) - half
 
     def region_of(self, serial: int) -> Region:
         return self.regions[serial % len(self.regions)]

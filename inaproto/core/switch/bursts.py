@@ -17,11 +17,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.kernels.compiled import HEAD_BYTES, Compiled, Scan
-from inaproto.core.switch.aggregator import FIRST, HEADER_BYTES, LAST_OPCODES, Region, without_rank
+from inaproto.core.kernels.compiled import HEAD_BYTES, Compiled, Parts, Scan
+from inaproto.core.switch.aggregator import FIRST, HEADER_BYTES, LAST_OPCODES, Region
 from inaproto.core.switch.events import Counters, RingState
 from inaproto.core.switch.flow_order import Connection, flow_by_flow, flow_of, joined
 from inaproto.core.switch.ingest import Ingest
+from inaproto.core.switch.inlets import Inlet, RingInlet
 from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry
 from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.core.switch.tree.ring import TreeRing
@@ -33,6 +34,20 @@ _KNOWN_MAX: Final = 1024
 """Flows whose masked headers are remembered."""
 _INA_BEGIN: Final = HEADER_BYTES[FIRST]
 _INA_END: Final = _INA_BEGIN + INA_HEADER_BYTES
+
+
+class _Known:
+    """What frames with the same masked headers are."""
+
+    __slots__ = ("flow", "inlet", "key", "of")
+
+    def __init__(self, key: bytes, of: Connection | bytes, flow: Flow | None) -> None:
+        self.key = key
+        self.of = of
+        """What they keep their order with."""
+        self.flow = flow
+        """Their flow, if they may be taken."""
+        self.inlet: Inlet | None = None
 
 
 class Bursts:
@@ -51,180 +66,226 @@ class Bursts:
         self._ingest = ingest
         self._counters = counters
         self._is_of_ring = is_of_ring
-        self._known: dict[bytes, tuple[Connection | bytes, Flow | None]] = {}
+        self._known: dict[bytes, _Known] = {}
+        self._latest: dict[PortId, _Known] = {}
+        """What came last by each port, and is of a flow."""
 
     def forget(self) -> None:
         """Rings were installed or removed: what a header belongs to may be another flow."""
         self._known.clear()
+        self._latest.clear()
 
-    def take(self, port: PortId, blocks: Sequence[Frames], taken: Callable[[Flow], None]) -> Iterable[Frames]:
+    def read(self, port: PortId, blocks: Sequence[Frames]) -> tuple[int, Flow | None, Sequence[Frames]]:
+        """Look at all that a port received, for ``take``; returns the number of classes of frames.
+
+        If all is of the flow from which the latest came there, it is taken as ``take`` does, and returned are
+        the flow, too, and the rest.
+        """
+        scan, known = self._scan, self._latest.get(port)
+        if known is None:
+            return scan.read(blocks), None, ()
+        flow = known.flow
+        assert flow is not None, "others are not remembered"
+        ring = self._rings[flow.ring_id]
+        if not self._may_take(ring, flow, port):
+            return scan.read(blocks), None, ()
+        inlet = self._inlet(ring, known, flow)
+        classes = scan.read(blocks, inlet)
+        again = self._account(ring, flow, scan.parts())
+        went = scan.taken
+        if not went:
+            return classes, None, ()
+        end = scan.edges[1]
+        if went < end:
+            went = self._rest(ring, known, flow, went, end, again=again)
+        return classes, flow, self._left(blocks, known.of, [0], went) if went < end else ()
+
+    def read_all(self, blocks: Sequence[Frames]) -> int:
+        """As ``read``; nothing is taken."""
+        return self._scan.read(blocks)
+
+    def take(
+        self, port: PortId, blocks: Sequence[Frames], classes: int, taken: Callable[[Flow], None]
+    ) -> Iterable[Frames]:
         """Take what can be taken at once, saying of which flows; return the rest, flow by flow.
 
-        All must be asked for before the next receive is taken.
+        ``classes`` is what ``read`` said of these blocks. All must be asked for before the next receive is
+        taken.
         """
         scan = self._scan
-        classes = scan.read(blocks)
         if classes != 1:
             if not classes:
                 return flow_by_flow(blocks, self._is_of_ring)
             return self._several(port, blocks, taken, classes)
-        key = bytes(scan.keys[:HEADER_COLUMNS])
-        of, flow = self._known.get(key) or self._flow_of(key)
+        known = self._known_of(bytes(scan.keys[:HEADER_COLUMNS]))
         went, end = 0, scan.edges[1]
-        if flow is not None:
-            went = self._message(port, flow, 0, 0, end)
+        if known.flow is not None:
+            went = self._message(port, known, known.flow, 0, 0, end)
             if went:
-                taken(flow)
-        return self._left(blocks, of, [0], went) if went < end else ()
+                self._latest[port] = known
+                taken(known.flow)
+        return self._left(blocks, known.of, [0], went) if went < end else ()
 
     def _several(
         self, port: PortId, blocks: Sequence[Frames], taken: Callable[[Flow], None], classes: int
     ) -> Iterator[Frames]:
-        scan, known = self._scan, self._known
+        scan = self._scan
         flows: dict[Connection | bytes, list[int]] = {}
-        found: dict[Connection | bytes, Flow | None] = {}
+        found: dict[Connection | bytes, _Known | None] = {}
         for number in range(classes):
-            key = scan.key(number)
-            of, flow = known.get(key) or self._flow_of(key)
+            known = self._known_of(scan.key(number))
+            of = known.of
             if of in flows:
                 flows[of].append(number)
                 found[of] = None
             else:
                 flows[of] = [number]
-                found[of] = flow
+                found[of] = known
         for of, numbers in flows.items():
-            begin, end = scan.bounds(numbers[0])
-            flow = found[of]
-            if flow is not None:
-                went = self._message(port, flow, numbers[0], begin, end)
+            begin, end = scan.edges[numbers[0]], scan.edges[numbers[0] + 1]
+            only = found[of]
+            if only is not None and only.flow is not None:
+                went = self._message(port, only, only.flow, numbers[0], begin, end)
                 if went:
-                    taken(flow)
+                    taken(only.flow)
                     begin += went
             if begin < end or len(numbers) > 1:
                 yield from self._left(blocks, of, numbers, begin)
 
-    def _flow_of(self, key: bytes) -> tuple[Connection | bytes, Flow | None]:
-        """What frames with these masked headers keep their order with; their flow if they may be taken."""
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        of = flow_of(key, self._is_of_ring)
-        flow = self._table.get(*of) if isinstance(of, tuple) else None
-        if flow is not None and isinstance(self._rings[flow.ring_id], TreeRing):
-            flow = None
-        found = self._known[key] = of, flow
-        return found
+    def _known_of(self, key: bytes) -> _Known:
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            of = flow_of(key, self._is_of_ring)
+            flow = self._table.get(*of) if isinstance(of, tuple) else None
+            if flow is not None and isinstance(self._rings[flow.ring_id], TreeRing):
+                flow = None
+            known = self._known[key] = _Known(key, of, flow)
+        return known
 
     # -- what is taken -------------------------------------------------------------------------
 
-    def _message(self, port: PortId, flow: Flow, number: int, begin: int, end: int) -> int:
-        """How many of the flow's packets, in those places of the scan, are taken."""
-        ring = self._rings[flow.ring_id]
+    def _may_take(self, ring: RingState, flow: Flow, port: PortId) -> bool:
         if ring.failed or flow.replay_next is not None or flow.ingress != port:
+            return False
+        return flow.tag == self._ingest.tag
+
+    @staticmethod
+    def _inlet(ring: RingState, known: _Known, flow: Flow) -> int:
+        """Where it is that kernels look for what they must know of a flow."""
+        of_ring, array = ring.inlet, ring.array
+        if of_ring is None or of_ring.regions is not array.regions or not of_ring.is_whole:
+            of_ring = ring.inlet = RingInlet(array)
+        of_ring.tell(array, ring.epoch, ring.opened_by)
+        inlet = known.inlet
+        if (
+            inlet is None
+            or inlet.ring is not of_ring
+            or inlet.dst_mac != flow.dst_mac
+            or inlet.src_mac != flow.src_mac
+        ):
+            inlet = known.inlet = Inlet(of_ring, flow, known.key)
+        return inlet.at
+
+    def _message(self, port: PortId, known: _Known, flow: Flow, number: int, begin: int, end: int) -> int:
+        """How many of the flow's packets, in those places of the scan, are taken."""
+        ring, scan = self._rings[flow.ring_id], self._scan
+        if not self._may_take(ring, flow, port):
             return 0
-        if flow.tag != self._ingest.tag:
+        macs = bytes(scan.heads[HEAD_BYTES * number : HEAD_BYTES * number + 12])
+        if macs != flow.dst_mac + flow.src_mac:
             return 0
-        head = bytes(self._scan.heads[HEAD_BYTES * number : HEAD_BYTES * (number + 1)])
-        if head[:12] != flow.dst_mac + flow.src_mac:
-            return 0
-        at = begin + self._part(ring, flow, head, begin, end)
-        while begin < at < end:
-            head, _ = self._scan.frame(at)
-            went = self._part(ring, flow, head, at, end)
-            if not went:
+        went, parts = scan.join(self._inlet(ring, known, flow), begin, end)
+        again = self._account(ring, flow, parts)
+        at = begin + went
+        return (at if at == end else self._rest(ring, known, flow, at, end, again=again)) - begin
+
+    def _rest(self, ring: RingState, known: _Known, flow: Flow, at: int, end: int, *, again: bool) -> int:
+        """Take what the kernel takes once something is known that it did not know; returns where that ends.
+
+        ``again``: it may go on as it is.
+        """
+        while at < end and (again or self._prepares(ring, flow, at)):
+            went, parts = self._scan.join(self._inlet(ring, known, flow), at, end)
+            opened = self._account(ring, flow, parts)
+            if not went and not again:
                 break
             at += went
-        return at - begin
+            again = opened and went > 0
+        return at
 
-    def _part(self, ring: RingState, flow: Flow, head: bytes, at: int, end: int) -> int:
-        """How many packets from the one with ``head`` on, all of one message, are taken."""
-        psn = int.from_bytes(head[51:54], "big") & flow.psn_mask
-        is_first = head[42] == FIRST
-        if is_first:
-            entry, offset = self._opened(ring, flow, psn, head, at), 0
-            if entry is None:
-                return 0
-        else:
-            found = flow.find(psn)
-            if found is None:
-                return 0
-            entry, offset = found
-            if offset == 0:  # a message of one packet, whose headers are longer
-                return 0
-        array = ring.array
-        region = array.regions[entry.serial % len(array.regions)]
-        kernels, serial = region.kernels, entry.serial
-        if region.serial != serial or region.payload is None or kernels is None:
-            return 0
-        rank, packets, last, guess = flow.spec.rank, region.packets, region.last, None
-        if last is None:
-            guess = kernels.guess
-            if guess is not None and guess.payload_bytes % region.itemsize:
-                guess = None
-        if kernels.last is not (expected := guess or last):
-            kernels.expect(expected)
-        went, right, past, filled, filled_past = kernels.place(
-            self._scan, at, end, rank, offset, packets, psn, flow.psn_mask, region.sums
-        )
-        if filled:
-            region.fill(filled, filled_past)
-        if guess is not None and right and past == packets:
-            region.last = guess
-        elif last is None and at + went < end and offset + went == packets - 1:
-            more = self._last(region, rank, at + went, psn + went, flow.psn_mask)
-            if more:
-                went, right, past = went + 1, right + 1, packets
-        if right < went:
-            self._counters.drop("wrong ICRC", went - right)
-        if right:
+    def _account(self, ring: RingState, flow: Flow, parts: Parts) -> bool:
+        """Take into account what the kernel has placed; returns whether it may do more, asked again."""
+        rank, regions, again = flow.spec.rank, ring.array.regions, False
+        for index, offset, psn, opens, went, right, past, filled, filled_past in parts:
+            region = regions[index]
+            if opens:
+                region.taken_over(rank)
+                again = True
+            serial, packets = region.serial, region.packets
+            if not offset:
+                flow.shown = flow.src_mac, flow.dst_mac, psn
+                flow.open_message(MessageEntry(serial, psn, packets))
+            if right < went:
+                self._counters.drop("wrong ICRC", went - right)
+            if not right:
+                continue
+            if filled:
+                region.fill(filled, filled_past)
+            if past == packets and region.last is None and region.kernels is not None:
+                region.last = region.kernels.last  # as was guessed
             self._counters.aggregated_in += right
             region.stored(rank, right, offset, past)
             flow.reached = serial * ring.spec.message_packets + past - 1
-            ring.dirty[serial] = region
-            if is_first:
-                flow.shown = flow.src_mac, flow.dst_mac, psn
-                flow.open_message(entry)
-        return went
+            if not region.silent:  # or nothing can be full
+                ring.dirty[serial] = region
+        return again
 
-    def _opened(self, ring: RingState, flow: Flow, psn: int, head: bytes, at: int) -> MessageEntry | None:
-        """The message that a first packet opens or belongs to, if it is what it says.
+    def _prepares(self, ring: RingState, flow: Flow, at: int) -> bool:
+        """Let the kernel know what it needs for the packet there; False if that is not for it."""
+        head, length = self._scan.frame(at)
+        psn = int.from_bytes(head[51:54], "big") & flow.psn_mask
+        regions = ring.array.regions
+        if head[42] == FIRST:
+            return self._opens(ring, flow, psn, head, at)
+        found = flow.find(psn)
+        if found is None:
+            return False
+        entry, offset = found
+        region = regions[entry.serial % len(regions)]
+        if region.serial != entry.serial or region.payload is None or offset != region.packets - 1:
+            return False
+        return region.last is None and self._suppose_last(region, head, length)
 
-        Whether its ICRC is right is still to be seen, unless it is the first of all ranks'.
-        """
+    def _opens(self, ring: RingState, flow: Flow, psn: int, head: bytes, at: int) -> bool:
+        """Whether a first packet opens a message now."""
         header = head[_INA_BEGIN:_INA_END]
         array = ring.array
         serial = array.serial_of(int.from_bytes(header[20:24], "big"))
-        region = array.regions[serial % len(array.regions)]
-        if region.serial == serial and serial >= array.first_serial:
-            rank = int.from_bytes(header[24:26], "big")
-            if rank != flow.spec.rank or without_rank(header) != region.agreed:
-                return None
-            entry = MessageEntry(serial, psn, region.packets)
-            return entry if flow.may_remember(entry) else None
         kernels = array.regions[0].kernels
-        if kernels is None or not self._scan.intact(at, kernels.layouts):
-            return None
+        if array.region_of(serial).serial == serial or kernels is None:
+            return False
+        if not self._scan.intact(at, kernels.layouts):
+            return False
         flow.shown = flow.src_mac, flow.dst_mac, psn
-        return flow.entries[flow.latest] if self._ingest.opens(ring, flow, psn, header) else None
+        return self._ingest.opens(ring, flow, psn, header)
 
-    def _last(self, region: Region, rank: int, at: int, psn: int, psn_mask: int) -> bool:
-        """Whether a last packet, the first of its message, is taken: then it says how the others' look."""
-        head, length = self._scan.frame(at)
+    @staticmethod
+    def _suppose_last(region: Region, head: bytes, length: int) -> bool:
+        """Let the kernel go by the layout of a last packet, the first of its message. It says how the others'
+        look if its ICRC is right."""
         opcode, pad = head[42], head[43] >> 4 & 3
         if opcode not in LAST_OPCODES or region.kernels is None:
             return False
         width = HEADER_BYTES[opcode]
         payload = length - width - pad - 4
         fits = 0 < payload <= region.result.shape[1] and not payload % region.itemsize
-        if not fits or pad != -payload % 4:
-            return False
         layout = LastPacket(opcode, width, payload, pad)
+        if not fits or pad != -payload % 4 or layout == region.kernels.last:
+            return False
         region.kernels.expect(layout)
-        offset = region.packets - 1
-        _, right, *_ = region.kernels.place(
-            self._scan, at, at + 1, rank, offset, region.packets, psn, psn_mask
-        )
-        region.last = layout if right else None
-        return bool(right)
+        return True
 
     # -- what is left --------------------------------------------------------------------------
 

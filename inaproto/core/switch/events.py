@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Final, NamedTuple
 
 from inaproto.core.switch.aggregator import AggregatorArray, Region
+from inaproto.core.switch.inlets import RingInlet
 from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.ring_spec import NO_TURN, RingSpec
 from inaproto.errors import Blame
@@ -200,12 +201,14 @@ class RingState:
     failed: bool = False
     dirty: dict[int, Region] = field(default_factory=dict)
     """Regions that got packets in this step, by serial."""
-    opened_by: tuple[int, bytes, InaHeader] | None = None
+    opened_by: tuple[int, bytes, InaHeader, int] | None = None
     """A header that opened a message, with the epoch that was the ring's, and its bytes less serial numbers
-    and rank: another one that differs in these alone needs no further look."""
+    and rank: another one that differs in these alone needs no further look. The last is its number."""
     egress: tuple[int, list[tuple[bytes, int, bytes]], Egress] | None = None
     """How its results leave: after how many changes of the bridge, for which receivers, ports
     and tags of its flows."""
+    inlet: RingInlet | None = None
+    """What kernels know of it."""
     epoch: int = field(init=False)
     """Epoch of its INA headers: its own, or that of its turn."""
 

@@ -33,7 +33,7 @@ from inaproto.core.switch.early_packets import Early, EarlyPackets
 from inaproto.core.switch.emission import Emission
 from inaproto.core.switch.events import TURN_LOST, Action, Counters, RingFault, RingState
 from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry, Rows
-from inaproto.core.switch.region_kernels import LastPacket
+from inaproto.core.switch.region_kernels import LIKE_WORD, LastPacket
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.core.switch.slot_pools import Refusal, SlotPools
 from inaproto.errors import Blame, DecodeError
@@ -171,7 +171,7 @@ class Ingest:
             return False
         array = ring.array
         serial = array.serial_of(int.from_bytes(header[20:24], "big"))
-        region = array.region_of(serial)
+        region = array.regions[serial % len(array.regions)]
         if serial < array.first_serial:
             return False
         if region.serial == serial:
@@ -183,13 +183,19 @@ class Ingest:
                 region.take_over(serial, known[2], header)
                 region.opening = header
             elif (ina := _opening(ring, flow, header)) is not None:
-                ring.opened_by = ring.epoch, constant, ina
+                known = ring.opened_by = ring.epoch, constant, ina, 1 if known is None else known[3] + 1
                 region.take_over(serial, ina, header)
             else:
                 return False
+            if region.kernels is not None:
+                region.kernels.words[LIKE_WORD] = known[3]
         else:
             return False
-        return flow.open_message(MessageEntry(serial, psn, region.packets))
+        if not flow.open_message(MessageEntry(serial, psn, region.packets)):
+            return False
+        if region.kernels is not None:
+            region.kernels.psn0[flow.row] = psn
+        return True
 
     @staticmethod
     def _fits(ring: RingState, region: Region, offset: int, packet: Packet) -> bool:
@@ -208,6 +214,8 @@ class Ingest:
         if packet.pad != -packet.payload_bytes % 4:
             return False
         region.last = layout
+        if region.kernels is not None and offset:  # by which no message of one packet goes
+            region.kernels.expect(layout)
         return True
 
     def general(self, ring: RingState, flow: Flow, port: PortId, run: RoceRun, actions: list[Action]) -> None:
@@ -340,6 +348,8 @@ class Ingest:
         entry = MessageEntry(serial, int(run.psn[row]), ina.msg_len)
         if not flow.open_message(entry):
             return self._refuse(run, "message has another PSN", f"message {ina.msg_id}", actions)
+        if region.kernels is not None:
+            region.kernels.psn0[flow.row] = entry.psn0
         return True
 
     def begin_turn(self, ring: RingState, epoch: int, serial: int, actions: list[Action]) -> Refusal | None:
@@ -377,6 +387,8 @@ class Ingest:
         last = LastPacket(run.opcode, run.header_bytes, run.payload_bytes, run.pad)
         if region.last is None:
             region.last = last
+            if region.kernels is not None:
+                region.kernels.expect(last)
         elif region.last != last:
             assert region.ina is not None, "an open region has the header that opened it"
             evidence = (

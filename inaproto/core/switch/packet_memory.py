@@ -134,14 +134,14 @@ class PayloadPool:
 
     def __init__(self, ranks: int, packets_max: int, mtu: int) -> None:
         self._shape = (ranks, packets_max, mtu)
-        self._free: list[PayloadBuffer] = []
+        self.free: list[PayloadBuffer] = []
+        """Buffers that nobody uses now; the last one is the next."""
 
     def __len__(self) -> int:
-        """Buffers that nobody uses now."""
-        return len(self._free)
+        return len(self.free)
 
     def take(self) -> PayloadBuffer:
-        return self._free.pop() if self._free else PayloadBuffer(*self._shape)
+        return self.free.pop() if self.free else PayloadBuffer(*self._shape)
 
     def give_back(self, buffer: PayloadBuffer) -> None:
-        self._free.append(buffer)
+        self.free.append(buffer)

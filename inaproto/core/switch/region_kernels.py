@@ -12,13 +12,24 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.kernels.compiled import FOUND, FOUND_AT, PLACE, SEAL, Compiled, Layouts, Scan
-from inaproto.core.switch.packet_memory import Cut, OutputArena, Parts, PayloadBuffer
+from inaproto.core.kernels.compiled import SEAL, Compiled, Layouts
+from inaproto.core.switch.packet_memory import Cut, OutputArena, Parts
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype
 
 SUMMED: Final = {Dtype.F32: 1, Dtype.I32: 2}
 """Element types that the kernels add up, by their number there."""
 _LAST_OPCODES: Final = (0x08, 0x09)
+UNLIKE: Final = -1
+"""Number of messages that are like no other."""
+PAYLOAD_WORD: Final = 0
+"""Where payloads are kept, of ``words``; 0: nothing is kept any more."""
+SERIAL_WORD: Final = 1
+_AGREED_WORD: Final = 18
+_WORDS: Final = 22
+LIKE_WORD: Final = 20
+"""Number of the message: others with it differ in serial numbers and payloads alone."""
+_RANK_AT: Final = 24
+_AGREED_BYTES: Final = INA_HEADER_BYTES - 2
 _FIRST: Final = 0
 _MIDDLE: Final = 1
 _LAST: Final = 2
@@ -37,14 +48,17 @@ class RegionKernels:
     """Kernels on the memory of one region, ``arrays``, which must stay where it is."""
 
     __slots__ = (
-        "_at",
+        "_agreed",
         "_kept",
+        "_nobody",
         "_sealed",
-        "_words",
+        "at",
         "compiled",
         "guess",
         "last",
         "layouts",
+        "psn0",
+        "words",
     )
 
     def __init__(
@@ -60,26 +74,57 @@ class RegionKernels:
         ``inputs``: ranks that are added up; ``first`` and ``middle``: opcode and bytes of headers."""
         _, seen, result = arrays[:3]
         slots, mtu = result.shape
-        self.compiled = compiled
-        self._kept = arrays
-        ina = INA_HEADER_BYTES, FLAGS_OFFSET, FLAG_RESULT
-        words = np.array([0, *(array.ctypes.data for array in arrays), inputs, slots, mtu, *ina], np.int64)
         assert seen.shape == (inputs, slots)
-        self._words, self._at = words.data, words.ctypes.data
+        self.compiled = compiled
         self.layouts = Layouts()
         self.layouts.put(_FIRST, *first, mtu, 0)
         self.layouts.put(_MIDDLE, *middle, mtu, 0)
+        ina = INA_HEADER_BYTES, FLAGS_OFFSET, FLAG_RESULT
+        at = [array.ctypes.data for array in arrays]
+        told = [0, -1, 0, 0, *at, inputs, slots, mtu, *ina, 0, 0, UNLIKE, self.layouts.address]
+        words = np.array([*told, *[0] * (INA_HEADER_BYTES // 8), *[-1] * (2 * inputs)], np.int64)
+        self._kept, self.words, self.at = arrays, words.data, words.ctypes.data
+        agreed, psn0 = _WORDS, _WORDS + INA_HEADER_BYTES // 8
+        words[_AGREED_WORD], words[_AGREED_WORD + 1] = self.at + 8 * agreed, self.at + 8 * psn0
+        self._agreed = words[agreed:psn0].view(np.uint8).data
+        self.psn0, self._nobody = words[psn0 : psn0 + inputs].data, words[psn0 + inputs :].data
+        """PSN of each rank's first packet of the message; -1: it has not come."""
         self.last: LastPacket | None = None
         """Layout of the last packet that the kernels go by."""
         self.guess: LastPacket | None = None
         """Layout of the last packet of a message before, of several: most messages are as long as that."""
         self._sealed: tuple[int, int, int, Parts] = (0, 0, 0, ())
 
-    def opened(self, payload: PayloadBuffer) -> None:
-        """Another message is in the region, whose payloads are there."""
-        self._words[0] = payload.address
+    def opened(
+        self,
+        payload: int,
+        serial: int,
+        packets: int,
+        itemsize: int,
+        dtype: Dtype | None,
+        agreed: bytes,
+    ) -> None:
+        """Another message is in the region, whose payloads are at that address. All ranks must send
+        ``agreed``, their INA header less its rank. Elements of ``dtype`` are added up as they come.
+        """
+        kind = 0 if dtype is None else SUMMED[dtype]
+        words = self.words
+        words[PAYLOAD_WORD], words[SERIAL_WORD], words[2], words[3] = payload, serial, packets, kind
+        self._agreed[:_AGREED_BYTES] = agreed
+        self.psn0[:] = self._nobody
         if self.last is not None and self.last[0] in _LAST_OPCODES:
             self.guess = self.last
+        guess = self.guess
+        if guess is not None and guess.payload_bytes % itemsize:
+            guess = None
+        if packets > 1 and self.last is not guess:
+            self.expect(guess)
+        words[LIKE_WORD] = UNLIKE
+
+    def opening(self, rank: int) -> bytes:
+        """The header that opened the message, from ``rank``."""
+        agreed = bytes(self._agreed)
+        return agreed[:_RANK_AT] + rank.to_bytes(2, "big") + agreed[_RANK_AT:_AGREED_BYTES]
 
     def expect(self, layout: LastPacket | None) -> None:
         """Go by this layout of the last packet of the message; None: it is not known yet."""
@@ -90,37 +135,9 @@ class RegionKernels:
             opcode, width, payload, pad = layout
             self.layouts.put(_LAST, opcode, width, payload + pad, pad)
 
-    def place(
-        self,
-        scan: Scan,
-        begin: int,
-        end: int,
-        rank: int,
-        offset: int,
-        packets: int,
-        psn: int,
-        psn_mask: int,
-        dtype: Dtype | None = None,
-    ) -> tuple[int, int, int, int, int]:
-        """Frames in places ``begin`` to ``end - 1`` of the scan, which follow each other from ``offset`` on.
-
-        Returns how many it took before one that is not exactly the next packet, or that was there before; how
-        many of these are right and are stored now; the offset behind the last one stored; and how many slots
-        it has filled, added up and checksummed, of elements of ``dtype`` (None: none), and the offset behind
-        the last one of them.
-        """
-        told = scan.place
-        kind = 0 if dtype is None else SUMMED[dtype]
-        at, layouts = self._at, self.layouts.address
-        PLACE.pack_into(
-            told, 0, scan.address, begin, end, at, rank, offset, packets, psn, psn_mask, layouts, kind
-        )
-        self.compiled.place(scan.place_at)
-        return FOUND.unpack_from(told, FOUND_AT)
-
     def sum(self, dtype: Dtype, begin: int, end: int, last: int, payload: int, pad: int) -> None:
         """Add up slots, and make the CRCs of results: in slot ``last`` of ``payload`` bytes and ``pad``."""
-        self.compiled.sum(self._at, SUMMED[dtype], begin, end, last, payload, pad)
+        self.compiled.sum(self.at, SUMMED[dtype], begin, end, last, payload, pad)
 
     def seal(self, ranks: slice, begin: int, end: int, packets: int, arena: OutputArena) -> Cut:
         """Results ``begin`` to ``end - 1`` of ``packets`` under the headers of ``ranks``: as ``packets_out``.
@@ -139,6 +156,6 @@ class RegionKernels:
             parts = (*parts, (1, layouts.frame_bytes(_LAST)))
         cut = arena.take_cut(count, parts)
         told, to = arena.order, cut.address
-        SEAL.pack_into(told, 0, self._at, layouts.address, ranks.start, count, begin, end, packets, to)
+        SEAL.pack_into(told, 0, self.at, ranks.start, count, begin, end, to)
         self.compiled.seal(arena.order_at)
         return cut

@@ -24,6 +24,7 @@ Everything else is in it, even what follows from the rest. An attribute that thi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -95,6 +96,8 @@ _REGION_REST: Final = {
     "told": "of selective rings alone, which are not explored",
     "opening": "empty once ina is read",
     "_everyone": "constant",
+    "_nobody": "constant",
+    "_nothing": "constant",
     "silent": "copied",
     "top": "copied",
     "payload": "copied while it is held",
@@ -106,7 +109,7 @@ _REGION_REST: Final = {
     "_final_bytes": "the same",
     "_header_bytes": "views of header",
     "_share_words": "views of share",
-    "kernels": "where the arrays are, and what is set before each use",
+    "kernels": "where the arrays are, and what is told again of what is copied",
 }
 _FLOW_VALUES: Final = (
     "gap_signalled",
@@ -133,6 +136,7 @@ _ARRAY_VALUES: Final = ("next_serial", "next_offset", "done_high")
 _ARRAY_REST: Final = {
     "spec": "constant",
     "first_serial": "constant",
+    "id_mask": "constant",
     "regions": "copied one by one",
     "_none": "of pools alone",
 }
@@ -145,6 +149,7 @@ _RING_REST: Final = {
     "epoch": "constant where slots are its own",
     "opened_by": "spares a look at what is known",
     "egress": "the same",
+    "inlet": "told what is copied before each use",
 }
 
 
@@ -331,6 +336,7 @@ class AcceleratorMachine:
                 setattr(flow, name, value)
         for region, saved in zip(ring.array.regions, regions, strict=True):
             _write_region(region, saved)
+            _tell_kernels(region, ring.flows)
 
 
 def _save_flow(flow: Flow) -> Snapshot:
@@ -369,11 +375,23 @@ def _write_region(region: Region, saved: Snapshot) -> None:
         if region.payload is None:
             region.payload = region.pool.take()
         region.payload.array[:] = np.frombuffer(payload, np.uint8).reshape(region.payload.array.shape)
-        if region.kernels is not None:
-            region.kernels.opened(region.payload)
     for name, data in zip(_REGION_ARRAYS, arrays, strict=True):
         array = getattr(region, name)
         array[:] = np.frombuffer(data, array.dtype).reshape(array.shape)
+
+
+def _tell_kernels(region: Region, flows: Sequence[Flow]) -> None:
+    kernels, payload = region.kernels, region.payload
+    if kernels is None:
+        return
+    at = 0 if payload is None else payload.address
+    kernels.opened(at, region.serial, region.packets, region.itemsize, region.sums, region.agreed.ljust(38))
+    if region.last is not None:
+        kernels.expect(region.last)
+    for flow in flows:
+        for entry in flow.entries:
+            if entry is not None and entry.serial == region.serial:
+                kernels.psn0[flow.row] = entry.psn0
 
 
 def slot_words(config: RingWorldConfig, message: int, offset: int, ranks: list[int]) -> str:
