@@ -47,7 +47,7 @@ import numpy as np
 from inaproto.core.kernels import active
 from inaproto.core.switch.aggregator import OPENING_OPCODES, AggregatorArray, bytes_needed
 from inaproto.core.switch.bridge import Bridge, is_of_a_link
-from inaproto.core.switch.bursts import Bursts
+from inaproto.core.switch.bursts import UNREAD, Bursts
 from inaproto.core.switch.early_packets import EarlyPackets
 from inaproto.core.switch.events import (
     AcceleratorConfig,
@@ -203,6 +203,9 @@ class Accelerator:
         self._emission.begin_step()
         match event:
             case FramesArrived(port, blocks):
+                self._ingest.now = now
+                if self._early.waiting:
+                    self._early.expire(now)
                 self._frames(port, blocks, now, actions)
             case PortUp(port):
                 self._bridge.port_up(port)
@@ -310,9 +313,6 @@ class Accelerator:
     # -- frames --------------------------------------------------------------------------------
 
     def _frames(self, port: PortId, blocks: Sequence[Frames], now: Instant, actions: list[Action]) -> None:
-        self._ingest.now = now
-        if self._early.waiting:
-            self._early.expire(now)
         touched: dict[int, RingState] = {}
 
         def taken(flow: Flow) -> None:
@@ -320,15 +320,11 @@ class Accelerator:
             if port not in flow.untold and not flow.is_routed:
                 self._bridge.learn(flow.src_mac, port, flow.spec.src_ip)
 
-        classes, rest = -1, blocks
-        several = len(blocks) > 1 or (blocks and len(blocks[0]) > 1)
-        if self._bursts is not None and several:
-            classes, of_all, left = self._bursts.read(port, blocks)
-            if of_all is not None:
-                taken(of_all)
-                rest = left
-        groups: list[tuple[bytes, Sequence[Frames]]] = [(b"", rest)]
-        if rest is blocks:
+        classes, left, several = UNREAD, None, len(blocks) > 1 or (blocks and len(blocks[0]) > 1)
+        if several and self._bursts is not None:
+            classes, left = self._bursts.read(port, blocks, taken)
+        groups: list[tuple[bytes, Sequence[Frames]]] = [(b"", blocks if left is None else left)]
+        if left is None:
             try:
                 for block in blocks:
                     if block[0, TAG_BEGIN] == TAG_TYPE:
@@ -340,54 +336,40 @@ class Accelerator:
             if tag != self._tag:
                 self._tag = self._ingest.tag = tag
             vectors: Iterable[Frames] = group
-            if group is blocks:
-                if several and self._bursts is not None:
-                    vectors = self._bursts.take(port, group, classes, taken)
-                elif several:
-                    vectors = flow_by_flow(group, self._is_of_ring)
-            elif group is not rest and (len(group) > 1 or (group and len(group[0]) > 1)):
+            if group is not left and group is not blocks:
+                several = len(group) > 1 or (group and len(group[0]) > 1)
+            if several and group is not left:
                 if self._bursts is None:
                     vectors = flow_by_flow(group, self._is_of_ring)
                 else:
-                    vectors = self._bursts.take(port, group, self._bursts.read_all(group), taken)
+                    vectors = self._bursts.take(port, group, classes if group is blocks else UNREAD, taken)
             for frames in vectors:
-                if len(frames) == 1:
-                    data = frames.tobytes()
-                    ack = self._acks.get(ack_key(data)) if frames.shape[1] == ACK_BYTES else None
-                    packet = decode_packet(data) if ack is None else None
-                    if packet is not None and packet.opcode == Opcode.RC_ACK:
-                        ack = self._remembered(data, packet)
-                    if ack is not None:  # half of all single frames
-                        src_mac, src_ip, dst_mac = ack
-                        self._bridge.learn(src_mac, port, src_ip)
-                        self._pass(port, dst_mac, frames, actions)
-                        continue
-                    flow = None if packet is None else self._ingest.single(port, packet)
-                elif frames.shape[1] == ACK_BYTES and (ack := self._ack_of_all(frames)) is not None:
+                ack, single = None, len(frames) == 1
+                if frames.shape[1] == ACK_BYTES:  # half of all single frames
+                    ack = self._acks.get(ack_key(frames.tobytes())) if single else None
+                    ack = ack or self._ack_of_all(frames)
+                if ack is not None:
                     src_mac, src_ip, dst_mac = ack
                     self._bridge.learn(src_mac, port, src_ip)
                     self._pass(port, dst_mac, frames, actions)
                     continue
+                if single:
+                    packet = decode_packet(frames.tobytes())
+                    flow = None if packet is None else self._ingest.single(port, packet)
                 else:
                     flow = self._ingest.middles(port, frames) if len(frames) else None
                 if flow is not None:
                     taken(flow)
-                    continue
-                for run in decode_runs(frames):
-                    if isinstance(run, PlainRun) and not tag and is_tagged(run.frames):
-                        groups += by_tag([run.frames])  # it was behind others in its block
-                    else:
-                        self._run(port, run, now, touched, actions)
+                else:
+                    groups += self._runs(port, frames, now, touched, actions)
         if self._tag:
             self._tag = self._ingest.tag = b""
         if self._early.waiting:
             self._take_early(touched, actions)
         for ring in touched.values():
-            if ring.failed:
-                continue
-            if isinstance(ring, TreeRing):
+            if isinstance(ring, TreeRing) and not ring.failed:
                 self._emission.advance_tree(ring, actions)
-            else:
+            elif not ring.failed:
                 self._emission.advance(ring, actions)
 
     def _take_early(self, touched: dict[int, RingState], actions: list[Action]) -> None:
@@ -418,6 +400,18 @@ class Accelerator:
             self._acks.clear()
         found = self._acks[ack_key(data)] = packet.src_mac, packet.src_ip, packet.dst_mac
         return found
+
+    def _runs(
+        self, port: PortId, frames: Frames, now: Instant, touched: dict[int, RingState], actions: list[Action]
+    ) -> list[tuple[bytes, Sequence[Frames]]]:
+        """What no quick way takes; returns those with a tag that was not taken off yet."""
+        tagged: list[tuple[bytes, Sequence[Frames]]] = []
+        for run in decode_runs(frames):
+            if isinstance(run, PlainRun) and not self._tag and is_tagged(run.frames):
+                tagged += by_tag([run.frames])  # it was behind others in its block
+            else:
+                self._run(port, run, now, touched, actions)
+        return tagged
 
     def _run(
         self,

@@ -32,6 +32,8 @@ from inaproto.wire.vector import HEADER_COLUMNS
 
 _KNOWN_MAX: Final = 1024
 """Flows whose masked headers are remembered."""
+UNREAD: Final = -1
+"""Number of classes of frames at which nobody has looked."""
 _INA_BEGIN: Final = HEADER_BYTES[FIRST]
 _INA_END: Final = _INA_BEGIN + INA_HEADER_BYTES
 
@@ -75,43 +77,44 @@ class Bursts:
         self._known.clear()
         self._latest.clear()
 
-    def read(self, port: PortId, blocks: Sequence[Frames]) -> tuple[int, Flow | None, Sequence[Frames]]:
+    def read(
+        self, port: PortId, blocks: Sequence[Frames], taken: Callable[[Flow], None]
+    ) -> tuple[int, Sequence[Frames] | None]:
         """Look at all that a port received, for ``take``; returns the number of classes of frames.
 
-        If all is of the flow from which the latest came there, it is taken as ``take`` does, and returned are
-        the flow, too, and the rest.
+        If all is of the flow from which the latest came there, it is taken as ``take`` does, and the rest is
+        returned, too; None: nothing was taken.
         """
         scan, known = self._scan, self._latest.get(port)
         if known is None:
-            return scan.read(blocks), None, ()
+            return scan.read(blocks), None
         flow = known.flow
         assert flow is not None, "others are not remembered"
         ring = self._rings[flow.ring_id]
         if not self._may_take(ring, flow, port):
-            return scan.read(blocks), None, ()
+            return scan.read(blocks), None
         inlet = self._inlet(ring, known, flow)
         classes = scan.read(blocks, inlet)
         again = self._account(ring, flow, scan.parts())
         went = scan.taken
         if not went:
-            return classes, None, ()
+            return classes, None
+        taken(flow)
         end = scan.edges[1]
         if went < end:
             went = self._rest(ring, known, flow, went, end, again=again)
-        return classes, flow, self._left(blocks, known.of, [0], went) if went < end else ()
-
-    def read_all(self, blocks: Sequence[Frames]) -> int:
-        """As ``read``; nothing is taken."""
-        return self._scan.read(blocks)
+        return classes, self._left(blocks, known.of, [0], went) if went < end else ()
 
     def take(
         self, port: PortId, blocks: Sequence[Frames], classes: int, taken: Callable[[Flow], None]
     ) -> Iterable[Frames]:
         """Take what can be taken at once, saying of which flows; return the rest, flow by flow.
 
-        ``classes`` is what ``read`` said of these blocks. All must be asked for before the next receive is
-        taken.
+        ``classes`` is what ``read`` said of these blocks, or UNREAD. All must be asked for before the next
+        receive is taken.
         """
+        if classes == UNREAD:
+            classes = self._scan.read(blocks)
         scan = self._scan
         if classes != 1:
             if not classes:
