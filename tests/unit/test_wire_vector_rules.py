@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from inaproto.wire.icrc import seal
 from inaproto.wire.ipv4 import internet_checksum
 from inaproto.wire.roce import Aeth, Imm, Opcode, Reth, RocePacket
 from inaproto.wire.vector import FlowTemplate, PlainRun, RoceRun, decode_runs
@@ -208,4 +209,38 @@ def test_connections_that_alternate_are_runs_one_after_the_other() -> None:
     for run, turn in zip(runs, order, strict=True):
         assert run.psn.tolist() == [psn for psn, other in enumerate(turns) if other == turn]
         assert (run.payload() == turn).all()
+        assert run.verify().all()
+
+
+@pytest.mark.parametrize(
+    ("column", "bits", "by_connection"),
+    [
+        (6, 0x20, 1),
+        (11, 0x01, 1),
+        (20, 0x40, 1),
+        (43, 0xCF, 1),
+        (44, 0x80, 1),
+        (45, 0x01, 1),
+        (5, 0x01, 3),
+        (20, 0x20, 3),
+        (42, 0x02, 3),
+        (43, 0x10, 3),
+        (49, 0x01, 2),
+    ],
+)
+def test_what_no_receiver_looks_at_parts_flows_and_no_connections(
+    column: int, bits: int, by_connection: int
+) -> None:
+    rows = [bytearray(frame(psn, nbytes=8)) for psn in range(3)]
+    rows[1][column] ^= bits
+    for row in rows:
+        seal(row)
+    together = block([bytes(row) for row in rows])
+    assert len(list(decode_runs(together))) == 3
+    runs = list(decode_runs(together, by_connection=True))
+    assert len(runs) == by_connection
+    if by_connection == 1:
+        (run,) = runs
+        assert isinstance(run, RoceRun)
+        assert run.psn.tolist() == [0, 1, 2]
         assert run.verify().all()
