@@ -33,9 +33,10 @@ class Bench:
         self.switch = switch
         self.hosts = hosts
         self.ips = [f"10.9.0.{i + 1}" for i in range(len(hosts))]
+        self.ports = [f"sw{i}" for i in range(len(hosts))]
         self._stack = ExitStack()
         for i, host in enumerate(hosts):
-            join(host, "eth0", switch, f"sw{i}", mtu=mtu)
+            join(host, "eth0", switch, self.ports[i], mtu=mtu)
             host.ip("addr", "add", f"{self.ips[i]}/24", "dev", "eth0")
 
     def daemon(self, where: Namespace, *arguments: str, only: str = "") -> Daemon:
@@ -51,7 +52,7 @@ class Bench:
 
     def start_switch(self, *arguments: str, only: str = "") -> Daemon:
         """With all its ports attached."""
-        ports = [word for i in range(len(self.hosts)) for word in ("--port", f"{self.adapter}:sw{i}")]
+        ports = [word for port in self.ports for word in ("--port", f"{self.adapter}:{port}")]
         options = ("--dir", str(self.directory), *ports, *arguments)
         switch = self.daemon(self.switch, "switch", *options, only=only)
         assert switch.ready_line.startswith("ready"), switch.process.communicate(timeout=DEADLINE_S)

@@ -32,11 +32,11 @@ def _where_namespaces_are() -> None:
     require_namespaces()
 
 
-def start_hosts(found: Bench, *options: str) -> list[Daemon]:
+def start_hosts(found: Bench, *options: str, adapter: str = "") -> list[Daemon]:
     """Softnics with addresses of their own, which the kernels at the same links do not have."""
     hosts = []
     for i, where in enumerate(found.hosts):
-        link = ("--dir", str(found.directory), "--port", f"{found.adapter}:eth0", *options)
+        link = ("--dir", str(found.directory), "--port", f"{adapter or found.adapter}:eth0", *options)
         host = found.daemon(where, "host", "--name", f"h{i}", "--ip", f"10.5.0.{i + 1}", *link)
         assert host.ready_line.startswith("ready")
         hosts.append(host)
@@ -99,6 +99,18 @@ async def test_the_switch_sums_for_softnics_on_links(runtime_dir: Path, weather:
         if not weather:
             ping(found)
             assert [checksum_errors(where) for where in found.hosts] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("switch", "host"), [("xdp", "packet"), ("packet", "xdp")])
+async def test_ports_of_two_kinds_meet_at_a_cable(runtime_dir: Path, switch: str, host: str) -> None:
+    """Long segments of a packet port come to an AF_XDP one packet by packet."""
+    require_xdp()
+    with bench(runtime_dir, adapter=switch) as found, trio.fail_after(2 * DEADLINE_S):
+        found.start_switch()
+        start_hosts(found, adapter=host)
+        async with joined(found) as comms:
+            await reduce_all(comms, inputs(2, 0))
+            assert [record.path for comm in comms for record in comm.statistics().recent] == ["switch"] * 2
 
 
 def test_a_kernel_refuses_roce_at_its_own_address(runtime_dir: Path) -> None:
