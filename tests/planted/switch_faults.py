@@ -39,7 +39,7 @@ opened = flow.open_message(MessageEntry(serial, psn, region.packets))
     if other.serial == serial - ring.spec.window_messages and other.ina is not None:
         other.take_over(other.serial, other.ina)
         array.done_high = min(array.done_high, array.frontier - 1)
-    return opened"""
+    if not opened:"""
 
 _STORED_AGAIN: Final = """\
 if done.all():
@@ -91,7 +91,7 @@ SWITCH_FAULTS: Final = (
         FREEING,
         "the first packet of a message frees the slots one window away for all ranks",
         Ingest.opens,
-        "return flow.open_message(MessageEntry(serial, psn, region.packets))",
+        "if not flow.open_message(MessageEntry(serial, psn, region.packets)):",
         _WHOLE_SLOT,
     ),
     fault(
@@ -107,13 +107,13 @@ SWITCH_FAULTS: Final = (
         "bitmap_not_cleared",
         FREEING,
         "a message that takes a region over finds the bits of the one before it",
-        (Change(Region.take_over, "self._seen_bytes[:] = bytes(ranks * slots)", "pass"),),
+        (Change(Region.take_over, "self._seen_bytes[:] = self._nobody", "pass"),),
     ),
     PlantedFault(
         "done_bits_not_cleared",
         FREEING,
         "a message that takes a region over finds the results of the one before it",
-        (Change(Region.take_over, "self._done_bytes[:] = bytes(slots)", "pass"),),
+        (Change(Region.take_over, "self._done_bytes[:] = self._nothing", "pass"),),
     ),
     PlantedFault(
         "one_window_of_regions",
