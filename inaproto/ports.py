@@ -119,6 +119,19 @@ class RingsLater(SendsBlocks, Protocol):
         ...
 
 
+@runtime_checkable
+class TakesNow(Protocol):
+    """A frame port that holds what comes until it is asked: whoever has several may look at all in turn."""
+
+    def take_nowait(self) -> Sequence[Frames]:
+        """What is there, as ``FramePort.receive`` gives it; maybe nothing.
+
+        The blocks are valid until the next call of either. Nobody may wait in ``receive`` meanwhile. Raises
+        :class:`PortClosed`.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Steering:
     """Which frames a port takes, where several processes have one on the same interface: of RoCE packets

@@ -2,7 +2,7 @@
 
 A shell owns one task for each core: it waits for an event or for the core's deadline, steps the core, and
 performs its actions, which may only enqueue. :class:`~inaproto.core.steps.Steps` keeps a step from beginning
-inside another one; :class:`Alarm` is the loop.
+inside another one; :class:`Alarm` is the loop. :class:`Rest` is for who looks less often at what comes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from inaproto.units import US, Instant, S
 
 _LATE_NS: Final = US
 """Trio's clock is a float: so much after a deadline it is past for sure."""
+REST_LATE_S: Final = 0.008
+"""A process that runs so much later than it asked for has not got the processor."""
+RESTLESS_S: Final = 0.5
 
 
 def current_instant() -> Instant:
@@ -65,3 +68,37 @@ class Alarm:
             due = self._deadline()
             if due is not None and due <= self._clock():
                 self._wake()
+
+
+class Rest:
+    """A task that leaves something alone for a while.
+
+    It does not, for some time after a rest from which this process came back late: others want the processor
+    then, and who sleeps is the last to have it, while peers wait.
+    """
+
+    def __init__(self) -> None:
+        self.lasts = False
+        """Whether the task rests now."""
+        self._scope: trio.CancelScope | None = None
+        self._restless_until = -math.inf
+
+    async def until(self, time: float) -> bool:
+        """Rest until a time of Trio's clock, or ``end``; False, without a checkpoint: there is none now."""
+        if time < self._restless_until:
+            return False
+        self.lasts = True
+        try:
+            with trio.CancelScope(deadline=time) as self._scope:
+                await trio.sleep_forever()
+        finally:
+            self.lasts = False
+        now = trio.current_time()
+        if now > time + REST_LATE_S:
+            self._restless_until = now + RESTLESS_S
+        return True
+
+    def end(self) -> None:
+        """The task goes on, if it rests."""
+        if self.lasts and self._scope is not None:
+            self._scope.cancel()

@@ -22,12 +22,12 @@ from inaproto.core.rdma.requester import (
     TimerExpired,
 )
 from inaproto.core.rdma.selective_requester import SelectiveRequester
+from inaproto.daemon.shell import REST_LATE_S, RESTLESS_S
 from inaproto.ports import QpAddress, QpAttributes, Segment
 from inaproto.units import MS, Frames, Instant
 from inaproto.wire.behind_gap import BehindGap
 from inaproto_adapters.frames import open_frame_pair
 from inaproto_adapters.softnic import SoftNic, SoftNicEngine
-from inaproto_adapters.softnic.nic import REST_LATE_S, RESTLESS_S
 from tests.unit.test_rc_requester import ack, at, post
 from tests.unit.test_softnic_timers import LEFT, RIGHT, TIMER_S
 

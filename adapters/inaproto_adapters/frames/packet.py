@@ -189,6 +189,13 @@ class PacketPort:
                 await trio.lowlevel.wait_readable(self._receiving)
             waited = True
 
+    def take_nowait(self) -> list[Frames]:
+        """See ``inaproto.ports.TakesNow``. An interface that went down is heard of by ``run``."""
+        if self._closed is not None:
+            raise PortClosed(self._closed)
+        self._ring.release()
+        return self._ring.take(self._counters) if self._ring.waiting else []
+
     def _has_error(self) -> bool:
         """Whether the interface went down, since this was asked last."""
         heard, self._ring.heard_error = self._ring.heard_error, False

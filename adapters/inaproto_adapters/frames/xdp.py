@@ -169,16 +169,7 @@ class XdpPort(PacketPort):
         """The frames that are there, most of them as views of the memory; see ``FramePort.receive``."""
         await trio.lowlevel.checkpoint()
         while True:
-            if self._closed is not None:
-                raise PortClosed(self._closed)
-            blocks: list[Frames] = []
-            for sock in self._sockets:
-                sock.release()
-                blocks += sock.take(self._counters)
-            self._ring.release()
-            others = self._ring.waiting
-            if others:
-                blocks += self._ring.take(self._counters)
+            blocks, others = self._take()
             if blocks:
                 return blocks
             if others:
@@ -192,6 +183,27 @@ class XdpPort(PacketPort):
                 sock.ask_for_more()
             with contextlib.suppress(trio.ClosedResourceError):
                 await trio.lowlevel.wait_readable(self._ready.fileno())
+
+    def take_nowait(self) -> list[Frames]:
+        """See ``inaproto.ports.TakesNow``."""
+        blocks, _ = self._take()
+        for sock in self._sockets:
+            sock.ask_for_more()
+        return blocks
+
+    def _take(self) -> tuple[list[Frames], bool]:
+        """What is there, and whether some of it came by the packet socket. Raises ``PortClosed``."""
+        if self._closed is not None:
+            raise PortClosed(self._closed)
+        blocks: list[Frames] = []
+        for sock in self._sockets:
+            sock.release()
+            blocks += sock.take(self._counters)
+        self._ring.release()
+        others = self._ring.waiting
+        if others:
+            blocks += self._ring.take(self._counters)
+        return blocks, others
 
     def _look(self) -> None:
         super()._look()

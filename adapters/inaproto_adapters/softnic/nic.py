@@ -30,6 +30,7 @@ import trio
 
 from inaproto.core.rdma.nic import SoftNicConfig, SoftNicEngine
 from inaproto.core.rdma.reliable_connection import MTUS
+from inaproto.daemon.shell import Rest
 from inaproto.errors import LocalMisuse, Unsupported
 from inaproto.ports import (
     Completion,
@@ -49,10 +50,6 @@ OVERHEAD_BYTES_MAX: Final = 14 + 20 + 8 + 12 + 16 + 4 + 4
 RECEIVES_BEFORE_TIMERS_MAX: Final = 64
 """A port that never falls silent does not keep timers from being served."""
 
-REST_LATE_S: Final = 0.008
-"""A process that runs so much later than it asked for has not got the processor."""
-RESTLESS_S: Final = 0.5
-
 
 def _now() -> Instant:
     return Instant(round(trio.current_time() * S))
@@ -69,8 +66,7 @@ class SoftNic:
     def __init__(self, port: FramePort, config: SoftNicConfig, *, moderation: bool = False) -> None:
         self._port = port
         self._moderation = moderation
-        self._rest: trio.CancelScope | None = None
-        self._restless_until = -math.inf
+        self._rest = Rest()
         self._sends_blocks = port if isinstance(port, SendsBlocks) else None
         self._engine = SoftNicEngine(config)
         self._completed = trio.lowlevel.ParkingLot()
@@ -195,7 +191,7 @@ class SoftNic:
     async def _serve_port(self) -> None:
         while True:
             if self._moderation and (rest_ns := self._engine.rest_ns):
-                await self._leave_alone(rest_ns / S)
+                await self._rest.until(trio.current_time() + rest_ns / S)
             blocks = await self._port.receive()
             self._receives += 1
             self._engine.handle_frames(blocks, _now())
@@ -206,19 +202,6 @@ class SoftNic:
                 finally:
                     self._batches -= 1
             self._settle()
-
-    async def _leave_alone(self, seconds: float) -> None:
-        """What comes, unless this process ran late after the last such time: others want the processor then,
-        and who sleeps is the last to have it, while peers wait for acknowledgements."""
-        until = trio.current_time() + seconds
-        if until < self._restless_until:
-            return
-        with trio.CancelScope(deadline=until) as self._rest:
-            await trio.sleep_forever()
-        self._rest = None
-        now = trio.current_time()
-        if now > until + REST_LATE_S:
-            self._restless_until = now + RESTLESS_S
 
     async def _serve_timers(self) -> None:
         while True:
@@ -231,8 +214,8 @@ class SoftNic:
 
     async def _take_in(self) -> None:
         """Let the other task take in what the port holds."""
-        if self._rest is not None:
-            self._rest.cancel()
+        if self._rest.lasts:
+            self._rest.end()
             await trio.lowlevel.checkpoint()
         for _ in range(RECEIVES_BEFORE_TIMERS_MAX):
             receives = self._receives
@@ -269,14 +252,13 @@ class SoftNic:
                 self._timer_scope.deadline = _late(at)
         if self._engine.has_completions:
             self._completed.unpark_all()
-        if self._rest is not None and not self._engine.rest_ns:
-            self._rest.cancel()
+        if self._rest.lasts and not self._engine.rest_ns:
+            self._rest.end()
 
     def _close(self, reason: str) -> None:
         if self._closed is None:
             self._closed = reason
-        if self._rest is not None:
-            self._rest.cancel()
+        self._rest.end()
         self._completed.unpark_all()
 
 

@@ -208,6 +208,8 @@ class SwitchSettings(Settings):
     """Network interface that is a port, too: packet:, veth:, xdp: or tap:INTERFACE; repeatable."""
     shards: int = Field(default=0, ge=0, le=SHARDS_MAX)
     """Processes beside this one that have the rings of hosts at packet: and veth: ports; 0: this one does."""
+    moderation: Literal["on", "off"] = "on"
+    """With port: take in what comes at them less often amid long operations (interrupt moderation)."""
     mtu_max: Mtu = 4096
     """Largest RoCE path MTU that rings may use."""
     rings_max: int = Field(default=64, ge=1, le=4096)

@@ -37,6 +37,7 @@ from inaproto.core.switch.accelerator import (
     RingFault,
     RingRefused,
 )
+from inaproto.core.switch.moderation import Moderation
 from inaproto.daemon.net.control_address import Holder, credentials_of, door_of, doors_of, parse_listen
 from inaproto.daemon.net.controller_link import ControllerLink
 from inaproto.daemon.net.session_rules import Guard
@@ -102,6 +103,7 @@ class Switch:
             ports_max=0 if place is not None and place.is_further_root else settings.ports_max,
             trunks=0 if place is None else len(place.fabric.trunk_ports(place.name)),
             links=len(links),
+            moderation=Moderation(self._accelerator.rings) if settings.moderation == "on" else None,
         )
         if links and place is not None and place.is_further_root:
             raise ConfigError(f"port: no host can be at {place.name}, a further root; leave it out")

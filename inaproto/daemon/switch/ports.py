@@ -21,10 +21,12 @@ from typing import Any, Protocol
 import trio
 
 from inaproto.core.switch.accelerator import Action, EmitFrames, Event, FramesArrived, PortDown, PortUp
+from inaproto.core.switch.moderation import Moderation
 from inaproto.daemon.capture.recording import Recording
 from inaproto.daemon.shell import current_instant
+from inaproto.daemon.switch.rounds import Rounds
 from inaproto.errors import FabricError
-from inaproto.ports import FramePort, PortClosed, PortCounters, RingsLater, SendsBlocks
+from inaproto.ports import FramePort, PortClosed, PortCounters, RingsLater, SendsBlocks, TakesNow
 from inaproto.units import Frames, Instant, PortId
 
 log = logging.getLogger("inaproto.switch")
@@ -67,9 +69,10 @@ class PortBoard:
         ports_max: int,
         trunks: int = 0,
         links: int = 0,
+        moderation: Moderation | None = None,
     ) -> None:
         """``trunks``: how many numbers, from 1 on, are those of trunks; ``links``: how many after them are
-        those of interfaces."""
+        those of interfaces; ``moderation``: how long ports may be left alone that can."""
         self._step = step
         self._perform = perform
         self._wrap_port = wrap_port
@@ -89,6 +92,7 @@ class PortBoard:
         """Whether ports may come up."""
         self._ended = _Totals()
         self._sent_to_closed = 0
+        self._rounds = None if moderation is None else Rounds(moderation, self._arrived)
 
     async def accept_ports(self, listener: PortListener) -> None:
         """Serve every port that comes, until the listener is closed."""
@@ -223,16 +227,27 @@ class PortBoard:
 
     async def _receive(self, port_id: PortId, port: FramePort) -> str:
         """Until the port closes; returns why it did."""
+        asked = port if isinstance(port, TakesNow) else None
         while self._ports.get(port_id) is port:
             try:
+                if self._rounds is not None and asked is not None:
+                    await self._rounds.join(port_id, asked)
                 blocks = await port.receive()
             except PortClosed as closed:
                 return closed.reason
             if self._ports.get(port_id) is port:
+                if self._rounds is not None:
+                    self._rounds.came(port_id, blocks)
                 for recording in self.recordings:  # before the accelerator, which may write over them
                     recording.saw(port_id, blocks, is_outbound=False)
                 self._do(FramesArrived(port_id, blocks))
         return "it was closed"
+
+    def _arrived(self, port_id: PortId, blocks: Sequence[Frames]) -> None:
+        """In a round."""
+        for recording in self.recordings:
+            recording.saw(port_id, blocks, is_outbound=False)
+        self._do(FramesArrived(port_id, blocks))
 
     def _do(self, event: Event) -> None:
         ports = self._ports

@@ -28,6 +28,7 @@ from inaproto.core.switch.accelerator import (
     RingFault,
     RingRefused,
 )
+from inaproto.core.switch.moderation import Moderation
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.settings.config import SwitchSettings
 from inaproto.daemon.shell import current_instant
@@ -60,8 +61,14 @@ class Shard:
         self._accelerator = Accelerator(
             AcceleratorConfig(rings_max=settings.rings_max, memory_bytes_max=settings.memory_kib << 10)
         )
+        rests = settings.moderation == "on"
         self._ports = PortBoard(
-            self._accelerator.step, self._perform, wrap_port=wrap_port, ports_max=0, links=len(links)
+            self._accelerator.step,
+            self._perform,
+            wrap_port=wrap_port,
+            ports_max=0,
+            links=len(links),
+            moderation=Moderation(self._accelerator.rings) if rests else None,
         )
         self._ports.is_open = False
         self._links = LinkPorts(links, self._ports)
