@@ -27,6 +27,8 @@ def train(job: str, rank: int, size: int, socket: str) -> None:
             print("step", step, flush=True)
             step += 1
     except inaproto.JobError as error:
+        left = array.copy()
+        assert (array == left).all(), "written to after the error"
         print("error", type(error).__name__, error, flush=True)
 
 

@@ -14,11 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inaproto.client.stage import stage as stages
+from inaproto.client.stage.gathering import Arrays, Gathering
 from inaproto.client.stage.layout import WORDS, Bytes
-from inaproto.client.stage.neighbours import Gathering, Neighbours
+from inaproto.client.stage.neighbours import Neighbours
 from inaproto.core import kernels
 from inaproto.errors import JobError, RankLost
-from inaproto.wire.ina_header import Dtype
+from inaproto.wire.ina_header import Dtype, Op
 from tests.daemon.test_shm_stage import at_once, pair
 
 LARGE = 300_001
@@ -66,7 +68,7 @@ def beside(pid: int, address: int = 0, number: int = 0) -> Neighbours:
     """Rank 0, and as rank 1 process ``pid``, which shows ``number`` at ``address``."""
     words = np.zeros((2, WORDS), np.int64)
     words[:, 4] = os.getpid(), pid
-    made = Neighbours(0, words)
+    made = Neighbours(0, words, np.zeros((2, WORDS), np.int64))
     made.show()
     words[1, 5:7] = address, number
     made.look()
@@ -93,36 +95,149 @@ def test_what_cannot_be_read_any_more() -> None:
     assert out.tobytes() == b"12345678"
 
 
-def gathering(other: Neighbours, address: int, array: Bytes, block: int = 64) -> Gathering:
-    """Of rank 0, whose array gets the sum; rank 1's is at ``address``."""
-    compiled = kernels.active()
-    assert compiled is not None
-    arrays = array, array, np.zeros((2, block), np.uint8)
-    return Gathering(other, compiled, 0, Dtype.I32, [1, 0], [0, address], arrays)
+needs_kernels = pytest.mark.skipif(kernels.active() is None, reason="no compiled kernels")
 
 
-@pytest.mark.skipif(kernels.active() is None, reason="no compiled kernels")
+class Given:
+    """Rank 0 adds rank 1's array to its own, which this process has, too."""
+
+    def __init__(self, neighbours: Neighbours, address: int, array: Bytes, *, out: int = 0) -> None:
+        """``out``: where rank 1 gets the sum; 0: nowhere."""
+        compiled = kernels.active()
+        assert compiled is not None
+        self.hands = np.zeros((2, WORDS), np.int64)
+        arrays = Arrays(0, array, array, np.zeros((2, 64), np.uint8), [(0, 0), (address, out)])
+        self.gathering = Gathering(
+            neighbours, compiled, Dtype.I32, [1, 0], arrays, self.hands if out else None
+        )
+        self.add = self.gathering.add
+
+
+@needs_kernels
 def test_blocks_before_the_one_that_cannot_be_read_are_added() -> None:
     page = mmap.PAGESIZE
     with mmap.mmap(-1, 2 * page) as memory:
         theirs = np.frombuffer(memory, np.int32)
         theirs[:] = 5
-        address, pages = theirs.ctypes.data, np.ones(page // 2, np.int32)
-        ours = pages.view(np.uint8)
-        gathering(beside(os.getpid()), address, ours).add(32, 100)
-        assert (pages[8:25] == 6).all()
-        assert pages.sum() == pages.size + 17 * 5
+        address, ours = theirs.ctypes.data, np.ones(page // 2, np.int32)
+        Given(beside(os.getpid()), address, ours.view(np.uint8)).add(32, 100)
+        assert (ours[8:25] == 6).all()
+        assert ours.sum() == ours.size + 17 * 5
         del theirs
         assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + page), page, 0) == 0
-        pages[:] = 1
+        ours[:] = 1
         with pytest.raises(JobError, match=r"rank 1 .* any more: Bad address; is that memory given back"):
-            gathering(beside(os.getpid()), address, ours).add(0, 2 * page)
-        assert (pages == np.where(np.arange(page // 2) < page // 4, 6, 1)).all()
+            Given(beside(os.getpid()), address, ours.view(np.uint8)).add(0, 2 * page)
+        assert (ours == np.where(np.arange(page // 2) < page // 4, 6, 1)).all()
 
 
-@pytest.mark.skipif(kernels.active() is None, reason="no compiled kernels")
+@needs_kernels
 def test_a_rank_that_ended_while_it_was_added_is_named() -> None:
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     with pytest.raises(RankLost, match=rf"rank 1 \(process {child.pid}\) ended while rank 0 read its array"):
-        gathering(beside(child.pid), 0, np.zeros(64, np.uint8)).add(0, 64)
+        Given(beside(child.pid), 0, np.zeros(64, np.uint8)).add(0, 64)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(77, ""), (0, "gave up while rank 0 wrote to its array"), (78, "ended while rank 0 read its array")],
+)
+def test_nothing_is_written_to_who_took_its_number_back_nor_to_a_stranger(number: int, error: str) -> None:
+    shown, theirs, ours = np.array([77], np.int64), np.full(16, 5, np.int32), np.ones(16, np.int32)
+    address = theirs.ctypes.data
+    neighbours = beside(os.getpid(), shown.ctypes.data, 77)
+    shown[0] = number
+    given = Given(neighbours, address, ours.view(np.uint8), out=address)
+    if not error:
+        given.add(0, 64)
+        assert (theirs == 6).all()
+    else:
+        with pytest.raises(RankLost, match=error):
+            given.add(0, 64)
+        assert (theirs == 5).all()
+    assert (ours == 6).all()
+    assert not given.hands.any()
+
+
+@needs_kernels
+def test_who_withdraws_is_written_to_no_more() -> None:
+    words, hands = np.zeros((2, WORDS), np.int64), np.zeros((2, WORDS), np.int64)
+    words[:, 4] = os.getpid()
+    both = [Neighbours(rank, words, hands) for rank in range(2)]
+    for action in (Neighbours.show, Neighbours.look, Neighbours.agree):
+        for each in both:
+            action(each)
+    assert both[0].gives(Dtype.F32, Op.SUM) is kernels.active()
+    assert both[0].gives(Dtype.F32, Op.MAX) is None
+    assert both[0].gives(Dtype.F64, Op.SUM) is None
+    theirs, ours = np.full(16, 5, np.int32), np.ones(16, np.int32)
+    address = theirs.ctypes.data
+    Given(both[0], address, ours.view(np.uint8), out=address).add(0, 64)
+    assert (theirs == 6).all()
+    both[1].withdraw()
+    with pytest.raises(RankLost, match="gave up"):
+        Given(both[0], address, ours.view(np.uint8), out=address).add(0, 64)
+    assert (theirs == 6).all()
+
+
+@needs_kernels
+def test_all_write_or_nobody(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Neighbours._sums_for_others
+    assert add(runtime_dir / "given") == ""
+    monkeypatch.setattr(Neighbours, "_sums_for_others", lambda self: self._rank and found(self))
+    monkeypatch.setattr(Gathering, "add", reads_alone(Gathering.add))
+    assert add(runtime_dir / "read") == ""
+
+
+def reads_alone(add: Callable[[Gathering, int, int], None]) -> Callable[[Gathering, int, int], None]:
+    def checked(self: Gathering, first: int, end: int) -> None:
+        assert not self._words[1]
+        add(self, first, end)
+
+    return checked
+
+
+def about_to_write(stage: stages.SharedMemoryStage, rank: int, *, is_writing: bool) -> None:
+    stage._layout.hands(np.frombuffer(stage._mapping, np.uint8))[rank, 0] = is_writing
+
+
+def test_who_gives_up_waits_for_those_who_write_to_it(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pair(runtime_dir / "s")
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        about_to_write(first, 1, is_writing=len(waits) < 3)
+
+    monkeypatch.setattr("time.sleep", wait)
+    monkeypatch.setattr(stages, "_kept", kept := list[Bytes]())
+    about_to_write(first, 1, is_writing=True)
+    first._exchange.given = np.zeros(8, np.uint8)
+    first._fail(JobError("x"), [])
+    assert len(waits) == 3
+    about_to_write(second, 0, is_writing=True)
+    second._exchange.given = np.zeros(8, np.uint8)
+    second._fail(JobError("y"), [])  # the first one gave up, so it writes no more
+    assert len(waits) == 3
+    assert not kept
+    first.close()
+    second.close()
+
+
+def test_an_array_to_which_a_stopped_rank_may_write_is_kept(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pair(runtime_dir / "s")
+    array = np.zeros(8, np.uint8)
+    about_to_write(first, 1, is_writing=True)
+    monkeypatch.setattr(stages, "WRITERS_S", 0.0)
+    monkeypatch.setattr(stages, "_kept", kept := list[Bytes]())
+    first._exchange.given = array
+    first._fail(JobError("x"), [])
+    assert kept[0] is array
+    first.close()
+    second.close()

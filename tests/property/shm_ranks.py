@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op, signature
 
 Bytes = NDArray[np.uint8]
+Way = Literal["copied", "read", "given"]
+WAYS: tuple[Way, ...] = get_args(Way)
 CACHE_LINE = 64
 
 
@@ -30,27 +32,30 @@ class Ranks:
         *,
         lines: int = 1,
         choose: Callable[[int], int] = lambda ready: 0,
-        reads: bool = False,
+        way: Way = "copied",
     ) -> None:
-        """A piece has ``lines`` cache lines. ``reads``: they may read each other's memory."""
+        """A piece has ``lines`` cache lines. Inputs are "copied", or "read" where they are; or read, and sums
+        "given" to all."""
         self.plan = plan
         self.layout = Layout(plan.size, plan.size * lines * CACHE_LINE)
         noise = np.random.default_rng(1)
         memory = noise.integers(0, 256, self.layout.nbytes, dtype=np.uint8)
         self.exchanges = [Exchange(rank, plan, self.layout, memory) for rank in range(plan.size)]
         self._choose = choose
-        if reads:
-            self._let_read(self.layout.control(memory))
+        if way != "copied":
+            self._let_read(self.layout.control(memory), self.layout.hands(memory), writes=way == "given")
 
-    def _let_read(self, words: NDArray[np.int64]) -> None:
+    def _let_read(self, words: NDArray[np.int64], hands: NDArray[np.int64], *, writes: bool) -> None:
         words[:, 4] = os.getpid()
-        neighbours = [Neighbours(rank, words) for rank in range(self.plan.size)]
+        neighbours = [Neighbours(rank, words, hands) for rank in range(self.plan.size)]
         for each in neighbours:
             each.show()
         for each in neighbours:
             each.look()
         for exchange, each in zip(self.exchanges, neighbours, strict=True):
             assert each.why_not() == ""
+            if writes:
+                each.agree()
             exchange.neighbours = each
 
     def run(self, programs: Sequence[Iterator[Wait | None]]) -> None:

@@ -142,6 +142,12 @@ class Barrier:
         entered = self._words[:, _ENTERED].tolist()
         return [rank for rank, count in enumerate(entered) if count < self._count] or [0]
 
+    def has_ended(self, rank: int) -> bool:
+        """Whether the process of another rank has ended, or left the stage."""
+        poll = select.poll()
+        poll.register(self._descriptors.others[rank], 0)  # its hang-up is reported in any case
+        return bool(poll.poll(0))
+
     def _leave(self, state: State) -> None:
         if self._words[self.rank, _STATE] == State.RUNNING:
             self._words[self.rank, _STATE] = state

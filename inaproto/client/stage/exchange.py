@@ -11,7 +11,9 @@ chunk ``t - 1`` is reduced and chunk ``t - 2`` copied out, with one barrier to a
 Where ranks may read each other's memory (:mod:`inaproto.client.stage.neighbours`), a large all-reduce needs
 no areas: each rank adds its slice from where the inputs are, into its own array, and then reads the slices of
 all others. Three barriers: all arrays are there; all slices are sums; all have read them. Between the first
-two a rank writes its own slice only, which nobody but itself reads then.
+two a rank writes its own slice only, which nobody but itself reads then. Where ranks may write to each other
+as well, each writes its sums into the arrays of all: two barriers, between which nobody else reads or writes
+its slice of any array. A rank that does not come to the second one takes back that others may write.
 
 Invariants, with two slots that take turns over all calls:
 
@@ -33,8 +35,9 @@ from typing import Final
 import numpy as np
 
 from inaproto.client.huge_pages import private
+from inaproto.client.stage.gathering import Arrays, Gathering
 from inaproto.client.stage.layout import LINE_BYTES, SLOTS, Bytes, Cut, Layout
-from inaproto.client.stage.neighbours import Gathering, Neighbours
+from inaproto.client.stage.neighbours import Neighbours
 from inaproto.client.stage.waits import TURN, Wait
 from inaproto.core.kernels.compiled import address_of
 from inaproto.core.kernels.copies import copy_past_caches
@@ -51,6 +54,8 @@ READ_BYTES_MIN: Final = 1 << 20
 """An all-reduce of so many bytes reads the arrays of others where they are: below, a barrier costs more."""
 READ_AT_ONCE_BYTES: Final = 1 << 20
 """Bytes of all ranks together: what was read is still in the processor's cache when it is added."""
+GIVE_AT_ONCE_BYTES: Final = 512 << 10
+"""The same where sums are written to all ranks: what was read of them is still there, too."""
 TURN_BYTES: Final = 8 << 20
 """After so many, other tasks of the process have a turn."""
 _AGREED: Final = 6
@@ -91,8 +96,10 @@ class Exchange:
         self._memory = memory
         self.neighbours: Neighbours | None = None
         """Set where all ranks may read each other's memory."""
-        self._rows = np.empty((0, 0), np.uint8)
+        self._rows = np.empty(0, np.uint8)
         """What was read of others."""
+        self.given: Bytes | None = None
+        """To what others may be writing, from before the first barrier of a call until behind its last."""
         self._first_slot = 0
         self._calls = 0
 
@@ -130,38 +137,72 @@ class Exchange:
         self, call: Call, source: Bytes, out: Bytes, neighbours: Neighbours
     ) -> Iterator[Wait | None]:
         """The same, without areas."""
+        order, kernels = _flat(self.plan), neighbours.gives(call.dtype, call.op)
         self._calls += 1
         self._record(call, address_of(source), address_of(out))
+        self.given = out if order is not None and kernels is not None else None
         yield None
-        self._require_agreement(call)
+        try:
+            self._require_agreement(call)
+        except TensorMismatch:
+            self.given = None
+            raise
         places = self.layout.calls(self._memory, self._calls % SLOTS)[:, _AGREED:].tolist()
         cut = Cut(self.layout, call.elements, call.dtype.itemsize)
         slices = map(cut.slice_bounds, range(self.layout.ranks))
         bounds = [(first * cut.itemsize, end * cut.itemsize) for first, end in slices]
-        yield from self._add_read(call, bounds[self.rank], [place for place, _ in places], source, out)
+        if kernels is None or order is None:
+            yield from self._add_read(call, bounds[self.rank], places, source, out)
+            yield None
+            yield from self._take_read(bounds, places, out)
+        else:
+            arrays = Arrays(self.rank, source, out, self._rows_for(GIVE_AT_ONCE_BYTES), places)
+            hands = self.layout.hands(self._memory)
+            gathering = Gathering(neighbours, kernels, call.dtype, order, arrays, hands)
+            del hands  # which would keep the mapping
+            for first, end in _steps(*bounds[self.rank], TURN_BYTES):
+                gathering.add(first, end)
+                yield TURN
         yield None
+        self.given = None
+
+    def _take_read(
+        self, bounds: Sequence[tuple[int, int]], places: Sequence[Sequence[int]], out: Bytes
+    ) -> Iterator[Wait | None]:
+        """The slices that others have added."""
+        neighbours = self.neighbours
+        assert neighbours is not None
         for rank in (*range(self.rank + 1, self.layout.ranks), *range(self.rank)):
             begin, stop = bounds[rank]
             for first, end in _steps(begin, stop, TURN_BYTES):
                 neighbours.read(rank, places[rank][1] + first, out[first:end])
                 yield TURN
-        yield None
+
+    def _rows_for(self, at_once: int) -> Bytes:
+        """Memory for a block of each rank, ``at_once`` bytes together: uint8 ``(ranks, block)``."""
+        ranks = self.layout.ranks
+        block = max(LINE_BYTES, at_once // ranks // LINE_BYTES * LINE_BYTES)
+        if self._rows.size < ranks * block:
+            self._rows = np.frombuffer(private(ranks * block), np.uint8)
+        return self._rows[: ranks * block].reshape(ranks, block)
 
     def _add_read(
-        self, call: Call, bounds: tuple[int, int], places: Sequence[int], source: Bytes, out: Bytes
+        self,
+        call: Call,
+        bounds: tuple[int, int],
+        places: Sequence[Sequence[int]],
+        source: Bytes,
+        out: Bytes,
     ) -> Iterator[Wait | None]:
         """This rank's slice of the arrays that are at ``places``, block by block, into ``out``."""
-        ranks, neighbours = self.layout.ranks, self.neighbours
+        neighbours = self.neighbours
         assert neighbours is not None
-        block = max(LINE_BYTES, READ_AT_ONCE_BYTES // ranks // LINE_BYTES * LINE_BYTES)
-        if not self._rows.size:
-            self._rows = np.frombuffer(private(ranks * block), np.uint8)[: ranks * block].reshape(
-                ranks, block
-            )
+        rows = self._rows_for(READ_AT_ONCE_BYTES)
+        block = rows.shape[1]
         kernels, order = fused(call.dtype, call.op), _at_once(self.plan, call.dtype, call.op)
         if kernels is not None and order is not None:
-            arrays = source, out, self._rows
-            gathering = Gathering(neighbours, kernels, self.rank, call.dtype, order, places, arrays)
+            arrays = Arrays(self.rank, source, out, rows, places)
+            gathering = Gathering(neighbours, kernels, call.dtype, order, arrays, None)
             for first, end in _steps(*bounds, TURN_BYTES):
                 gathering.add(first, end)
                 yield TURN
@@ -169,14 +210,13 @@ class Exchange:
         for count, (first, end) in enumerate(_steps(*bounds, block), 1):
             inputs = [
                 source[first:end] if rank == self.rank else row[: end - first]
-                for rank, row in enumerate(self._rows)
+                for rank, row in enumerate(rows)
             ]
-            for rank in range(ranks):
+            for rank, (place, _) in enumerate(places):
                 if rank != self.rank:
-                    neighbours.read(rank, places[rank] + first, inputs[rank])
-            reduce_blocks(
-                self.plan, inputs, call.dtype, call.op, [self._rows[self.rank, : end - first], out[first:end]]
-            )
+                    neighbours.read(rank, place + first, inputs[rank])
+            outs = [rows[self.rank, : end - first], out[first:end]]
+            reduce_blocks(self.plan, inputs, call.dtype, call.op, outs)
             if count * block % TURN_BYTES < block:
                 yield TURN
 
@@ -320,8 +360,13 @@ def _operand(child: int | PlanList, inputs: Sequence[Bytes], dtype: Dtype, op: O
 
 def _at_once(plan: ReductionPlan, dtype: Dtype, op: Op) -> list[int] | None:
     """The order of the ranks, if a kernel reduces them in one pass."""
+    return _flat(plan) if fused(dtype, op) is not None else None
+
+
+def _flat(plan: ReductionPlan) -> list[int] | None:
+    """The order of the ranks, if they are added one after the other."""
     order = [child for child in plan.children if isinstance(child, int)]
-    return order if 1 < len(order) == len(plan.children) and fused(dtype, op) is not None else None
+    return order if 1 < len(order) == len(plan.children) else None
 
 
 def _steps(first: int, end: int, nbytes: int) -> Iterator[tuple[int, int]]:

@@ -4,9 +4,9 @@ A tensor of ``n`` elements has a *slice* for each rank, elements ``n * r // rank
 ranks``: rank ``r`` reduces slice ``r`` (NetReduce section 3.4, "the i-th GPU would fetch the i-th piece"). A
 *chunk* is one *piece* of every slice, as many bytes of each as have a place in a slot.
 
-The mapping: lines of control words, two call records and then, for each of two slots, an input area for every
-rank and one result area. Each area has a place for a piece of every slice. All places begin at cache lines of
-their own, so ranks that work at the same time do not write to the same line.
+The mapping: two lines of control words, two call records and then, for each of two slots, an input area for
+every rank and one result area. Each area has a place for a piece of every slice. All places begin at cache
+lines of their own, so ranks that work at the same time do not write to the same line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHUNK_BYTES_MAX: Final = 1 << 28
 SLOTS: Final = 2
 LINE_BYTES: Final = 64
 WORDS: Final = LINE_BYTES // 8
-_LINES_PER_RANK: Final = 1 + SLOTS
+_LINES_PER_RANK: Final = 2 + SLOTS
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.int64]
@@ -74,8 +74,13 @@ class Layout:
 
     def calls(self, memory: Bytes, slot: int) -> Words:
         """The call record of each rank, int64 ``(ranks, 8)``."""
-        records: Words = self._header(memory)[1 + slot]
+        records: Words = self._header(memory)[2 + slot]
         return records
+
+    def hands(self, memory: Bytes) -> Words:
+        """What each rank says of what it writes to others, int64 ``(ranks, 8)``; see ``neighbours``."""
+        words: Words = self._header(memory)[1]
+        return words
 
     def input(self, memory: Bytes, slot: int, rank: int, piece: int, nbytes: int) -> Bytes:
         """The first bytes of the place for ``rank``'s input to slice ``piece``."""

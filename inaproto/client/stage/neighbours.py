@@ -1,13 +1,16 @@
-"""The memory of the other ranks' processes, read where it is (CMA, cross memory attach: process_vm_readv).
+"""The memory of the other ranks' processes, read and written where it is (CMA, cross memory attach).
 
-What a rank reads from its neighbour's own array need not be copied into shared memory first. The kernel
-allows it between processes of one user, unless Yama forbids it (``kernel.yama.ptrace_scope`` above 0) or a
-container's filter does. So ranks try when they meet: each shows where in its memory a number lies, and which;
-all others read it. Where one of them cannot, nobody reads, and the reason is said.
+What a rank reads from its neighbour's own array need not be copied into shared memory first, nor what it has
+for it (process_vm_readv, process_vm_writev). The kernel allows it between processes of one user, unless Yama
+forbids it (``kernel.yama.ptrace_scope`` above 0) or a container's filter does. So ranks try when they meet:
+each shows where in its memory a number lies, and which; all others read it. Where one of them cannot, nobody
+reads, and the reason is said.
 
-Only reading: a process id may name another process by the time it is used. What was read from a stranger is
-lost with the call, for the rank that has ended does not come to the next barrier; what was written would
-stay.
+What was read from a stranger, whose process has the number of one that ended, is lost with the call: the rank
+that has ended does not come to the next barrier. What was written would stay. So ranks write to each other
+only where all have the compiled kernel, which looks before each block whether the number that was shown is
+still where it was: a stranger has another one, 64 bits at random. A rank that leaves a call before its end
+takes its number back, and returns when nobody is about to write to it (:meth:`Neighbours.withdraw`).
 """
 
 from __future__ import annotations
@@ -15,24 +18,28 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.client.stage.layout import Bytes, Words
-from inaproto.core.kernels import Compiled
+from inaproto.core.kernels import Compiled, active
 from inaproto.core.kernels.compiled import address_of
-from inaproto.core.plan.reduce_to_all import SUMS
+from inaproto.core.plan.reduce_to_all import SUMS, fused
 from inaproto.errors import JobError, RankLost
-from inaproto.wire.ina_header import Dtype
+from inaproto.wire.ina_header import Dtype, Op
 
 _PID: Final = 4
 _ADDRESS: Final = 5
 _NUMBER: Final = 6
 _VERDICT: Final = 7
 """0: all others were read; else why not, as a number of :mod:`errno`."""
+
+_WRITING: Final = 0
+"""Whether the rank may be about to write to another one: a word of :meth:`Layout.hands`, as is the next."""
+_SUMS: Final = 1
+"""A bit for each type of elements whose sums the rank can write to all others; see ``SUMS``."""
 
 
 class _Part(ctypes.Structure):
@@ -42,19 +49,31 @@ class _Part(ctypes.Structure):
 
 
 class Neighbours:
-    """The processes of all ranks, for rank ``rank``; ``words`` are the control words of all."""
+    """The processes of all ranks, for rank ``rank``.
 
-    def __init__(self, rank: int, words: Words) -> None:
+    ``words`` are the control words of all, ``hands`` those of :meth:`Layout.hands`.
+    """
+
+    def __init__(self, rank: int, words: Words, hands: Words) -> None:
         self._rank = rank
         self._words = words
-        self._number: NDArray[np.int64] = np.frombuffer(os.urandom(8), np.int64).copy()
-        self._read = getattr(ctypes.CDLL(None, use_errno=True), "process_vm_readv", None)
-        if self._read is not None:
-            part = ctypes.POINTER(_Part)
-            count = ctypes.c_ulong
-            self._read.argtypes = (ctypes.c_int, part, count, part, count, count)
-            self._read.restype = ctypes.c_ssize_t
+        self._hands = hands
+        self._kernels = active()
+        self._number: NDArray[np.int64] = np.frombuffer(os.urandom(8) + bytes(8), np.int64).copy()
+        """And a word that others write, to see whether they may."""
+        library = ctypes.CDLL(None, use_errno=True)
+        self._read, self._write = (
+            getattr(library, name, None) for name in ("process_vm_readv", "process_vm_writev")
+        )
+        for call in (self._read, self._write):
+            if call is not None:
+                part = ctypes.POINTER(_Part)
+                count = ctypes.c_ulong
+                call.argtypes = (ctypes.c_int, part, count, part, count, count)
+                call.restype = ctypes.c_ssize_t
         self._pids: list[int] = []
+        self._shown = np.zeros((0, 2), np.int64)
+        self._sums = 0
 
     def show(self) -> None:
         """Say where this rank's number is."""
@@ -64,7 +83,9 @@ class Neighbours:
     def look(self) -> None:
         """Read those of all others, which have shown them, and say what came of it."""
         self._pids = self._words[:, _PID].tolist()
+        self._shown = self._words[:, [_ADDRESS, _NUMBER]].copy()
         self._words[self._rank, _VERDICT] = self._try_all()
+        self._hands[self._rank, _SUMS] = self._sums_for_others()
 
     def why_not(self) -> str:
         """Why memory is not read where it is; empty if it is. Of all ranks the same, when all have looked."""
@@ -73,9 +94,26 @@ class Neighbours:
                 return f"rank {rank} may not read the memory of the others: {os.strerror(verdict)}"
         return ""
 
+    def agree(self) -> None:
+        """What all can write, when all have looked."""
+        self._sums = int(np.bitwise_and.reduce(self._hands[:, _SUMS]))
+
+    def gives(self, dtype: Dtype, op: Op) -> Compiled | None:
+        """The kernels, if the ranks write sums to each other. Of all ranks the same, when all agree."""
+        if op is not Op.SUM or not self._sums >> SUMS.get(dtype, 0) & 1:
+            return None
+        return self._kernels
+
     def forget(self) -> None:
         """Let go of the mapping."""
         self._words = np.zeros((0, self._words.shape[1]), np.int64)
+        self._hands = np.zeros((0, self._hands.shape[1]), np.int64)
+
+    def withdraw(self) -> None:
+        """Nobody may write to this rank any more. One that is about to says so (:func:`writers`)."""
+        self._number[0] = 0
+        if self._kernels is not None:
+            self._kernels.fence()
 
     def read(self, rank: int, address: int, out: Bytes) -> None:
         """Fill ``out`` from ``address`` on of the memory of ``rank``. Raises ``RankLost``, ``JobError``."""
@@ -83,36 +121,42 @@ class Neighbours:
         if fault:
             raise self.loss(rank, fault)
 
-    @property
-    def reads_by(self) -> int:
-        """The address of the function that reads: ``process_vm_readv``."""
-        assert self._read is not None
-        return ctypes.cast(self._read, ctypes.c_void_p).value or 0
-
-    @property
-    def processes(self) -> NDArray[np.int64]:
-        """Process ids by rank."""
-        return np.array(self._pids, np.int64)
+    def words(self) -> tuple[list[int], list[NDArray[np.int64]]]:
+        """For the kernel: the functions that read and write, and tables by rank: process ids, addresses of
+        numbers, and numbers."""
+        calls = [0 if call is None else address_of_call(call) for call in (self._read, self._write)]
+        return calls, [np.array(self._pids, np.int64), self._shown[:, 0].copy(), self._shown[:, 1].copy()]
 
     def loss(self, rank: int, fault: int) -> JobError:
         """What to raise of a rank that could not be read."""
         name = f"rank {rank} (process {self._pids[rank]})"
         if fault == errno.ESRCH:
             return RankLost(f"{name} ended while rank {self._rank} read its array")
+        if fault == errno.ECANCELED:
+            return RankLost(f"{name} gave up while rank {self._rank} wrote to its array")
         return JobError(
-            f"rank {self._rank} cannot read the array of {name} any more: {os.strerror(fault)}; is that "
+            f"rank {self._rank} cannot use the array of {name} any more: {os.strerror(fault)}; is that "
             "memory given back, or has the process changed its user?"
         )
 
     def _try_all(self) -> int:
-        shown = self._words[:, [_ADDRESS, _NUMBER]].tolist()
         found = np.zeros(1, np.int64)
-        for rank, (address, number) in enumerate(shown):
+        for rank, (address, number) in enumerate(self._shown.tolist()):
             if rank != self._rank:
                 fault = self._fault(rank, address, found.view(np.uint8))
                 if fault or found[0] != number:  # another process has that number here
                     return fault or errno.ESRCH
         return 0
+
+    def _sums_for_others(self) -> int:
+        """A bit for each type that can be written to all others, who can be read."""
+        if self._kernels is None or self._write is None or self._words[self._rank, _VERDICT]:
+            return 0
+        for rank, (address, _) in enumerate(self._shown.tolist()):
+            here, there = _Part(address_of(self._number.view(np.uint8)), 8), _Part(address + 8, 8)
+            if rank != self._rank and self._write(self._pids[rank], here, 1, there, 1, 0) != 8:
+                return 0
+        return sum(1 << number for dtype, number in SUMS.items() if fused(dtype, Op.SUM) is not None)
 
     def _fault(self, rank: int, address: int, out: Bytes) -> int:
         """What went wrong, as a number of :mod:`errno`, or 0."""
@@ -127,43 +171,11 @@ class Neighbours:
         return ctypes.get_errno() if count < 0 else errno.EFAULT
 
 
-class Gathering:
-    """Sums of the arrays of all ranks where they are, in one call of the compiled kernel for many blocks.
+def address_of_call(call: Any) -> int:
+    """Where a function of a library is."""
+    return ctypes.cast(call, ctypes.c_void_p).value or 0
 
-    Ranks are added in ``order``. ``places`` are the addresses of their arrays: ``source`` is that of
-    ``rank``, ``out`` where its sums go, which may be the same. ``rows`` is memory for a block of each: uint8
-    ``(ranks, block)``.
-    """
 
-    def __init__(
-        self,
-        neighbours: Neighbours,
-        kernels: Compiled,
-        rank: int,
-        dtype: Dtype,
-        order: Sequence[int],
-        places: Sequence[int],
-        arrays: tuple[Bytes, Bytes, Bytes],
-    ) -> None:
-        """``arrays``: ``source``, ``out`` and ``rows``."""
-        source, out, rows = self._arrays = arrays
-        self._neighbours = neighbours
-        self._kernels = kernels
-        self._tables = np.array(order, np.int64), neighbours.processes, np.array(places, np.uint64)
-        self._words = np.array(
-            [
-                *(neighbours.reads_by, len(order), rank, SUMS[dtype]),
-                *(int(table.ctypes.data) for table in self._tables),
-                *(address_of(rows), rows.shape[1], address_of(source), address_of(out)),
-            ],
-            np.int64,
-        )
-        self._fault = np.zeros(1, np.int64)
-        self._at = int(self._words.ctypes.data), int(self._fault.ctypes.data)
-
-    def add(self, first: int, end: int) -> None:
-        """Sum bytes ``first`` to ``end``. Raises as :meth:`Neighbours.read`."""
-        words, fault = self._at
-        rank = self._kernels.gather(words, first, end, fault)
-        if rank >= 0:
-            raise self._neighbours.loss(rank, int(self._fault[0]))
+def writers(hands: Words) -> list[int]:
+    """Who may be about to write to another rank."""
+    return [rank for rank, is_writing in enumerate(hands[:, _WRITING].tolist()) if is_writing]

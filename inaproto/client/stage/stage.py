@@ -26,13 +26,19 @@ from inaproto.client.stage.barrier import LOOKS, Barrier
 from inaproto.client.stage.exchange import Call, Exchange, Kind
 from inaproto.client.stage.layout import CHUNK_BYTES, RANKS_MAX, Bytes, Cut, Layout
 from inaproto.client.stage.meeting import Share, Terms, hosting, joining
-from inaproto.client.stage.neighbours import Neighbours
+from inaproto.client.stage.neighbours import Neighbours, writers
 from inaproto.client.stage.waits import TURN, Clock, Steps, Wait, drive_blocking, drive_trio
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import JobError, LocalMisuse, TensorMismatch, Unsupported
 from inaproto.wire.ina_header import Op, signature
 
 TIMEOUT_S: Final = 30.0
+WRITERS_S: Final = 10.0
+"""Who gives up waits so long for a rank that is about to write to it."""
+_WRITERS_AGAIN_S: Final = 1e-4
+
+_kept: Final[list[Bytes]] = []
+"""Arrays into which a rank that is stopped may write one more block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +101,15 @@ class _Stage:
 
     def _looking_around(self) -> Iterator[Wait | None]:
         """Whether all ranks may read each other's memory."""
-        neighbours = Neighbours(self.rank, self._layout.control(np.frombuffer(self._mapping, np.uint8)))
+        memory = np.frombuffer(self._mapping, np.uint8)
+        neighbours = Neighbours(self.rank, self._layout.control(memory), self._layout.hands(memory))
         try:
             neighbours.show()
             yield None
             neighbours.look()
             yield None
             self.copies = neighbours.why_not()
+            neighbours.agree()
         finally:
             neighbours.forget()
         if not self.copies:
@@ -172,7 +180,27 @@ class _Stage:
     def _fail(self, error: JobError, blamed: Sequence[int]) -> None:
         if self._failure is None:
             self._failure = error
+            if self._exchange.neighbours is not None:
+                self._exchange.neighbours.withdraw()
             self._barrier.give_up(blamed)
+            self._wait_for_writers()
+
+    def _wait_for_writers(self) -> None:
+        """Until nobody is about to write into the array of the call, which is its owner's again.
+
+        That takes as long as a block does. Who is stopped in the middle of one, as by a debugger, is not
+        waited for without end: the array is kept, so that nothing else comes to lie there.
+        """
+        array, self._exchange.given = self._exchange.given, None
+        if array is None:
+            return
+        hands = self._layout.hands(np.frombuffer(self._mapping, np.uint8))
+        until = time.monotonic() + WRITERS_S
+        while any(rank != self.rank and not self._barrier.has_ended(rank) for rank in writers(hands)):
+            if time.monotonic() >= until:
+                _kept.append(array)
+                return
+            time.sleep(_WRITERS_AGAIN_S)
 
     def _require_usable(self) -> None:
         if os.getpid() != self._pid:

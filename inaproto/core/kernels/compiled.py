@@ -82,6 +82,8 @@ class Compiled:
         self.reduce.argtypes, self.reduce.restype = (address, number) * 2 + (number, number), None
         self.gather = library.kernels_gather
         self.gather.argtypes, self.gather.restype = (address, number, number, address), number
+        self.fence = library.kernels_fence
+        self.fence.restype = None
         self.copy = library.kernels_copy
         self.copy.argtypes, self.copy.restype = (address, address, number), None
         self.build = library.kernels_build
