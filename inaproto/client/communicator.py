@@ -77,6 +77,9 @@ class CommunicatorStatistics:
     copies: str = ""
     """Why ranks of one host that add in place copy large arrays through shared memory. Empty: they read them
     where they are, or have not added any."""
+    reads: str = ""
+    """Why those that read large arrays where they are read the sums of others, too, and write none. Empty:
+    each writes its sums to all, ``copies`` has a reason, or they have not added any."""
 
 
 class _Work:
@@ -217,6 +220,7 @@ class _Communicator:
             shared_bytes=self.channel.memory.nbytes,
             recent=tuple(self._records),
             copies="" if self._in_place is None else self._in_place.copies,
+            reads="" if self._in_place is None else self._in_place.reads,
         )
 
     def now_ns(self) -> int:

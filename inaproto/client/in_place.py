@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from inaproto.client.channel import Channel, Clock, Pollable, Wait, again
 from inaproto.client.channel import Steps as ChannelSteps
+from inaproto.client.stage.access import rank_memory
 from inaproto.client.stage.layout import RANKS_MAX, Layout
 from inaproto.client.stage.meeting import Share, Terms, hosting, joining
 from inaproto.client.stage.stage import SharedMemoryStage
@@ -92,6 +93,7 @@ class InPlace:
     """
 
     def __init__(self, channel: Channel, clock: Clock, *, yields: bool) -> None:
+        rank_memory(os.environ)  # or refuse it before anybody has heard of this rank
         self._channel = channel
         self._clock = clock
         self._yields = yields
@@ -104,6 +106,11 @@ class InPlace:
     def copies(self) -> str:
         """Why large arrays are copied through shared memory; empty: they are not, as far as is known."""
         return "" if self._stage is None else self._stage.copies
+
+    @property
+    def reads(self) -> str:
+        """Why sums are read of others; empty: they are written to them, as far as is known."""
+        return "" if self._stage is None else self._stage.reads
 
     def call(self, array: NDArray[Any], op: str) -> InPlaceOperation:
         """``array`` is C-contiguous, writable, of a type that is summed."""
@@ -198,10 +205,14 @@ class InPlace:
         return _private_directory() / f"{hashlib.sha256(told.encode()).hexdigest()[:24]}.meet"
 
     def _end_all(self, error: JobError) -> None:
+        stage = self._stage
+        self.close()
+        if stage is not None and not str(error).endswith(stage.warning):
+            told, error = error, type(error)(f"{error}{stage.warning}")
+            error.operations_done = told.operations_done
         while self._called:
             operation = self._called.popleft()
             operation.ended, operation.error = True, error
-        self.close()
 
 
 def _private_directory() -> Path:

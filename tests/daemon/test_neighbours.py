@@ -14,14 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inaproto.client.stage import handing_back, open_stage
 from inaproto.client.stage import stage as stages
+from inaproto.client.stage.access import MEMORY_VARIABLE
+from inaproto.client.stage.barrier import Cause
 from inaproto.client.stage.gathering import Arrays, Gathering
 from inaproto.client.stage.layout import WORDS, Bytes
 from inaproto.client.stage.neighbours import Neighbours
 from inaproto.core import kernels
-from inaproto.errors import JobError, RankLost
+from inaproto.errors import ConfigError, JobError, RankLost
 from inaproto.wire.ina_header import Dtype, Op
-from tests.daemon.test_shm_stage import at_once, pair
+from tests.daemon.test_shm_stage import PAIR, at_once, pair
 
 LARGE = 300_001
 """Elements of float32: more than a mebibyte."""
@@ -62,6 +65,18 @@ def test_all_read_or_nobody(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_system_without_it(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
     assert add(runtime_dir / "s").endswith("Function not implemented")
+
+
+def test_an_environment_that_forbids_it(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MEMORY_VARIABLE, "copy")
+    assert add(runtime_dir / "s") == (
+        f"rank 0 may not read the memory of the others: its {MEMORY_VARIABLE} forbids it"
+    )
+    monkeypatch.setenv(MEMORY_VARIABLE, "none")
+    with pytest.raises(
+        ConfigError, match=rf"{MEMORY_VARIABLE} is 'none'; it must be one of write, read, copy"
+    ):
+        open_stage(runtime_dir / "t", 0, plan=PAIR)
 
 
 def beside(pid: int, address: int = 0, number: int = 0) -> Neighbours:
@@ -184,9 +199,9 @@ def test_who_withdraws_is_written_to_no_more() -> None:
 
 @needs_kernels
 def test_all_write_or_nobody(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Neighbours._sums_for_others
+    found = Neighbours._try_to_write
     assert add(runtime_dir / "given") == ""
-    monkeypatch.setattr(Neighbours, "_sums_for_others", lambda self: self._rank and found(self))
+    monkeypatch.setattr(Neighbours, "_try_to_write", lambda self: found(self) if self._rank else errno.EPERM)
     monkeypatch.setattr(Gathering, "add", reads_alone(Gathering.add))
     assert add(runtime_dir / "read") == ""
 
@@ -199,8 +214,8 @@ def reads_alone(add: Callable[[Gathering, int, int], None]) -> Callable[[Gatheri
     return checked
 
 
-def about_to_write(stage: stages.SharedMemoryStage, rank: int, *, is_writing: bool) -> None:
-    stage._layout.hands(np.frombuffer(stage._mapping, np.uint8))[rank, 0] = is_writing
+def about_to_write(stage: stages.SharedMemoryStage, rank: int, whom: int | None) -> None:
+    stage._layout.hands(np.frombuffer(stage._mapping, np.uint8))[rank, 0] = 0 if whom is None else 1 + whom
 
 
 def test_who_gives_up_waits_for_those_who_write_to_it(
@@ -211,17 +226,17 @@ def test_who_gives_up_waits_for_those_who_write_to_it(
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
-        about_to_write(first, 1, is_writing=len(waits) < 3)
+        about_to_write(first, 1, 0 if len(waits) < 3 else None)
 
     monkeypatch.setattr("time.sleep", wait)
-    monkeypatch.setattr(stages, "_kept", kept := list[Bytes]())
-    about_to_write(first, 1, is_writing=True)
+    monkeypatch.setattr(handing_back, "_kept", kept := list[Bytes]())
+    about_to_write(first, 1, 0)
     first._exchange.given = np.zeros(8, np.uint8)
-    first._fail(JobError("x"), [])
+    first._fail(Cause([], JobError("x")))
     assert len(waits) == 3
-    about_to_write(second, 0, is_writing=True)
+    about_to_write(second, 0, 1)
     second._exchange.given = np.zeros(8, np.uint8)
-    second._fail(JobError("y"), [])  # the first one gave up, so it writes no more
+    second._fail(Cause([], JobError("y")))  # the first one gave up, so it writes no more
     assert len(waits) == 3
     assert not kept
     first.close()
@@ -233,11 +248,11 @@ def test_an_array_to_which_a_stopped_rank_may_write_is_kept(
 ) -> None:
     first, second = pair(runtime_dir / "s")
     array = np.zeros(8, np.uint8)
-    about_to_write(first, 1, is_writing=True)
-    monkeypatch.setattr(stages, "WRITERS_S", 0.0)
-    monkeypatch.setattr(stages, "_kept", kept := list[Bytes]())
+    about_to_write(first, 1, 0)
+    monkeypatch.setattr(handing_back, "WRITERS_S", 0.0)
+    monkeypatch.setattr(handing_back, "_kept", kept := list[Bytes]())
     first._exchange.given = array
-    first._fail(JobError("x"), [])
+    first._fail(Cause([], JobError("x")))
     assert kept[0] is array
     first.close()
     second.close()

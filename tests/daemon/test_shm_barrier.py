@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from inaproto.client.stage.barrier import Barrier, Descriptors
+from inaproto.client.stage.barrier import Barrier, Cause, Descriptors, State
 from inaproto.client.stage.layout import WORDS
 from inaproto.client.stage.waits import Steps
-from inaproto.errors import OperationTimeout, RankLost
+from inaproto.errors import JobError, OperationTimeout, RankLost
 
 
 class Clock:
@@ -160,7 +160,7 @@ def test_the_deadline_names_all_who_are_missing_and_the_others_hear_of_it() -> N
             passed(waiting)
         assert "a: rank 1 waited 2.5 s for rank 2 (process " in str(error.value)
         assert ", rank 3 (process " in str(error.value)
-        one.give_up(one.missing())
+        one.give_up(Cause(one.missing(), JobError("x")))
         with pytest.raises(RankLost, match=r"rank 1 \(process \d+\) gave up waiting for rank 2 .*, rank 3 "):
             passed(other)
         with pytest.raises(RankLost, match=r"rank 1 \(process \d+\) gave up waiting for rank 2 .*, rank 3 "):
@@ -172,6 +172,33 @@ def test_who_ended_is_named_before_who_gave_up_because_of_it() -> None:
         two.close()
         with pytest.raises(RankLost, match="rank 2 "):
             passed(one.passing("a", 1))
-        one.give_up(one.missing())
+        one.give_up(Cause(one.missing(), JobError("x")))
         with pytest.raises(RankLost, match=r"rank 2 \(process \d+\) closed its stage"):
             passed(zero.passing("a", 1))
+
+
+def test_why_the_memory_of_a_rank_cannot_be_used_any_more() -> None:
+    with barriers(4, Clock()) as (_, one, two, three):
+        assert two.cause(1, "a") is None
+        one.give_up(Cause([3], JobError("x"), State.SAW_END))
+        found = two.cause(1, "a")
+        assert found is not None
+        assert (found.blamed, found.state) == ([3], State.SAW_END)
+        assert str(found.error).endswith(f" gave up because rank 3 (process {os.getpid()}) ended")
+        assert two.cause(0, "a") is None, "it may have changed its user"
+        three._descriptors.close_own_end()
+        for of in (0, 1, 3):
+            found = two.cause(of, "a")
+            assert found is not None
+            assert (found.blamed, found.state) == ([3], State.SAW_END)
+            assert str(found.error).endswith("ended in the middle of it")
+
+
+def test_who_knows_which_rank_ended_is_quoted_before_who_waited_for_it() -> None:
+    with barriers(4, Clock()) as (zero, one, two, _):
+        steps = zero.passing("a", 1)
+        assert not passed(steps)
+        one.give_up(Cause([2], JobError("x")))
+        two.give_up(Cause([3], JobError("y"), State.SAW_END))
+        with pytest.raises(RankLost, match=r"rank 2 .* gave up because rank 3 .* ended"):
+            next(steps)

@@ -49,6 +49,21 @@ class State(IntEnum):
     RUNNING = 0
     LEFT = 1
     GAVE_UP = 2
+    SAW_END = 3
+    """Gave up because those that it blames have ended."""
+
+    @property
+    def has_given_up(self) -> bool:
+        return self in (State.GAVE_UP, State.SAW_END)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a rank gives up: whom it blames, and what it raises."""
+
+    blamed: Sequence[int]
+    error: JobError
+    state: State = State.GAVE_UP
 
 
 @dataclass(slots=True)
@@ -122,11 +137,11 @@ class Barrier:
             os.eventfd_write(release, 1)
         self._words[0, _RELEASED] = self._count
 
-    def give_up(self, blamed: Sequence[int]) -> None:
+    def give_up(self, cause: Cause) -> None:
         """Nothing will be exchanged any more: the others shall not wait for this rank."""
-        bits = sum(1 << rank for rank in blamed)
+        bits = sum(1 << rank for rank in cause.blamed)
         self._words.view(np.uint64)[self.rank, _BLAMED] = bits
-        self._leave(State.GAVE_UP)
+        self._leave(cause.state)
 
     def close(self) -> None:
         """Give everything back. Others learn that this rank left."""
@@ -141,6 +156,25 @@ class Barrier:
         """Who has not come to the barrier that this rank is at; rank 0 if it has yet to let the others go."""
         entered = self._words[:, _ENTERED].tolist()
         return [rank for rank, count in enumerate(entered) if count < self._count] or [0]
+
+    def cause(self, rank: int, what: str) -> Cause | None:
+        """Why the memory of ``rank`` cannot be used, between two barriers of a call.
+
+        None if nothing is known of that. Nobody leaves there but for a reason: who ended, or closed its
+        stage, is the first one, and who gave up because of it may have ended since.
+        """
+        self._note_who_is_gone()
+        for other in self._gone:
+            state = self._state(other)
+            if not state.has_given_up:
+                left = state is State.LEFT
+                how = "closed its stage" if left else "ended"
+                error = RankLost(f"{what}: {self.name(other)} {how} in the middle of it")
+                return Cause([other], error, State.GAVE_UP if left else State.SAW_END)
+        state = self._state(rank)
+        if state.has_given_up:
+            return Cause(self._blamed(rank), RankLost(f"{what}: {self._gave_up(rank)}"), state)
+        return None
 
     def has_ended(self, rank: int) -> bool:
         """Whether the process of another rank has ended, or left the stage."""
@@ -191,29 +225,39 @@ class Barrier:
         """Who will never come. One that ended goes before one that gave up because of it."""
         gave_up: list[int] = []
         for rank in self._gone:
-            if self._words[rank, _STATE] == State.GAVE_UP:
+            if self._state(rank).has_given_up:
                 gave_up.append(rank)
             elif self._words[rank, _ENTERED if rank else _RELEASED] < self._count:
-                left = self._words[rank, _STATE] == State.LEFT
-                how = "closed its stage" if left else "ended"
-                return RankLost(f"{what}: {self._name(rank)} {how} while rank {self.rank} waited for it")
+                how = "closed its stage" if self._state(rank) is State.LEFT else "ended"
+                return RankLost(f"{what}: {self.name(rank)} {how} while rank {self.rank} waited for it")
         if not gave_up:
             return None
-        rank = gave_up[0]
-        bits = int(self._words.view(np.uint64)[rank, _BLAMED])
-        names = ", ".join(self._name(other) for other in range(len(self._words)) if bits >> other & 1)
+        return RankLost(f"{what}: {self._gave_up(max(gave_up, key=self._state))}")  # who knows most
+
+    def _gave_up(self, rank: int) -> str:
+        names = ", ".join(map(self.name, self._blamed(rank)))
+        if self._state(rank) is State.SAW_END:
+            return f"{self.name(rank)} gave up because {names} ended"
         why = f"waiting for {names}" if names else "in the middle of its call"
-        return RankLost(f"{what}: {self._name(rank)} gave up {why}")
+        return f"{self.name(rank)} gave up {why}"
+
+    def _state(self, rank: int) -> State:
+        return State(int(self._words[rank, _STATE]))
+
+    def _blamed(self, rank: int) -> list[int]:
+        bits = int(self._words.view(np.uint64)[rank, _BLAMED])
+        return [other for other in range(len(self._words)) if bits >> other & 1]
 
     def _late(self, what: str, timeout: float) -> OperationTimeout:
         missing = self.missing()
-        names = ", ".join(self._name(rank) for rank in missing)
+        names = ", ".join(self.name(rank) for rank in missing)
         return OperationTimeout(
             f"{what}: rank {self.rank} waited {timeout:g} s for {names}, which did not come; see what "
             f"{'it does' if len(missing) == 1 else 'they do'}, or give a longer timeout"
         )
 
-    def _name(self, rank: int) -> str:
+    def name(self, rank: int) -> str:
+        """Number and process of a rank, as errors name it."""
         pid = int(self._words[rank, _PID])
         return f"rank {rank} (process {pid})" if pid else f"rank {rank}"
 

@@ -11,6 +11,10 @@ that has ended does not come to the next barrier. What was written would stay. S
 only where all have the compiled kernel, which looks before each block whether the number that was shown is
 still where it was: a stranger has another one, 64 bits at random. A rank that leaves a call before its end
 takes its number back, and returns when nobody is about to write to it (:meth:`Neighbours.withdraw`).
+
+Between look and write are two system calls of one thread and nothing else. What is left is a rank that is
+stopped just there, while the other one ends, is reaped, and its process id is given anew, to a process of
+the same user that has memory at the same address.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inaproto.client.stage.access import IS_BOUND, NO_KERNELS, rank_memory, why_rank_may_not
 from inaproto.client.stage.layout import Bytes, Words
 from inaproto.core.kernels import Compiled, active
 from inaproto.core.kernels.compiled import address_of
@@ -34,12 +39,14 @@ _PID: Final = 4
 _ADDRESS: Final = 5
 _NUMBER: Final = 6
 _VERDICT: Final = 7
-"""0: all others were read; else why not, as a number of :mod:`errno`."""
+"""0: all others were read; else why not, as a number of :mod:`errno` or :mod:`access`."""
 
 _WRITING: Final = 0
-"""Whether the rank may be about to write to another one: a word of :meth:`Layout.hands`, as is the next."""
+"""1 + whom the rank may be about to write to, or 0: a word of :meth:`Layout.hands`, as is the next."""
 _SUMS: Final = 1
 """A bit for each type of elements whose sums the rank can write to all others; see ``SUMS``."""
+_WHY: Final = 2
+"""Why it can write none of them, as ``_VERDICT``."""
 
 
 class _Part(ctypes.Structure):
@@ -74,6 +81,9 @@ class Neighbours:
         self._pids: list[int] = []
         self._shown = np.zeros((0, 2), np.int64)
         self._sums = 0
+        self._access = rank_memory(os.environ)
+        self.lost: int | None = None
+        """The rank whose memory could not be used, once there is one."""
 
     def show(self) -> None:
         """Say where this rank's number is."""
@@ -85,13 +95,21 @@ class Neighbours:
         self._pids = self._words[:, _PID].tolist()
         self._shown = self._words[:, [_ADDRESS, _NUMBER]].copy()
         self._words[self._rank, _VERDICT] = self._try_all()
-        self._hands[self._rank, _SUMS] = self._sums_for_others()
+        why = self._try_to_write()
+        self._hands[self._rank, [_WHY, _SUMS]] = why, 0 if why else _sums()
 
     def why_not(self) -> str:
         """Why memory is not read where it is; empty if it is. Of all ranks the same, when all have looked."""
         for rank, verdict in enumerate(self._words[:, _VERDICT].tolist()):
             if verdict:
-                return f"rank {rank} may not read the memory of the others: {os.strerror(verdict)}"
+                return why_rank_may_not(rank, "read", verdict)
+        return ""
+
+    def why_only_read(self) -> str:
+        """Why sums are read of others, and not written to them; empty if they are. As :meth:`why_not`."""
+        for rank, why in enumerate(self._hands[:, _WHY].tolist()):
+            if why:
+                return why_rank_may_not(rank, "write to", why)
         return ""
 
     def agree(self) -> None:
@@ -128,7 +146,8 @@ class Neighbours:
         return calls, [np.array(self._pids, np.int64), self._shown[:, 0].copy(), self._shown[:, 1].copy()]
 
     def loss(self, rank: int, fault: int) -> JobError:
-        """What to raise of a rank that could not be read."""
+        """What to raise of a rank that could not be read or written to, if no more is known of it."""
+        self.lost = rank
         name = f"rank {rank} (process {self._pids[rank]})"
         if fault == errno.ESRCH:
             return RankLost(f"{name} ended while rank {self._rank} read its array")
@@ -140,6 +159,8 @@ class Neighbours:
         )
 
     def _try_all(self) -> int:
+        if self._access == "copy":
+            return IS_BOUND
         found = np.zeros(1, np.int64)
         for rank, (address, number) in enumerate(self._shown.tolist()):
             if rank != self._rank:
@@ -148,15 +169,17 @@ class Neighbours:
                     return fault or errno.ESRCH
         return 0
 
-    def _sums_for_others(self) -> int:
-        """A bit for each type that can be written to all others, who can be read."""
-        if self._kernels is None or self._write is None or self._words[self._rank, _VERDICT]:
-            return 0
+    def _try_to_write(self) -> int:
+        """Why this rank may not write to all others; 0 if it may."""
+        if self._access != "write" or self._kernels is None:
+            return NO_KERNELS if self._access == "write" else IS_BOUND
+        if self._write is None or self._words[self._rank, _VERDICT]:
+            return int(self._words[self._rank, _VERDICT]) or errno.ENOSYS
         for rank, (address, _) in enumerate(self._shown.tolist()):
             here, there = _Part(address_of(self._number.view(np.uint8)), 8), _Part(address + 8, 8)
             if rank != self._rank and self._write(self._pids[rank], here, 1, there, 1, 0) != 8:
-                return 0
-        return sum(1 << number for dtype, number in SUMS.items() if fused(dtype, Op.SUM) is not None)
+                return ctypes.get_errno()
+        return 0
 
     def _fault(self, rank: int, address: int, out: Bytes) -> int:
         """What went wrong, as a number of :mod:`errno`, or 0."""
@@ -171,11 +194,16 @@ class Neighbours:
         return ctypes.get_errno() if count < 0 else errno.EFAULT
 
 
+def _sums() -> int:
+    """A bit for each type whose sums the kernels can write."""
+    return sum(1 << number for dtype, number in SUMS.items() if fused(dtype, Op.SUM) is not None)
+
+
 def address_of_call(call: Any) -> int:
     """Where a function of a library is."""
     return ctypes.cast(call, ctypes.c_void_p).value or 0
 
 
-def writers(hands: Words) -> list[int]:
-    """Who may be about to write to another rank."""
-    return [rank for rank, is_writing in enumerate(hands[:, _WRITING].tolist()) if is_writing]
+def writers(hands: Words, rank: int) -> list[int]:
+    """Who may be about to write to ``rank``."""
+    return [other for other, whom in enumerate(hands[:, _WRITING].tolist()) if whom == 1 + rank]

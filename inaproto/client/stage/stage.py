@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,23 +22,19 @@ import trio
 from numpy.typing import NDArray
 
 from inaproto.client.arrays import check_array, check_out, wire_dtype, wire_op
-from inaproto.client.stage.barrier import LOOKS, Barrier
+from inaproto.client.stage.access import rank_memory
+from inaproto.client.stage.barrier import LOOKS, Barrier, Cause, State
 from inaproto.client.stage.exchange import Call, Exchange, Kind
+from inaproto.client.stage.handing_back import hand_back
 from inaproto.client.stage.layout import CHUNK_BYTES, RANKS_MAX, Bytes, Cut, Layout
 from inaproto.client.stage.meeting import Share, Terms, hosting, joining
 from inaproto.client.stage.neighbours import Neighbours, writers
 from inaproto.client.stage.waits import TURN, Clock, Steps, Wait, drive_blocking, drive_trio
 from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.errors import JobError, LocalMisuse, TensorMismatch, Unsupported
+from inaproto.errors import JobError, LocalMisuse, RankLost, TensorMismatch, Unsupported
 from inaproto.wire.ina_header import Op, signature
 
 TIMEOUT_S: Final = 30.0
-WRITERS_S: Final = 10.0
-"""Who gives up waits so long for a rank that is about to write to it."""
-_WRITERS_AGAIN_S: Final = 1e-4
-
-_kept: Final[list[Bytes]] = []
-"""Arrays into which a rank that is stopped may write one more block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +76,10 @@ class _Stage:
         self._failure: JobError | None = None
         self.copies = ""
         """Why large arrays go through shared memory; empty: they are read where they are."""
+        self.reads = ""
+        """Why sums are then read of others, too; empty: they are written to them."""
+        self.warning = ""
+        """What the owner of the last call's array has to know of it, after a failure."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} rank {self.rank} of {self.size}>"
@@ -109,6 +109,7 @@ class _Stage:
             neighbours.look()
             yield None
             self.copies = neighbours.why_not()
+            self.reads = "" if self.copies else neighbours.why_only_read()
             neighbours.agree()
         finally:
             neighbours.forget()
@@ -169,38 +170,43 @@ class _Stage:
         except TensorMismatch:
             raise
         except JobError as error:
-            self._fail(error, self._barrier.missing())
-            raise
+            raise self._fail(self._cause(error, what)) from None
         except BaseException:
-            self._fail(JobError(f"rank {self.rank}: {what} was given up in the middle; open a new stage"), [])
+            given_up = JobError(f"rank {self.rank}: {what} was given up in the middle; open a new stage")
+            self._fail(Cause([], given_up))
             raise
         finally:
             self._busy = False
 
-    def _fail(self, error: JobError, blamed: Sequence[int]) -> None:
+    def _cause(self, error: JobError, what: str) -> Cause:
+        neighbours = self._exchange.neighbours
+        if neighbours is None or neighbours.lost is None:
+            return Cause(self._barrier.missing(), error)
+        state = State.SAW_END if isinstance(error, RankLost) else State.GAVE_UP
+        return self._barrier.cause(neighbours.lost, what) or Cause([neighbours.lost], error, state)
+
+    def _fail(self, cause: Cause) -> JobError:
+        """What is to be raised."""
+        error = cause.error
         if self._failure is None:
             self._failure = error
-            if self._exchange.neighbours is not None:
-                self._exchange.neighbours.withdraw()
-            self._barrier.give_up(blamed)
-            self._wait_for_writers()
+            self._barrier.give_up(cause)
+            self._take_back()
+            error = self._failure = type(error)(f"{error}{self.warning}")
+        return error
 
-    def _wait_for_writers(self) -> None:
-        """Until nobody is about to write into the array of the call, which is its owner's again.
-
-        That takes as long as a block does. Who is stopped in the middle of one, as by a debugger, is not
-        waited for without end: the array is kept, so that nothing else comes to lie there.
-        """
+    def _take_back(self) -> None:
+        """Let nobody write to this rank any more; the array of the call is its owner's again."""
+        if self._exchange.neighbours is not None:
+            self._exchange.neighbours.withdraw()
         array, self._exchange.given = self._exchange.given, None
-        if array is None:
-            return
-        hands = self._layout.hands(np.frombuffer(self._mapping, np.uint8))
-        until = time.monotonic() + WRITERS_S
-        while any(rank != self.rank and not self._barrier.has_ended(rank) for rank in writers(hands)):
-            if time.monotonic() >= until:
-                _kept.append(array)
-                return
-            time.sleep(_WRITERS_AGAIN_S)
+        if array is not None and os.getpid() == self._pid:
+            self.warning = hand_back(array, self._writers)
+
+    def _writers(self) -> list[str]:
+        """Who may be about to write to this rank."""
+        found = writers(self._layout.hands(np.frombuffer(self._mapping, np.uint8)), self.rank)
+        return [self._barrier.name(rank) for rank in found if not self._barrier.has_ended(rank)]
 
     def _require_usable(self) -> None:
         if os.getpid() != self._pid:
@@ -214,6 +220,7 @@ class _Stage:
         """Idempotent; whoever waits for this rank learns that it left."""
         if self._failure is None:
             self._failure = JobError(f"rank {self.rank}: the stage was closed; open a new one")
+            self._take_back()
         self._barrier.close()
         self._exchange.forget_memory()
         self._mapping.close()
@@ -363,6 +370,7 @@ def _meeting(
     for name in ("memfd_create", "eventfd"):
         if not hasattr(os, name):
             raise Unsupported("the shared-memory stage", f"this system has no {name}; it needs Linux")
+    rank_memory(os.environ)  # or refuse it before anybody has heard of this rank
     terms = Terms(plan, Layout(plan.size, chunk_bytes))
     if not 0 <= rank < plan.size:
         raise LocalMisuse(f"rank {rank} of a shared-memory stage; the plan {plan} has 0 to {plan.size - 1}")

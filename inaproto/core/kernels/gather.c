@@ -21,7 +21,7 @@ typedef struct {
     u8 *const *outs;      /* and where they have the sums, */
     u8 *const *number_at; /* and a number that a rank keeps there */
     const i64 *numbers;   /* as long as others may write to it */
-    i64 *is_writing;      /* whether this rank may be about to; the others see it */
+    i64 *writes_to;       /* 1 + whom this rank may be about to write to, or 0; the others see it */
     u8 *rows;             /* memory for a block of each rank */
     i64 block;            /* bytes of a block: those of all ranks stay in the cache */
     const u8 *source;     /* the own array, */
@@ -38,12 +38,12 @@ static i64 carried(Move *move, i64 process, u8 *here, u8 *there, i64 bytes) {
    of the two sees what the other has said. */
 static i64 give(const Gather *g, i64 rank, u8 *sum, i64 at, i64 bytes) {
     i64 number = 0;
-    __atomic_store_n(g->is_writing, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(g->writes_to, 1 + rank, __ATOMIC_SEQ_CST);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     i64 fault = carried(g->read, g->processes[rank], (u8 *)&number, g->number_at[rank], 8);
     if (!fault && number != g->numbers[rank]) fault = number ? ESRCH : ECANCELED;
     if (!fault) fault = carried(g->write, g->processes[rank], sum, g->outs[rank] + at, bytes);
-    __atomic_store_n(g->is_writing, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(g->writes_to, 0, __ATOMIC_SEQ_CST);
     return fault;
 }
 
