@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from inaproto.daemon.timers import KernelTimer, open_timer
 from inaproto.units import US, Instant, S
 
 _LATE_NS: Final = US
@@ -74,23 +75,31 @@ class Rest:
     """A task that leaves something alone for a while.
 
     It does not, for some time after a rest from which this process came back late: others want the processor
-    then, and who sleeps is the last to have it, while peers wait.
+    then, and who sleeps is the last to have it, while peers wait. ``close`` it when the task is done with it;
+    the next rest opens it again.
     """
 
     def __init__(self) -> None:
         self.lasts = False
         """Whether the task rests now."""
+        self._timer: KernelTimer | None = None
         self._scope: trio.CancelScope | None = None
+        """Without a timer of the kernel."""
         self._restless_until = -math.inf
 
     async def until(self, time: float) -> bool:
-        """Rest until a time of Trio's clock, or ``end``; False, without a checkpoint: there is none now."""
+        """Rest until a time of Trio's clock, or ``end``; False, with no checkpoint: there is no rest now."""
         if time < self._restless_until:
             return False
+        if self._timer is None:
+            self._timer = open_timer()
         self.lasts = True
         try:
-            with trio.CancelScope(deadline=time) as self._scope:
-                await trio.sleep_forever()
+            if self._timer is not None:
+                await self._timer.wait(time - trio.current_time())
+            else:
+                with trio.CancelScope(deadline=time) as self._scope:
+                    await trio.sleep_forever()
         finally:
             self.lasts = False
         now = trio.current_time()
@@ -100,5 +109,15 @@ class Rest:
 
     def end(self) -> None:
         """The task goes on, if it rests."""
-        if self.lasts and self._scope is not None:
+        if not self.lasts:
+            return
+        if self._timer is not None:
+            self._timer.end()
+        elif self._scope is not None:
             self._scope.cancel()
+
+    def close(self) -> None:
+        """Give the timer back; the task does not rest."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from inaproto.core.switch.accelerator import RingFault
 from inaproto.core.switch.moderation import (
     FADING,
@@ -22,7 +24,8 @@ from tests.unit.switched_ring import SwitchedRing, others
 
 WINDOW = 2 * 4 * 64
 """Bytes that each rank of ``SwitchedRing`` may have on the way."""
-PERIOD = MEASURE_NS_MIN
+PERIOD = MEASURE_NS_MIN + 1
+"""No round number, so that each rounding shows."""
 MORE = {"flags": 0}
 """A message that does not end its operation."""
 
@@ -51,7 +54,9 @@ def test_a_rest_is_the_time_in_which_a_part_of_a_window_comes_at_the_busiest_por
     ring = SwitchedRing()
     ring.send(0, 0, 0, 1, **MORE)
     moderation, now = measured(ring, 40)
-    assert moderation.rest_ns(now) == (WINDOW // REST_PARTS) * S // (40 * S // PERIOD) == 64 * PERIOD // 40
+    rest = moderation.rest_ns(now)
+    assert rest == (WINDOW // REST_PARTS) * S // (40 * S // PERIOD)
+    assert isinstance(rest, int)
 
 
 def test_there_is_no_rest_before_anything_was_measured() -> None:
@@ -61,8 +66,18 @@ def test_there_is_no_rest_before_anything_was_measured() -> None:
     moderation.came(PortId(0), 100)
     assert moderation.rest_ns(Instant(S)) == 0
     moderation.came(PortId(0), 40)
-    assert moderation.rest_ns(Instant(S + PERIOD - 1)) == 0
-    assert moderation.rest_ns(Instant(S + PERIOD)) == 64 * PERIOD // 40
+    assert moderation.rest_ns(Instant(S + MEASURE_NS_MIN - 1)) == 0
+    assert moderation.rest_ns(Instant(S + MEASURE_NS_MIN)) == 64 * MEASURE_NS_MIN // 40
+
+
+def test_the_first_time_is_measured_from_the_begin_of_the_clock() -> None:
+    ring = SwitchedRing()
+    ring.send(0, 0, 0, 1, **MORE)
+    moderation = Moderation(ring.accelerator.rings)
+    assert moderation.rest_ns(Instant(MEASURE_NS_MIN - 1)) == 0
+    moderation.came(PortId(0), 40)
+    assert moderation.rest_ns(Instant(MEASURE_NS_MIN)) == 64 * MEASURE_NS_MIN // 40
+    assert Moderation(ring.accelerator.rings).rest_ns(Instant(MEASURE_NS_MIN)) == 0, "nothing came"
 
 
 def test_no_message_that_began_is_no_rest() -> None:
@@ -103,14 +118,15 @@ def test_the_end_of_one_ring_s_operation_keeps_all_others_from_resting() -> None
     assert moderation.rest_ns(now)
 
 
-def test_the_smallest_window_decides() -> None:
+@pytest.mark.parametrize(("window", "part"), [(1, 2), (4, 1)])
+def test_the_smallest_window_decides(window: int, part: int) -> None:
     ring = SwitchedRing()
-    other = beside(ring, window_messages=1)
+    other = beside(ring, window_messages=window)
     moderation, now = measured(ring, 20)
     ring.send(0, 0, 0, **MORE)
     whole = moderation.rest_ns(now)
     other.send(1, 0, 0, **MORE)
-    assert moderation.rest_ns(now) == whole // 2
+    assert moderation.rest_ns(now) == whole // part
 
 
 def test_a_ring_that_failed_and_one_of_several_switches_are_no_reason_to_rest() -> None:
@@ -135,7 +151,7 @@ def test_bounds() -> None:
     ring.send(0, 0, 0, **MORE)
     quick = 64 * PERIOD // REST_NS_MIN
     moderation, now = measured(ring, quick)
-    assert moderation.rest_ns(now) == REST_NS_MIN
+    assert REST_NS_MIN <= moderation.rest_ns(now) < 1.001 * REST_NS_MIN
     moderation, now = measured(ring, quick + 1)
     assert moderation.rest_ns(now) == 0
     slow = 64 * PERIOD // REST_NS_MAX

@@ -42,8 +42,9 @@ from inaproto.ports import (
     QpAttributes,
     Segment,
     SendsBlocks,
+    TakesNow,
 )
-from inaproto.units import US, Instant, S
+from inaproto.units import US, Frames, Instant, S
 
 OVERHEAD_BYTES_MAX: Final = 14 + 20 + 8 + 12 + 16 + 4 + 4
 """Ethernet, IPv4, UDP, BTH, RETH, IMM and ICRC around the payload of a WRITE_ONLY_IMM."""
@@ -68,6 +69,7 @@ class SoftNic:
         self._moderation = moderation
         self._rest = Rest()
         self._sends_blocks = port if isinstance(port, SendsBlocks) else None
+        self._takes = port if isinstance(port, TakesNow) else None
         self._engine = SoftNicEngine(config)
         self._completed = trio.lowlevel.ParkingLot()
         self._timer_scope: trio.CancelScope | None = None
@@ -181,6 +183,7 @@ class SoftNic:
                     self._close(closed.reason)
                 nursery.cancel_scope.cancel()
         finally:
+            self._rest.close()
             self._close("the NIC does not run any more")
 
     async def aclose(self) -> None:
@@ -190,9 +193,13 @@ class SoftNic:
 
     async def _serve_port(self) -> None:
         while True:
+            blocks: Sequence[Frames] = ()
             if self._moderation and (rest_ns := self._engine.rest_ns):
-                await self._rest.until(trio.current_time() + rest_ns / S)
-            blocks = await self._port.receive()
+                rested = await self._rest.until(trio.current_time() + rest_ns / S)
+                if rested and self._takes is not None:  # receive begins with a turn of the loop
+                    blocks = self._takes.take_nowait()
+            if not blocks:
+                blocks = await self._port.receive()
             self._receives += 1
             self._engine.handle_frames(blocks, _now())
             if self._tell is not None and self._engine.has_completions:

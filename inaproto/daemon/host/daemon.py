@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -56,6 +56,7 @@ RETRY_LAST_S = 1.0
 HELLO_REFUSALS_MAX = 5
 """A host that restarts may meet its own last connection; one refused this often is configured wrongly."""
 
+_VERSION: Final = version("inaproto")
 log = logging.getLogger("inaproto.host")
 
 
@@ -188,7 +189,7 @@ class HostDaemon:
         record: dict[str, Any] = {
             "role": "host",
             "name": settings.name,
-            "version": version("inaproto"),
+            "version": _VERSION,
             "pid": os.getpid(),
             "uptime_s": trio.current_time() - self._began,
             "ip": settings.ip,

@@ -11,7 +11,7 @@ import os
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -43,6 +43,7 @@ from inaproto.wire.control_messages import (
     error_message,
 )
 
+_VERSION: Final = version("inaproto")
 log = logging.getLogger("inaproto.server")
 
 
@@ -94,7 +95,7 @@ class ParameterServer:
         return {
             "role": "server",
             "name": self.name,
-            "version": version("inaproto"),
+            "version": _VERSION,
             "pid": os.getpid(),
             "uptime_s": trio.current_time() - self._began,
             "refused": dict(self._links.refused),

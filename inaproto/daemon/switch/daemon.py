@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import trio
 
@@ -63,6 +63,7 @@ from inaproto.errors import Blame, ConfigError, InvariantBroken
 from inaproto.ports import Link, RandomBits, StreamNetwork
 from inaproto.wire.messages.trees import TreeState, TreeWished
 
+_VERSION: Final = version("inaproto")
 log = logging.getLogger("inaproto.switch")
 
 
@@ -229,7 +230,7 @@ class Switch:
         found = {
             "role": "switch",
             "name": "" if self._place is None else self._place.name,
-            "version": version("inaproto"),
+            "version": _VERSION,
             "kernels": kernels.description(),
             "pid": os.getpid(),
             "boot_id": self.boot_id,

@@ -60,6 +60,7 @@ class Rounds:
                 began = trio.current_time()
                 self._round()
         finally:
+            self._rest.close()
             self._is_led = False
             self._over.unpark_all()
 
