@@ -13,6 +13,9 @@ import trio
 
 import inaproto
 from inaproto.client import in_place
+from inaproto.client.stage import exchange, handing_back
+from inaproto.client.stage.access import MEMORY_VARIABLE
+from inaproto.core import kernels
 from inaproto.errors import ConfigError, JobError, LocalMisuse, OperationTimeout, RankLost, TensorMismatch
 from tests.clusters.jobs import ALONE, PAIRS, close_all
 from tests.clusters.memory import MemoryCluster, run_world
@@ -182,6 +185,72 @@ def test_what_ends_a_rank_ends_the_waits_of_all(how: str) -> None:
         assert all("rank 1" in str(error) or "process" in str(error) for error in found)
 
     run_world(f"in place/{how}", scenario, hosts=1)
+
+
+@pytest.mark.skipif(kernels.active() is None, reason="no compiled kernels")
+def test_who_hears_from_the_daemon_that_it_is_over_is_warned_of_one_that_may_write_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exchange, "READ_BYTES_MIN", 64)
+    monkeypatch.setattr(handing_back, "WRITERS_S", 0.0)
+    monkeypatch.setattr(handing_back, "_kept", kept := list[Any]())
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+        array = np.ones(3000, np.int32)
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            await comm.all_reduce(np.ones(5, np.int32), in_place=True)
+            if rank == 1:
+                return
+            work = comm.all_reduce(array, in_place=True)
+            if rank == 2:
+                comm.channel.close()
+                return
+            stage = comm.in_place._stage
+            assert stage is not None
+            stage._layout.hands(np.frombuffer(stage._mapping, np.uint8))[1, 0] = 1 + rank
+            with pytest.raises(RankLost, match=r"rank 1 \(.*\) was stopped while it wrote to this array"):
+                await work
+
+        await on_all(comms, one)
+        assert len(kept) == 1
+        assert np.may_share_memory(kept[0], array)
+        await comms[1].aclose()
+
+    run_world("in place/warned", scenario, hosts=1)
+
+
+@pytest.mark.parametrize("memory", ["", "read", "copy", "no"])
+def test_statistics_say_that_the_environment_lets_ranks_only_read_or_copy(
+    monkeypatch: pytest.MonkeyPatch, memory: str
+) -> None:
+    monkeypatch.setenv(MEMORY_VARIABLE, memory)
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            array = np.ones(300_001, np.int32)
+            if memory == "no":
+                with pytest.raises(ConfigError, match="is 'no'; it must be one of write, read, copy"):
+                    comm.all_reduce(array, in_place=True)
+                return
+            assert ((await comm.all_reduce(array, in_place=True)) == 3).all()
+            said = comm.statistics()
+            ours = f"of the others: its {MEMORY_VARIABLE} forbids it"
+            assert said.copies == (f"rank 0 may not read the memory {ours}" if memory == "copy" else "")
+            if memory or kernels.active() is not None:
+                assert said.reads == (
+                    f"rank 0 may not write to the memory {ours}" if memory == "read" else ""
+                )
+            else:
+                assert said.reads.endswith("its kernels are not compiled")
+
+        await on_all(comms, one)
+        await close_all(comms)
+
+    run_world(f"in place/memory {memory}", scenario, hosts=1)
 
 
 def test_a_wait_that_is_cancelled_is_taken_up_again() -> None:
