@@ -58,6 +58,16 @@ def test_a_job_outlives_the_end_of_its_ring(kind: FaultKind, operation: int) -> 
     assert ANEW not in result.marks
 
 
+@pytest.mark.parametrize("at_ns", [1_000_000, 1_200_000])
+def test_a_process_that_did_not_hear_of_the_start_is_announced_again(at_ns: int) -> None:
+    """Its host lost the session just before; it is in the job, from its first all-reduce on."""
+    result = run(recovering(faults=(Fault(at_ns, FaultKind.SESSION_LOSS, 1, MS),)))
+    assert result.violation is None
+    assert result.operations_done == 3 * 4
+    assert result.marks["a job went on in another ring"] == 2  # the hosts that have heard of the start
+    assert ANEW not in result.marks
+
+
 def test_a_paused_host_has_links_of_a_nic_that_is_gone_until_it_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -37,6 +37,8 @@ class SimRank:
         self.pid = 0
         self.is_dead = False
         """Its process died by itself, and has not been started again yet."""
+        self.is_to_go_again = False
+        """Its host lost the switch before it heard of a start, and announces the same process to the next."""
         self.told = ""
         """Why its job failed the last time."""
         self._in_vain = 0

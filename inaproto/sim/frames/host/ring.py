@@ -128,7 +128,9 @@ class HostRing(HostDriver, RingFacts):
             return
         if not self.host.is_welcome:  # the host daemon keeps the request until the switch knows it
             return
-        rank.pid = self._pid_of(rank)
+        if not rank.is_to_go_again:
+            rank.pid = self._pid_of(rank)
+        rank.is_to_go_again = False
         rank.has_joined = True
         if self.is_idle:
             self._open(self.core.opening)
@@ -245,6 +247,8 @@ class HostRing(HostDriver, RingFacts):
             case events.RankEnded(number):
                 if self.core.is_gathering:
                     self._rank(number).begin()
+            case events.AnnounceAgain(number):
+                self._rank(number).is_to_go_again = True
             case events.ForgetNic() | events.Ended():
                 if self.holdings.tensors is not None:
                     self.holdings.tensors.deregister()
@@ -448,7 +452,7 @@ class HostRing(HostDriver, RingFacts):
     def die(self) -> None:
         """The host crashed: the processes are gone, and so is all they had."""
         for rank in self.ranks:
-            rank.is_dead = False
+            rank.is_dead = rank.is_to_go_again = False
         self._silent = []
         if not self.is_finished:
             for hook in self._world.hooks.died:
