@@ -132,6 +132,23 @@ class TakesNow(Protocol):
         ...
 
 
+@runtime_checkable
+class LendsMemory(FramePort, Protocol):
+    """A frame port with memory in which frames can be built: what it sends from there is not copied."""
+
+    def lent_memory(self) -> Frames:
+        """uint8, one dimension; to be asked for once some of it was lent."""
+        ...
+
+    def lend(self, nbytes: int) -> int:
+        """Where there is memory for frames that this port sends before ``settle``; -1: nowhere."""
+        ...
+
+    def settle(self) -> None:
+        """What was lent and is to be sent has been."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Steering:
     """Which frames a port takes, where several processes have one on the same interface: of RoCE packets

@@ -20,6 +20,7 @@ from inaproto_adapters.frames.shared_ring import (
     SLEEPS_AT,
     TABLE_AT,
     TAIL_AT,
+    LendingWriter,
     Reads,
     RingBroken,
     RingReader,
@@ -27,7 +28,6 @@ from inaproto_adapters.frames.shared_ring import (
     RingWriter,
     Writes,
     _CompiledReader,
-    _CompiledWriter,
 )
 
 GUARD = 4096
@@ -59,7 +59,7 @@ class Ring:
         calls = compiled_ports.active()
         assert calls is not None
         self.writer: Writes = (
-            _CompiledWriter(calls, self.memory, shape) if sides[0] else RingWriter(self.memory, shape)
+            LendingWriter(calls, self.memory, shape) if sides[0] else RingWriter(self.memory, shape)
         )
         self.reader: Reads = (
             _CompiledReader(calls, self.memory, shape, bytes_max)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from inaproto.core.switch import packet_memory
 from inaproto.core.switch.packet_memory import Cut, OutputArena, PayloadPool, aligned
@@ -166,7 +167,7 @@ def test_cuts_take_the_last_byte_and_are_wanted_again() -> None:
 
 
 def test_so_many_cuts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packet_memory, "_CUTS_MAX", 2)
+    monkeypatch.setattr(packet_memory, "CUTS_MAX", 2)
     arena = OutputArena(1 << 20)
     first = [arena.take_cut(1, ((1, 10),)) for _ in range(2)]
     arena.reset()
@@ -216,3 +217,28 @@ def test_aligned_memory_is_zeros_on_a_cache_line(shape: tuple[int, ...]) -> None
         assert (memory.shape, memory.ctypes.data % 64) == (shape, 0)
         assert not memory.any()
         memory[...] = 0xFF  # what it leaves to whoever comes next
+
+
+class Lender:
+    """A port, and how often it was told that what it lent is sent."""
+
+    settled = 0
+
+    def lent_memory(self) -> NDArray[np.uint8]:
+        raise NotImplementedError
+
+    def lend(self, nbytes: int) -> int:
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        self.settled += 1
+
+
+def test_a_port_that_lent_hears_once_when_the_next_step_begins() -> None:
+    arena, port = OutputArena(1 << 20), Lender()
+    arena.reset()
+    arena.lent.append(port)
+    assert port.settled == 0
+    arena.reset()
+    arena.reset()
+    assert port.settled == 1

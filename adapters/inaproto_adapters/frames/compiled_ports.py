@@ -46,6 +46,10 @@ class PortCalls:
         self.take.argtypes, self.take.restype = (address, address), None
         self.push_ring = library.rings_push
         self.push_ring.argtypes, self.push_ring.restype = (address, address, number), None
+        self.lend_ring = library.rings_lend
+        self.lend_ring.argtypes, self.lend_ring.restype = (address, number), number
+        self.settle_ring = library.rings_settle
+        self.settle_ring.argtypes, self.settle_ring.restype = (address,), None
         self.take_ring = library.rings_take
         self.take_ring.argtypes, self.take_ring.restype = (address, address), None
 

@@ -12,6 +12,8 @@ enum {
     SLEEPS = 1,
     ALWAYS = 2,        /* a bell for every change: the reader cannot tell when it sleeps */
     CHUNKS_MAX = 256,
+    SPARES_MIN = 2,    /* memory is lent while there are so many chunks for copies */
+    LINE = 64,
     TAIL_BROKEN = 1,   /* faults of the other side */
     HEAD_BROKEN = 2,
     WHERE_BROKEN = 3,
@@ -35,6 +37,10 @@ typedef struct {
     i64 wakes;            /* out: the reader sleeps, and must get a bell */
     i64 spare[CHUNKS_MAX];
     struct { i64 chunk, until; } full[CHUNKS_MAX]; /* a ring: free when the reader is at ``until`` */
+    i64 lent, lent_bytes; /* the chunk, and 1, in which memory is lent, or 0; bytes of it that are */
+    i64 out_bytes;        /* lent since ``rings_settle`` */
+    i64 left;             /* chunks before it, as many as are in ``behind``: lent since then, too */
+    i64 behind[CHUNKS_MAX];
 } Writer;
 
 static void look_back(Writer *w) {
@@ -61,8 +67,36 @@ static int next_chunk(Writer *w, i64 head) {
     return 1;
 }
 
-/* Copies the frames of ``n`` blocks behind those that are there, as many as have room. A reader that sleeps is told
-   of once: until it has slept again. */
+/* Memory for frames of ``nbytes`` in all, which ``rings_push`` sends without a copy; returns where it is in the ring, or
+   -1 if there is none. It is the caller's until ``rings_settle``. */
+i64 rings_lend(Writer *w, i64 nbytes) {
+    const i64 size = (nbytes + LINE - 1) / LINE * LINE;
+    if (size > w->chunk_bytes) return -1;
+    if (!w->out_bytes) {
+        look_back(w); /* which finds its fault in ``rings_push``, too */
+        if (w->tail == w->head) w->lent_bytes = 0;
+    }
+    if (!w->lent || w->lent_bytes + size > w->chunk_bytes) {
+        if (w->spares < SPARES_MIN) return -1;
+        if (w->lent) w->behind[w->left++] = w->lent - 1;
+        w->lent = w->spare[--w->spares] + 1, w->lent_bytes = 0;
+    }
+    const i64 at = (w->lent - 1) * w->chunk_bytes + w->lent_bytes;
+    w->lent_bytes += size, w->out_bytes += size;
+    return at;
+}
+
+/* What was lent and is to be sent has been. */
+void rings_settle(Writer *w) {
+    for (i64 k = 0; k < w->left; k++) {
+        i64 at = (w->first + w->in_use++) % CHUNKS_MAX;
+        w->full[at].chunk = w->behind[k], w->full[at].until = w->head;
+    }
+    w->left = w->out_bytes = 0;
+}
+
+/* Copies the frames of ``n`` blocks behind those that are there, as many as have room; those in memory that was lent
+   stay where they are. A reader that sleeps is told of once: until it has slept again. */
 void rings_push(Writer *w, const Block *blocks, i64 n) {
     Descriptor *table = (Descriptor *)(w->control + TABLE_AT), *last = 0, own = {0, 0, 0};
     i64 begin = w->head, head = begin;
@@ -73,13 +107,14 @@ void rings_push(Writer *w, const Block *blocks, i64 n) {
     for (const Block *block = blocks; block < blocks + n; block++) {
         i64 length = block->length;
         const u8 *from = block->at;
+        const int is_there = block->stride == length && from >= w->data && from < w->data + w->chunks * w->chunk_bytes;
         for (i64 left = block->rows, rows; left; left -= rows, from += rows * block->stride) {
-            i64 fit = (w->chunk_bytes - w->used) / length;
+            i64 fit = is_there ? left : (w->chunk_bytes - w->used) / length;
             if (fit < left && (!fit || left * length <= w->chunk_bytes) && next_chunk(w, head))
                 fit = w->chunk_bytes / length;
             if (!fit || w->fault) goto full;
             rows = left < fit ? left : fit;
-            u64 offset = (u64)(w->chunk * w->chunk_bytes + w->used);
+            u64 offset = (u64)(is_there ? from - w->data : w->chunk * w->chunk_bytes + w->used);
             if (last && own.length == length && own.offset + (u64)own.rows * own.length == offset) {
                 own.rows += (u32)rows;
             } else {
@@ -90,9 +125,10 @@ void rings_push(Writer *w, const Block *blocks, i64 n) {
             }
             *last = own;
             u8 *to = w->data + offset;
-            if (block->stride == length) memcpy(to, from, (size_t)(rows * length));
-            else for (i64 k = 0; k < rows; k++) memcpy(to + k * length, from + k * block->stride, (size_t)length);
-            w->used += rows * length;
+            if (!is_there && block->stride == length) memcpy(to, from, (size_t)(rows * length));
+            else if (!is_there)
+                for (i64 k = 0; k < rows; k++) memcpy(to + k * length, from + k * block->stride, (size_t)length);
+            if (!is_there) w->used += rows * length;
             w->frames += rows;
             w->bytes += rows * length;
         }

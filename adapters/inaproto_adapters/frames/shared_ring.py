@@ -9,7 +9,8 @@ affair: it goes by chunks, and takes the one that was used last, which the cache
 :class:`RingWriter` and :class:`RingReader` do without a compiler what ``rings.c`` does, and say how; they
 have no memory barriers, so they ask for a bell for every change, want one for every change, and are for
 processors that show stores in their order. :func:`open_writer` and :func:`open_reader` take the compiled
-ones where there are some.
+ones where there are some, and these lend memory of the ring: frames that are built there are sent without a
+copy.
 
 Invariants:
 
@@ -46,7 +47,8 @@ ALWAYS: Final = 2
 DESCRIPTOR: Final = struct.Struct("=QII")
 CHUNKS_MAX: Final = 256
 _CHUNKS_MIN: Final = 8
-_CHUNK_BYTES: Final = 512 << 10
+_CHUNK_BYTES: Final = 768 << 10
+"""A whole message of packets of 4 KiB is lent in one piece."""
 _PAGE: Final = 4096
 _BLOCKS_MAX: Final = 512
 """That one ``take`` gives."""
@@ -58,7 +60,7 @@ _FAULTS: Final = (
 )
 _ORDERED: Final = ("x86_64", "AMD64")
 _WRITER: Final = struct.Struct("16q")
-_WRITER_BYTES: Final = _WRITER.size + 3 * 8 * CHUNKS_MAX
+_WRITER_BYTES: Final = _WRITER.size + 3 * 8 * CHUNKS_MAX + 4 * 8 + 8 * CHUNKS_MAX
 _WRITTEN: Final = struct.Struct("4q")
 _WRITTEN_AT: Final = 12 * 8
 _READER: Final = struct.Struct("13q")
@@ -137,7 +139,7 @@ def can_share() -> bool:
 def open_writer(memory: Frames, shape: RingShape) -> Writes:
     """``memory``: uint8, of the ring."""
     calls = compiled_ports.active()
-    return RingWriter(memory, shape) if calls is None else _CompiledWriter(calls, memory, shape)
+    return RingWriter(memory, shape) if calls is None else LendingWriter(calls, memory, shape)
 
 
 def open_reader(memory: Frames, shape: RingShape, bytes_max: int) -> Reads:
@@ -288,12 +290,14 @@ class RingReader:
         return [data[at : at + n * length].reshape(n, length) for at, n, length in found], frames, nbytes
 
 
-class _CompiledWriter:
-    """See ``rings_push``."""
+class LendingWriter:
+    """See ``rings_push``, ``rings_lend`` and ``rings_settle``."""
 
     def __init__(self, calls: compiled_ports.PortCalls, memory: Frames, shape: RingShape) -> None:
-        self._push = calls.push_ring
+        self._push, self._lend, self._settle = calls.push_ring, calls.lend_ring, calls.settle_ring
         self._memory = memory
+        self.data = memory[shape.data_at : shape.data_at + shape.data_bytes]
+        """uint8: where frames are."""
         control = address_of(memory)
         self._state = bytearray(_WRITER_BYTES)
         spares = shape.chunks - 1
@@ -302,6 +306,15 @@ class _CompiledWriter:
         struct.pack_into(f"{spares}q", self._state, _WRITER.size, *range(spares, 0, -1))
         self._state_at = ctypes.addressof(ctypes.c_char.from_buffer(self._state))
         self._room(16)
+
+    def lend(self, nbytes: int) -> int:
+        """Where in ``data`` there is memory of the caller's until ``settle``; -1: nowhere."""
+        at: int = self._lend(self._state_at, nbytes)
+        return at
+
+    def settle(self) -> None:
+        """What was lent is sent, or never will be."""
+        self._settle(self._state_at)
 
     def _room(self, blocks: int) -> None:
         self._blocks = bytearray(blocks * 8 * _BLOCK_WORDS)

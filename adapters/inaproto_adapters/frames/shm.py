@@ -3,8 +3,9 @@ way.
 
 Whoever connects makes the memory, which nobody can make smaller, and sends it along the UNIX socket in
 its first message. From then on the socket carries no frame: a byte in it is a bell for a side that
-sleeps, and its end is the end of the port. A frame costs one copy, into the ring, and the other side
-works on it where it lies; a system call is made only to wake a reader that has found nothing.
+sleeps, and its end is the end of the port. A frame costs one copy, into the ring, or none if it was built in
+memory that the ring lent, and the other side works on it where it lies; a system call is made only to wake a
+reader that has found nothing.
 
 At a listener whoever sends frames on the socket instead is served as the adapter ``frames`` does. To a
 peer that has sent nothing yet frames go on the socket, some KiB at most: one that shares memory drops them.
@@ -46,6 +47,7 @@ from inaproto_adapters.frames.listener import SocketListener, connect_to, listen
 from inaproto_adapters.frames.port import StreamFramePort
 from inaproto_adapters.frames.shared_ring import (
     DATA_BYTES_MIN,
+    LendingWriter,
     Reads,
     RingBroken,
     RingShape,
@@ -234,6 +236,21 @@ class ShmPort:
             self._fault = f"the peer takes no more frames: {error.strerror}"
 
     # ---- frames
+
+    def lent_memory(self) -> Frames:
+        """See ``LendsMemory``."""
+        assert isinstance(self._writer, LendingWriter), "it has lent some"
+        return self._writer.data
+
+    def lend(self, nbytes: int) -> int:
+        """See ``LendsMemory``."""
+        writer = self._writer
+        return writer.lend(nbytes) if isinstance(writer, LendingWriter) else -1
+
+    def settle(self) -> None:
+        """See ``LendsMemory``."""
+        if isinstance(self._writer, LendingWriter):
+            self._writer.settle()
 
     async def receive(self) -> list[Frames]:
         """The frames that have come, where the peer put them; see ``FramePort.receive``."""

@@ -76,7 +76,8 @@ class _ReceiveBuffer:
         return views
 
 
-def _specs(config: Config) -> list[RingSpec]:
+def specs_of(config: Config) -> list[RingSpec]:
+    """The rings, with all hosts in each."""
     return [
         ring_spec(
             config.workers,
@@ -104,7 +105,7 @@ def interleaved(messages: list[list[Frames]]) -> list[Frames]:
 
 def senders_of(config: Config) -> list[list[Sender]]:
     """Those of each host, one for each ring."""
-    specs = _specs(config)
+    specs = specs_of(config)
     return [[Sender(spec, rank, 0x1000 * rank) for spec in specs] for rank in range(config.workers)]
 
 
@@ -113,8 +114,8 @@ def sums_of(data: NDArray[np.float32]) -> list[NDArray[np.float32]]:
     return [functools.reduce(np.add, data[:, ring]) for ring in range(data.shape[1])]
 
 
-def _hello(rank: int) -> Frames:
-    """A broadcast from which a bridge learns where the host of ``rank`` is."""
+def hello(rank: int) -> Frames:
+    """Frame of a broadcast, uint8 (1, 60), from which a bridge learns where the host of ``rank`` is."""
     hello = np.zeros((1, 60), np.uint8)
     hello[0, :6] = 0xFF
     hello[0, 6:12] = np.frombuffer(host_mac(rank), np.uint8)
@@ -128,12 +129,12 @@ class Core:
         self.accelerator = Accelerator()
         for rank in range(config.workers):
             self.accelerator.step(PortUp(PortId(rank)), _NOW)
-        for spec in _specs(config):
+        for spec in specs_of(config):
             refused = self.accelerator.step(InstallRing(spec), _NOW)
             if refused:
                 raise click.ClickException(str(refused[0]))
         for rank in range(config.workers):
-            self.accelerator.step(FramesArrived(PortId(rank), [_hello(rank)]), _NOW)
+            self.accelerator.step(FramesArrived(PortId(rank), [hello(rank)]), _NOW)
         self._buffer = _ReceiveBuffer(config.rings * config.packets * (config.payload + 128))
 
     def run(self, messages: list[list[Frames]]) -> tuple[float, dict[int, list[Frames]]]:
@@ -160,11 +161,11 @@ class _Naive:
     """The per-packet accelerator, set up alike; it takes and gives frames as ``bytes``."""
 
     def __init__(self, config: Config) -> None:
-        self.accelerator = NaiveAccelerator(_specs(config))
+        self.accelerator = NaiveAccelerator(specs_of(config))
         for rank in range(config.workers):
             self.accelerator.port_up(rank)
         for rank in range(config.workers):
-            self.accelerator.receive(rank, _hello(rank).tobytes())
+            self.accelerator.receive(rank, hello(rank).tobytes())
 
     def run(self, messages: list[list[Frames]]) -> tuple[float, dict[int, list[Frames]]]:
         """One set: CPU seconds, and the frames that left by port."""
@@ -189,7 +190,7 @@ def wrong_in(out: dict[int, list[Frames]], sums: list[NDArray[np.float32]], conf
                 if isinstance(run, RoceRun) and run.intact():
                     parts.setdefault(run.dest_qp, []).append(run.payload().ravel())
     wrong = 0
-    for spec, expected in zip(_specs(config), sums, strict=True):
+    for spec, expected in zip(specs_of(config), sums, strict=True):
         for flow in spec.flows:
             body = np.concatenate(parts.get(flow.dst_qp, [np.empty(0, np.uint8)]))
             got = body[INA_HEADER_BYTES:].view(np.float32)

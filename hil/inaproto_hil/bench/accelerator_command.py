@@ -1,4 +1,4 @@
-"""The command ``inaproto bench accelerator``: one accelerator, or several shards at once."""
+"""The command ``inaproto bench accelerator``: one accelerator, several shards, or one behind ports."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.progress import track
 from inaproto.option_types import write_report
 from inaproto_hil.bench.accelerator import Config, measure
 from inaproto_hil.bench.shards import measure_shards
+from inaproto_hil.bench.through_ports import measure_ports
 
 
 @click.command()
@@ -33,10 +34,12 @@ from inaproto_hil.bench.shards import measure_shards
     "--packets", default=170, show_default=True, type=click.IntRange(2, 4096), help="Packets a message."
 )
 @click.option(
-    "--window", default=2, show_default=True, type=click.IntRange(1, 64), help="Messages in flight."
+    "--window", type=click.IntRange(1, 64), help="Messages in flight.  [default: 2; 8 with --ports]"
 )
 @click.option(
-    "--sets", type=click.IntRange(1, 1000), help="Sets a round.  [default: 10; 100 with --shards above 1]"
+    "--sets",
+    type=click.IntRange(1, 1000),
+    help="Sets a round.  [default: 10; 100 with --ports, and with --shards above 1]",
 )
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(3, 1000), help="Timed rounds.")
 @click.option("--warmup", default=2, show_default=True, type=click.IntRange(0, 100), help="Rounds not timed.")
@@ -50,6 +53,12 @@ from inaproto_hil.bench.shards import measure_shards
     "own, against one of them alone, in wall time; the naive loop is left out.",
 )
 @click.option(
+    "--ports",
+    is_flag=True,
+    help="Behind real ports: a switch with memory that it shares with all hosts, which are one process on "
+    "another CPU. The rate is by all CPU time of the switch.",
+)
+@click.option(
     "--json", "json_at", type=click.Path(dir_okay=False, allow_dash=True), help="Report file; - is stdout."
 )
 def accelerator(
@@ -57,12 +66,13 @@ def accelerator(
     rings: int,
     payload: int,
     packets: int,
-    window: int,
+    window: int | None,
     sets: int | None,
     rounds: int,
     warmup: int,
     seed: int,
     shards: int,
+    ports: bool,
     json_at: str | None,
 ) -> None:
     """Time the accelerator core alone against a per-packet loop.
@@ -72,18 +82,25 @@ def accelerator(
     Prints the payload rate of one core in each direction (ICRC verified and remade) and its ratio to
     the naive loop, medians over interleaved rounds with their spread. With several rings the packets of
     all of them alternate on each port: that should cost about as much a packet as one ring does. With
-    --shards 2 it prints how many times one accelerator two of them are, each on a CPU of its own. Exits 1
-    if any sum was wrong.
+    --shards 2 it prints how many times one accelerator two of them are, each on a CPU of its own; with
+    --ports what a core of a switch passes through real ports, and whether it or the hosts were the limit.
+    Exits 1 if any sum was wrong.
     """
     console = Console(stderr=True)
+    if ports and shards > 1:
+        raise click.UsageError("--ports and --shards are two measurements: ask for one")
+    window = window or (8 if ports else 2)
     if payload % 8 or window & (window - 1):
         raise click.BadParameter("--payload must be a multiple of 8 and --window a power of two")
-    sets = sets or (10 if shards == 1 else 100)  # shards begin some 100 us after each other
+    sets = sets or (100 if ports or shards > 1 else 10)  # processes begin some 100 us after each other
     config = Config(workers, rings, payload, packets, window, sets, rounds, warmup, seed)
     progress = functools.partial(
         track, description="accelerator", console=console, disable=not console.is_terminal
     )
-    if shards > 1:
+    if ports:
+        report = measure_ports(config, progress)
+        text = _text_of_ports(report)
+    elif shards > 1:
         report = measure_shards(config, shards, progress)
         text = _text_of_shards(report)
     else:
@@ -100,6 +117,14 @@ def _text(report: dict[str, Any]) -> str:
     return (
         f"{report['gbps_per_core']:.2f} Gb/s each way per core ({low:.2f} to {high:.2f}), "
         f"naive {report['naive_gbps_per_core']:.2f}, ratio {report['ratio_to_naive']:.1f}"
+    )
+
+
+def _text_of_ports(report: dict[str, Any]) -> str:
+    low, high = report["gbps_per_core_spread"]
+    return (
+        f"{report['gbps_per_core']:.2f} Gb/s each way per core of the switch ({low:.2f} to {high:.2f}), "
+        f"{report['gbps']:.2f} by wall time, hosts {report['hosts_gbps_per_core']:.2f} per core"
     )
 
 

@@ -207,9 +207,11 @@ class Accelerator:
                 if self._early.waiting:
                     self._early.expire(now)
                 self._frames(port, blocks, now, actions)
-            case PortUp(port):
+            case PortUp(port, lender):
                 self._bridge.port_up(port)
+                self._emission.ports.port_up(port, lender)
             case PortDown(port):
+                self._emission.ports.port_down(port)
                 self._bridge.port_down(port)
                 for steered in self._trees.steered:
                     steered.port_down(port)

@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from inaproto.core.kernels import Compiled, active
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.switch.lookup_table import Rows
-from inaproto.core.switch.packet_memory import Cut, OutputArena, PayloadBuffer, PayloadPool, aligned
+from inaproto.core.switch.packet_memory import (
+    Cut,
+    CutsPieces,
+    OutputArena,
+    PayloadBuffer,
+    PayloadPool,
+    aligned,
+)
 from inaproto.core.switch.region_kernels import (
     LIKE_WORD,
     PAYLOAD_WORD,
@@ -476,7 +483,7 @@ class Region:
         end = self._final_bytes.find(0, begin, self.packets)
         return self.packets if end < 0 else end
 
-    def cut_out(self, kernels: RegionKernels, ranks: slice, begin: int, end: int, arena: OutputArena) -> Cut:
+    def cut_out(self, kernels: RegionKernels, ranks: slice, begin: int, end: int, arena: CutsPieces) -> Cut:
         """The same as ``packets_out``, by kernels."""
         if kernels.last is not self.last and self.last is not None:
             kernels.expect(self.last)

@@ -14,6 +14,7 @@ from inaproto.core.switch.bridge import Bridge
 from inaproto.core.switch.events import Action, Counters, Egress, EmitFrames, RingState
 from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.packet_memory import OutputArena
+from inaproto.core.switch.port_memory import LENT_BYTES_MIN, PortMemories, each
 from inaproto.units import Frames, PortId
 from inaproto.wire.vlan import with_tag
 
@@ -28,6 +29,7 @@ class Emission:
         self._bridge = bridge
         self._counters = counters
         self._arena = OutputArena(output_bytes_max)
+        self.ports = PortMemories(self._arena)
         self.begin_step = self._arena.reset
         """Frames of the step before are void from here on."""
         self._fill_packets_max = fill_packets_max
@@ -116,12 +118,15 @@ class Emission:
         for region, begin, end in passed:
             self._counters.results_out += (end - begin) * size
             if region.kernels is None:
-                actions += _each(region.packets_out(everyone, begin, end, self._arena), egress)
+                actions += each(region.packets_out(everyone, begin, end, self._arena), egress)
+                continue
+            if self.ports.arenas and (end - begin) * ring.spec.mtu >= LENT_BYTES_MIN:
+                self.ports.emit(region, region.kernels, begin, end, egress, actions)
                 continue
             cut = region.cut_out(region.kernels, everyone, begin, end, self._arena)
             if cut.egress is not egress and cut.egress != egress:
                 is_tagged = any(tag for _, tag in egress)  # with copies, which must be made anew
-                cut.egress, cut.sent = None if is_tagged else egress, _each(cut.blocks, egress)
+                cut.egress, cut.sent = None if is_tagged else egress, each(cut.blocks, egress)
             actions += cut.sent
 
     def _egress(self, ring: RingState) -> Egress:
@@ -175,14 +180,3 @@ class Emission:
         egress = self._bridge.egress(flow.dst_mac, flow.barred_port)
         frames = with_tag(frames, flow.tag)
         actions.extend(EmitFrames(PortId(port), frames) for port in egress)
-
-
-def _each(blocks: list[NDArray[np.uint8]], egress: Egress) -> list[EmitFrames]:
-    """The packets of each rank, uint8 (ranks, n, frame_bytes), as they leave."""
-    sent = []
-    for block in blocks:
-        for (ports, tag), row in zip(egress, block, strict=True):
-            frames = with_tag(row, tag) if tag else row
-            for port in ports:
-                sent.append(EmitFrames(PortId(port), frames))  # noqa: PERF401  the hot loop
-    return sent

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from inaproto.core.switch.aggregator import AggregatorArray, Region
 from inaproto.core.switch.inlets import RingInlet
 from inaproto.core.switch.lookup_table import Flow
+from inaproto.core.switch.packet_memory import Lender
 from inaproto.core.switch.ring_spec import NO_TURN, RingSpec
 from inaproto.errors import Blame
 from inaproto.units import MS, Frames, PortId, S
@@ -62,6 +63,8 @@ class FramesArrived(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class PortUp:
     port: PortId
+    lender: Lender | None = field(default=None, repr=False, compare=False)
+    """Its memory for results, if it has some."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ yet. Both exist for speed alone; neither knows a protocol.
 
 from __future__ import annotations
 
+import ctypes
 import math
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from inaproto.core.kernels.compiled import SEAL, pointer_to
 
 Parts = tuple[tuple[int, int], ...]
 """Packets of a rank and the bytes of each."""
-_CUTS_MAX: Final = 256
+CUTS_MAX: Final = 256
 """Pieces of an arena that are remembered."""
 _LINE: Final = 64
 """Bytes of a cache line: what a kernel writes at once does not lie in two of them."""
@@ -54,6 +55,18 @@ class Cut:
             at += size
 
 
+class CutsPieces(Protocol):
+    """Memory for packets that a kernel puts together."""
+
+    order: bytearray
+    """Memory for what a kernel is told that fills a piece, and where it is."""
+    order_at: ctypes.c_void_p
+
+    def take_cut(self, ranks: int, parts: Parts) -> Cut:
+        """A piece for packets of several kinds of each of ``ranks``."""
+        ...
+
+
 class OutputArena:
     """Memory for the packets that one step emits, used again by the next.
 
@@ -68,12 +81,18 @@ class OutputArena:
         self._used = 0
         self._wanted = 0
         self._cuts: dict[tuple[int, int, Parts], Cut] = {}
+        self.lent: list[Lender] = []
+        """Those that lent memory in this step."""
         self.order = bytearray(SEAL.size)
         """Memory for what a kernel is told that fills a piece, and where it is."""
         self.order_at = pointer_to(self.order)
 
     def reset(self) -> None:
         """Begin a step: everything handed out before is void."""
+        if self.lent:
+            for lender in self.lent:
+                lender.settle()
+            self.lent.clear()
         if len(self._buffer) < self._wanted <= self._bytes_max:
             self._buffer = aligned(min(2 * self._wanted, self._bytes_max))
             self._address = self._buffer.ctypes.data
@@ -103,12 +122,28 @@ class OutputArena:
         if begin + size > len(self._buffer):
             fresh = aligned(size)
             return Cut(fresh, fresh.ctypes.data, ranks, parts)
-        if len(self._cuts) >= _CUTS_MAX:
+        if len(self._cuts) >= CUTS_MAX:
             self._cuts.clear()
         self._used += size
         cut = Cut(self._buffer[begin : self._used], self._address + begin, ranks, parts)
         self._cuts[begin, ranks, parts] = cut
         return cut
+
+
+class Lender(Protocol):
+    """A port with memory in which frames can be built: what is sent from there is not copied."""
+
+    def lent_memory(self) -> NDArray[np.uint8]:
+        """uint8, one dimension; asked for once some of it was lent."""
+        ...
+
+    def lend(self, nbytes: int) -> int:
+        """Where there is memory for frames that this port sends before ``settle``; -1: nowhere."""
+        ...
+
+    def settle(self) -> None:
+        """What was lent and is to be sent has been."""
+        ...
 
 
 class PayloadBuffer:

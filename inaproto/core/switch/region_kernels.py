@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.kernels.compiled import SEAL, Compiled, Layouts
-from inaproto.core.switch.packet_memory import Cut, OutputArena, Parts
+from inaproto.core.switch.packet_memory import Cut, CutsPieces, Parts
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype
 
 SUMMED: Final = {Dtype.F32: 1, Dtype.I32: 2}
@@ -139,7 +139,7 @@ class RegionKernels:
         """Add up slots, and make the CRCs of results: in slot ``last`` of ``payload`` bytes and ``pad``."""
         self.compiled.sum(self.at, SUMMED[dtype], begin, end, last, payload, pad)
 
-    def seal(self, ranks: slice, begin: int, end: int, packets: int, arena: OutputArena) -> Cut:
+    def seal(self, ranks: slice, begin: int, end: int, packets: int, arena: CutsPieces) -> Cut:
         """Results ``begin`` to ``end - 1`` of ``packets`` under the headers of ``ranks``: as ``packets_out``.
 
         The layout of the last packet must be known if it is among them.

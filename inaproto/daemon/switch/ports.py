@@ -2,7 +2,8 @@
 
 Ports of trunks to other switches and those on interfaces have fixed numbers, those of hosts get the next
 after all others. A switch of a fabric opens its ports when it is admitted, and closes all of them when it is
-admitted no more.
+admitted no more. A port that lends memory tells the accelerator when it comes up: what is built there must be
+sent before the next step.
 
 Invariants: what arrived is stepped and the results are queued on their ports before anything else is
 received or stepped, because emitted frames may be views of what arrived or of memory used again; a
@@ -26,7 +27,15 @@ from inaproto.daemon.capture.recording import Recording
 from inaproto.daemon.shell import current_instant
 from inaproto.daemon.switch.rounds import Rounds
 from inaproto.errors import FabricError
-from inaproto.ports import FramePort, PortClosed, PortCounters, RingsLater, SendsBlocks, TakesNow
+from inaproto.ports import (
+    FramePort,
+    LendsMemory,
+    PortClosed,
+    PortCounters,
+    RingsLater,
+    SendsBlocks,
+    TakesNow,
+)
 from inaproto.units import Frames, Instant, PortId
 
 log = logging.getLogger("inaproto.switch")
@@ -212,7 +221,7 @@ class PortBoard:
         for recording in self.recordings:
             recording.watch(port_id, name)
         self._seen += 1
-        self._do(PortUp(port_id))
+        self._do(PortUp(port_id, port if isinstance(port, LendsMemory) else None))
 
     def _take_down(self, port_id: PortId, port: FramePort) -> bool:
         """Whether it was up."""
