@@ -23,7 +23,7 @@ GOOD: dict[str, Any] = {
     ("changes", "outcome", "words"),
     [
         ({}, Outcome.OK, "xdp:eth1, zero-copy or copied by the driver"),
-        ({"has_device": False}, Outcome.OK, "xdp:eth1, copied by the kernel"),
+        ({"has_device": False}, Outcome.OK, "CAP_BPF) passes each by itself, copied by the kernel"),
         ({"mtu": 3822, "queues": 8}, Outcome.OK, "xdp:eth1"),
         ({"mtu": 3823}, Outcome.OK, "packet:eth1 alone at MTU 3823; xdp: takes up to 3822"),
         ({"mtu": None}, Outcome.UNTESTABLE, "MTU"),

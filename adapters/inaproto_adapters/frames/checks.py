@@ -47,8 +47,11 @@ def look_at_port(
     if has_device:
         how = f"zero-copy or copied by the driver, as that can ({takes})"
         return ok(f"{interface}: packet:{interface} (CAP_NET_RAW) or xdp:{interface}, {how}")
-    how = f"copied by the kernel, as no hardware is behind it ({takes})"
-    return ok(f"{interface}: packet:{interface} or veth:{interface} (CAP_NET_RAW), or xdp:{interface}, {how}")
+    return ok(
+        f"{interface}: packet:{interface} (CAP_NET_RAW), which passes runs of packets together where a cable "
+        f"ends inside the machine (veth); xdp:{interface} ({takes}) passes each by itself, copied by the "
+        "kernel, as no hardware is behind it"
+    )
 
 
 def linux(release: str) -> tuple[int, ...]:
@@ -59,7 +62,7 @@ def linux(release: str) -> tuple[int, ...]:
 
 PORTS: Final = Check(
     "ports",
-    "RoCE packets by AF_XDP cost a fraction of what they cost by a packet socket",
+    "AF_XDP saves most of a packet socket's work at a card, and costs more at a cable inside the machine",
     of_each_link(_look_at_port),
 )
 CHECKS: Final = (PORTS,)

@@ -9,6 +9,8 @@ was measured there of late. A link that is full has always this rate, so its que
 window that waits for its results comes in bursts at the rate of the link, so there the rest is short, and is
 none where the link is fast.
 
+The end of an operation comes later by up to a rest, so rests grow with the time for which it lasts.
+
 Invariants: there is no rest unless every ring with messages that are not complete is sure to get more of the
 same operations, so none delays the end of an operation, nor one that fits a message; nor with a ring that
 spans several switches, whose rests would add up.
@@ -31,6 +33,8 @@ REST_NS_MIN: Final = MS // 2
 """A shorter rest costs more than it saves."""
 REST_NS_MAX: Final = 8 * MS
 """What else passes the switch waits for the end of a rest."""
+LASTED_PARTS: Final = 8
+"""A rest is no longer than this part of the time for which the operation has been going on."""
 MEASURE_NS_MIN: Final = 2 * MS
 """Rates are those over times not shorter than this: frames come by segments of 64 KiB."""
 MEASURE_NS_MAX: Final = 100 * MS
@@ -48,6 +52,8 @@ class Moderation:
         self._since = Instant(0)
         self._peak = 0
         """Bytes a second, of the busiest port."""
+        self._begun: Instant | None = None
+        """When the operations that are on the way were seen first; None: there is a new one."""
 
     def came(self, port: PortId, nbytes: int) -> None:
         """So many bytes came at a port."""
@@ -61,10 +67,13 @@ class Moderation:
             self._came.clear()
             self._since = now
             self._peak = 0 if lasted > MEASURE_NS_MAX else max(rate, self._peak - self._peak // FADING)
-        if not self._peak:
+        window = self._on_the_way()
+        if not self._peak or not window:
             return 0
-        share = min(self._on_the_way() // REST_PARTS, REST_BYTES_MAX)
-        rest = min(share * S // self._peak, REST_NS_MAX)
+        if self._begun is None:
+            self._begun = now
+        share = min(window // REST_PARTS, REST_BYTES_MAX)
+        rest = min(share * S // self._peak, REST_NS_MAX, (now - self._begun) // LASTED_PARTS)
         return rest if rest >= REST_NS_MIN else 0
 
     def _on_the_way(self) -> int:
@@ -75,9 +84,13 @@ class Moderation:
             serial = array.next_serial
             while (region := array.region_of(serial)).serial == serial:
                 if region.agreed[FLAGS_OFFSET] & FLAG_LAST or ring.spec.role is not None:
+                    self._begun = None
                     return 0
                 serial += 1
             if serial > array.next_serial and not ring.failed:
+                before = array.region_of(array.next_serial - 1)
+                if before.agreed and before.agreed[FLAGS_OFFSET] & FLAG_LAST:
+                    self._begun = None  # the first message of its operation
                 window = ring.spec.window_messages * ring.spec.message_packets * ring.spec.mtu
                 least = min(least, window) if least else window
         return least
