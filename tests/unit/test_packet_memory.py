@@ -219,6 +219,11 @@ def test_aligned_memory_is_zeros_on_a_cache_line(shape: tuple[int, ...]) -> None
         memory[...] = 0xFF  # what it leaves to whoever comes next
 
 
+def test_a_kernel_is_told_where_its_order_is() -> None:
+    arena = OutputArena(1 << 20)
+    assert arena.order_at.value == np.frombuffer(arena.order, np.uint8).ctypes.data
+
+
 class Lender:
     """A port, and how often it was told that what it lent is sent."""
 
