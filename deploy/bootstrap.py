@@ -35,7 +35,7 @@ LOCK = TREE / "requirements.lock"
 KERNELS = (
     TREE / "deploy" / "kernels_build.py",
     *sorted((TREE / "inaproto" / "core" / "kernels").glob("*.c")),
-    TREE / "adapters" / "inaproto_adapters" / "frames" / "ports.c",
+    *sorted((TREE / "adapters" / "inaproto_adapters" / "frames").glob("*.c")),
 )
 """They are compiled when the tree is installed, if there is a C compiler."""
 
