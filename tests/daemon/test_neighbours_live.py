@@ -40,7 +40,9 @@ class Rank:
 
     def error(self) -> str:
         said = self.says()
-        assert said["error"] == "RankLost", said
+        if said == {"waits": True}:
+            said = self.says()
+        assert said.get("error") == "RankLost", said
         return str(said["message"])
 
     def ends(self) -> dict[str, Any]:
@@ -143,8 +145,9 @@ def test_nobody_waits_for_a_rank_that_was_killed_in_a_write(start: Start, where:
     ranks[1].is_stopped()
     ranks[1].killed()
     for rank in (ranks[0], ranks[2]):
+        # One of the two may hear of the end by the other, a moment before it shows, and wait until then.
         assert f"{ranks[1].name} ended" in rank.error()
-        assert rank.ends() == {"since": 0, "kept": 0}
+        assert rank.ends() == {"since": 0, "kept": 0}, "not kept, as after a wait in vain"
 
 
 @needs_kernels
