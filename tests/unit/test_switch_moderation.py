@@ -25,6 +25,7 @@ from tests.unit.switched_ring import SwitchedRing, others
 
 WINDOW = 2 * 4 * 64
 """Bytes that each rank of ``SwitchedRing`` may have on the way."""
+SHARE = WINDOW // REST_PARTS
 PERIOD = MEASURE_NS_MIN + 1
 """No round number, so that each rounding shows."""
 MORE = {"flags": 0}
@@ -62,7 +63,7 @@ def test_a_rest_is_the_time_in_which_a_part_of_a_window_comes_at_the_busiest_por
     ring.send(0, 0, 0, 1, **MORE)
     at = Measured(ring, 40)
     rest = at.rest()
-    assert rest == (WINDOW // REST_PARTS) * S // (40 * S // PERIOD)
+    assert rest == SHARE * S // (40 * S // PERIOD)
     assert isinstance(rest, int)
 
 
@@ -189,13 +190,13 @@ def test_a_ring_that_failed_and_one_of_several_switches_are_no_reason_to_rest() 
 def test_bounds() -> None:
     ring = SwitchedRing()
     ring.send(0, 0, 0, **MORE)
-    for quick, rest in ((256, REST_NS_MIN), (257, 0)):
+    for quick, rest in ((4 * SHARE, REST_NS_MIN), (4 * SHARE + 1, 0)):
         moderation, found = Moderation(ring.accelerator.rings), 0
         for i in range(1, 40):
             moderation.came(PortId(0), quick)
             found = moderation.rest_ns(Instant(i * MEASURE_NS_MIN))
         assert found == rest
-    slow = 64 * PERIOD // REST_NS_MAX
+    slow = SHARE * PERIOD // REST_NS_MAX
     at = Measured(ring, slow)
     assert at.rest() == REST_NS_MAX
     at = Measured(ring, slow // 2)
@@ -215,7 +216,7 @@ def test_the_highest_rate_fades_and_is_forgotten_after_a_pause() -> None:
     first = at.rest()
     at.nbytes = 20
     peak = 80 * S // PERIOD
-    assert at.rest(1) == 64 * S // (peak - peak // FADING) > first
+    assert at.rest(1) == SHARE * S // (peak - peak // FADING) > first
     at.nbytes = 80
     assert at.rest(1) == first
     at.moderation.came(PortId(1), 80)

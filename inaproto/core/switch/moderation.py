@@ -25,8 +25,11 @@ from inaproto.core.switch.events import RingState
 from inaproto.units import MS, Instant, PortId, S
 from inaproto.wire.ina_header import FLAG_LAST, FLAGS_OFFSET
 
-REST_PARTS: Final = 8
-"""A rest is the time in which this part of a window comes: that of a message, of eight on the way."""
+REST_PARTS: Final = 11
+"""A rest is the time in which this part of a window comes: less than that of a message, of eight on the way.
+
+So the last message of an operation, whose begin ends the rests, still comes while its results begin to leave.
+"""
 REST_BYTES_MAX: Final = 192 << 10
 """A rest is no longer than so many bytes take to come, which receive buffers and caches hold."""
 REST_NS_MIN: Final = MS // 2
