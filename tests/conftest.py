@@ -103,6 +103,24 @@ def use_kernels() -> Iterator[Callable[[str], None]]:
 
 
 @pytest.fixture
+def numpy_kernels(use_kernels: Callable[[str], None]) -> None:
+    use_kernels("numpy")
+
+
+@pytest.fixture
+def compiled_kernels(use_kernels: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here and in processes that the test starts."""
+    use_kernels("compiled")
+    monkeypatch.delenv("INAPROTO_KERNELS", raising=False)
+
+
+@pytest.fixture
+def two_cpus() -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        end_without("cpus", Unsupported("two CPUs", "this process may use one"))
+
+
+@pytest.fixture
 def program() -> Callable[[str], Path]:
     """``program("tshark")`` is the path of an outside program, or ends the test with a typed reason."""
 

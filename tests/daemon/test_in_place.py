@@ -187,7 +187,7 @@ def test_what_ends_a_rank_ends_the_waits_of_all(how: str) -> None:
     run_world(f"in place/{how}", scenario, hosts=1)
 
 
-@pytest.mark.skipif(kernels.active() is None, reason="no compiled kernels")
+@pytest.mark.usefixtures("compiled_kernels")
 def test_who_hears_from_the_daemon_that_it_is_over_is_warned_of_one_that_may_write_to_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -110,7 +110,7 @@ def test_what_cannot_be_read_any_more() -> None:
     assert out.tobytes() == b"12345678"
 
 
-needs_kernels = pytest.mark.skipif(kernels.active() is None, reason="no compiled kernels")
+needs_kernels = pytest.mark.usefixtures("compiled_kernels")
 
 
 class Given:

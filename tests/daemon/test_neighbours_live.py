@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from inaproto.client.stage.access import MEMORY_VARIABLE
-from inaproto.core import kernels
 from inaproto.core.plan.reduction_plan import ReductionPlan
 
 TREE = Path(__file__).resolve().parents[2]
-needs_kernels = pytest.mark.skipif(kernels.active() is None, reason="no compiled kernels")
+needs_kernels = pytest.mark.usefixtures("compiled_kernels")
 
 WRITES_TO_0 = "1 write 0\n2 read 0"
 """And rank 2 stops before it has come to the barrier: one that has come and ends is not missing there."""

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from inaproto.client.stage import exchange
 from inaproto.client.stage.exchange import Kind, reduce_blocks
 from inaproto.client.stage.waits import Wait
-from inaproto.core import kernels
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import RankLost, TensorMismatch
 from inaproto.wire.ina_header import Dtype, Op
@@ -122,7 +121,7 @@ def test_results_may_take_the_place_of_inputs(way: Way, dtype: Dtype, op: Op) ->
         assert {values.tobytes() for values in inputs} == {expected}
 
 
-@pytest.mark.skipif(kernels.active() is None, reason="no compiled kernels")
+@pytest.mark.usefixtures("compiled_kernels")
 @pytest.mark.parametrize("same", [True, False])
 def test_others_may_write_from_before_the_first_barrier_on(
     same: bool, monkeypatch: pytest.MonkeyPatch
@@ -147,7 +146,7 @@ def test_others_may_write_from_before_the_first_barrier_on(
     assert [array.tolist() for array in arrays] == [[3 if same else 1 + rank] * 400 for rank in range(2)]
 
 
-@pytest.mark.skipif(kernels.active() is None, reason="no compiled kernels")
+@pytest.mark.usefixtures("compiled_kernels")
 def test_who_gave_up_behind_the_first_barrier_keeps_its_array(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "READ_BYTES_MIN", 64)
     ranks = Ranks(ReductionPlan.flat(2), way="given")

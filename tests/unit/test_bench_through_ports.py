@@ -13,7 +13,8 @@ from inaproto_hil.bench.accelerator_command import accelerator
 from inaproto_hil.bench.through_ports import measure_ports
 
 CONFIG = Config(workers=3, rings=2, payload=64, packets=8, window=2, sets=5, rounds=3, warmup=1, seed=1)
-TWO_CPUS = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a CPU for the switch, one for hosts")
+TWO_CPUS = pytest.mark.usefixtures("two_cpus")
+"""One for the switch, one for hosts."""
 
 
 @TWO_CPUS

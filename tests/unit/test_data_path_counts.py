@@ -240,16 +240,6 @@ PORTS: Final[dict[str, Callable[[pytest.MonkeyPatch, int], tuple[list[FramePort]
 }
 
 
-@pytest.fixture
-def numpy_kernels(use_kernels: Callable[[str], None]) -> None:
-    use_kernels("numpy")
-
-
-@pytest.fixture
-def compiled_kernels(use_kernels: Callable[[str], None]) -> None:
-    use_kernels("compiled")
-
-
 @pytest.mark.usefixtures("numpy_kernels")
 def test_a_message_of_a_host_over_a_unix_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     figures, counts = of_hosts(monkeypatch, "frames")

@@ -114,6 +114,38 @@ def sums_of(data: NDArray[np.float32]) -> list[NDArray[np.float32]]:
     return [functools.reduce(np.add, data[:, ring]) for ring in range(data.shape[1])]
 
 
+Sets = list[tuple[list[list[Frames]], list[NDArray[np.float32]]]]
+"""Messages of each host, and what their sums have to be."""
+
+
+class Packets:
+    """What the hosts send, one set after the other: a message of each ring from each of them."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._senders = senders_of(config)
+        self._rng = np.random.default_rng(config.seed)
+        self._serial = 0
+
+    def prepared(self, sets: int) -> Sets:
+        """The next ``sets``."""
+        config, batch = self._config, []
+        for serial in range(self._serial, self._serial + sets):
+            data = self._rng.standard_normal((config.workers, config.rings, config.elements), np.float32)
+            messages = [
+                interleaved(
+                    [
+                        sender.message(serial, block.view(np.uint8))
+                        for sender, block in zip(of_host, blocks, strict=True)
+                    ]
+                )
+                for of_host, blocks in zip(self._senders, data, strict=True)
+            ]
+            batch.append((messages, sums_of(data)))
+        self._serial += sets
+        return batch
+
+
 def hello(rank: int) -> Frames:
     """Frame of a broadcast, uint8 (1, 60), from which a bridge learns where the host of ``rank`` is."""
     hello = np.zeros((1, 60), np.uint8)
@@ -205,27 +237,13 @@ def measure(config: Config, progress: Callable[[range], Any] = iter) -> dict[str
     """The whole measurement as the JSON document of the command."""
     core = Core(config)
     naive = _Naive(config)
-    senders = senders_of(config)
-    rng = np.random.default_rng(config.seed)
+    packets = Packets(config)
     elements = config.elements
     vector_s: list[float] = []
     naive_s: list[float] = []
     wrong = 0
     for turn in progress(range(config.warmup + config.rounds)):
-        batch = []
-        for serial in range(turn * config.sets, (turn + 1) * config.sets):
-            data = rng.standard_normal((config.workers, config.rings, elements), np.float32)
-            sums = sums_of(data)
-            messages = [
-                interleaved(
-                    [
-                        sender.message(serial, block.view(np.uint8))
-                        for sender, block in zip(of_host, blocks, strict=True)
-                    ]
-                )
-                for of_host, blocks in zip(senders, data, strict=True)
-            ]
-            batch.append((messages, sums))
+        batch = packets.prepared(config.sets)
         vectors = [core.run(messages) for messages, _ in batch]
         loops = [naive.run(messages) for messages, _ in batch]
         for results in (vectors, loops):

@@ -24,19 +24,15 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 import click
-import numpy as np
 
 from inaproto.core import kernels
-from inaproto.units import Frames
 from inaproto.wire.crc import CRC_IMPLEMENTATION
-from inaproto_hil.bench.accelerator import Config, Core, interleaved, senders_of, sums_of, wrong_in
+from inaproto_hil.bench.accelerator import Config, Core, Packets, Sets, wrong_in
 from inaproto_hil.rigs import environment
 
 _READY_S: Final = 120.0
 """For a shard to prepare a round of packets."""
 _END_S: Final = 5.0
-_Sets = list[tuple[list[list[Frames]], Any]]
-"""Messages of each host, and what their sums have to be."""
 
 
 class _Shard:
@@ -45,29 +41,9 @@ class _Shard:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._core = Core(config)
-        self._senders = senders_of(config)
-        self._rng = np.random.default_rng(config.seed)
-        self._serial = 0
+        self.prepared = Packets(config).prepared
 
-    def prepared(self, sets: int) -> _Sets:
-        """Packets of the next sets."""
-        config, batch = self._config, []
-        for serial in range(self._serial, self._serial + sets):
-            data = self._rng.standard_normal((config.workers, config.rings, config.elements), np.float32)
-            messages = [
-                interleaved(
-                    [
-                        sender.message(serial, block.view(np.uint8))
-                        for sender, block in zip(of_host, blocks, strict=True)
-                    ]
-                )
-                for of_host, blocks in zip(self._senders, data, strict=True)
-            ]
-            batch.append((messages, sums_of(data)))
-        self._serial += sets
-        return batch
-
-    def timed(self, batch: _Sets) -> tuple[int, int, int]:
+    def timed(self, batch: Sets) -> tuple[int, int, int]:
         """When it began and ended with them, and the CPU time that they took; nanoseconds."""
         begin, cpu = time.monotonic_ns(), time.thread_time_ns()
         for messages, _ in batch:
@@ -75,7 +51,7 @@ class _Shard:
         cpu = time.thread_time_ns() - cpu
         return begin, time.monotonic_ns(), cpu
 
-    def checked(self, batch: _Sets) -> int:
+    def checked(self, batch: Sets) -> int:
         """Elements that were wrong."""
         return sum(wrong_in(self._core.run(messages)[1], sums, self._config) for messages, sums in batch)
 

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import numpy as np
 import trio
 
 from inaproto.core import kernels
@@ -37,22 +36,18 @@ from inaproto.wire.crc import CRC_IMPLEMENTATION
 from inaproto_adapters.frames.shm import ShmPort, open_shm
 from inaproto_hil.bench.accelerator import (
     Config,
+    Packets,
+    Sets,
     hello,
-    interleaved,
-    senders_of,
     specs_of,
-    sums_of,
     wrong_in,
 )
 from inaproto_hil.bench.shards import cpus_for
-from inaproto_hil.bench.traffic import Sender
 from inaproto_hil.rigs import environment
 
 _READY_S: Final = 60.0
 _ROUND_S: Final = 60.0
 """After which a round has failed: frames were lost."""
-_Set = tuple[list[list[Frames]], Any]
-"""Messages of each host, and what their sums have to be."""
 
 
 def _serve(config: Config, path: Path, cpu: int, ready: Connection) -> None:
@@ -81,29 +76,9 @@ class _Hosts:
     def __init__(self, config: Config, ports: list[ShmPort]) -> None:
         self._config = config
         self._ports = ports
-        self._senders: list[list[Sender]] = senders_of(config)
-        self._rng = np.random.default_rng(config.seed)
-        self._serial = 0
+        self.prepared = Packets(config).prepared
 
-    def prepared(self, sets: int) -> list[_Set]:
-        """Packets of the next sets."""
-        config, batch = self._config, []
-        for serial in range(self._serial, self._serial + sets):
-            data = self._rng.standard_normal((config.workers, config.rings, config.elements), np.float32)
-            messages = [
-                interleaved(
-                    [
-                        sender.message(serial, block.view(np.uint8))
-                        for sender, block in zip(of_host, blocks, strict=True)
-                    ]
-                )
-                for of_host, blocks in zip(self._senders, data, strict=True)
-            ]
-            batch.append((messages, sums_of(data)))
-        self._serial += sets
-        return batch
-
-    async def exchange(self, batch: list[_Set], keep: dict[int, list[Frames]] | None = None) -> None:
+    async def exchange(self, batch: Sets, keep: dict[int, list[Frames]] | None = None) -> None:
         """Send these and receive their results, into ``keep`` if there is one. Raises ``ClickException``."""
         with trio.move_on_after(_ROUND_S) as scope:
             async with trio.open_nursery() as nursery:
