@@ -169,17 +169,16 @@ class PacketPort:
 
     async def receive(self) -> list[Frames]:
         """The frames that are there, most of them as views of the ring; see ``FramePort.receive``."""
-        await trio.lowlevel.checkpoint()
-        waited = False
+        had_turn = waited = False
         while True:
             if self._closed is not None:
                 raise PortClosed(self._closed)
             self._ring.release()
             if self._ring.waiting:
-                blocks = self._ring.take(self._counters)
-                if blocks:
+                if had_turn and (blocks := self._ring.take(self._counters)):
                     return blocks
-                await trio.lowlevel.checkpoint()  # all of it was dropped: the other ports have their turn
+                await trio.lowlevel.checkpoint()  # the others have their turn, also if all of it was dropped
+                had_turn = True
                 continue
             # An error wakes who waits: who has not waited yet need not ask for it.
             if (waited or self._ring.heard_error) and self._has_error():
@@ -187,7 +186,7 @@ class PacketPort:
                 continue
             with contextlib.suppress(trio.ClosedResourceError):
                 await trio.lowlevel.wait_readable(self._receiving)
-            waited = True
+            had_turn = waited = True
 
     def take_nowait(self) -> list[Frames]:
         """See ``inaproto.ports.TakesNow``. An interface that went down is heard of by ``run``."""
