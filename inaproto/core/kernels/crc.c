@@ -153,9 +153,9 @@ static inline WIDE u32 reduced4(__m512i a) {
     return reduced(_mm_xor_si128(_mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)), last));
 }
 
-/* As ``crc_fold``, 64 bytes at a time; ``n`` is at least WIDE_MIN, a rest below 64 is left. */
-static inline WIDE u32 crc_fold4(const u8 *from, u8 *to, size_t n, u32 crc) {
-    __m512i a = _mm512_xor_si512(moved4(from, to), _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+/* As ``crc_fold``, 64 bytes at a time; ``n`` is at least WIDE_MIN, a rest below 64 is left. ``a``: the first 64 bytes
+   with what is before them. */
+static inline WIDE u32 crc_fold4(const u8 *from, u8 *to, size_t n, __m512i a) {
     __m512i b = moved4(from + 64, to ? to + 64 : to), c = moved4(from + 128, to ? to + 128 : to);
     __m512i d = moved4(from + 192, to ? to + 192 : to);
     size_t at = 256;
@@ -171,8 +171,15 @@ static inline WIDE u32 crc_fold4(const u8 *from, u8 *to, size_t n, u32 crc) {
     return reduced4(a);
 }
 
-static WIDE u32 crc_wide(const u8 *from, size_t n, u32 crc) { return crc_fold4(from, 0, n, crc); }
-static WIDE u32 copy_wide(const u8 *from, u8 *to, size_t n, u32 crc) { return crc_fold4(from, to, n, crc); }
+/* The first 64 bytes behind a CRC. */
+static inline WIDE __m512i begun(const u8 *from, u8 *to, u32 crc) {
+    return _mm512_xor_si512(moved4(from, to), _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+}
+
+static WIDE u32 crc_wide(const u8 *from, size_t n, u32 crc) { return crc_fold4(from, 0, n, begun(from, 0, crc)); }
+static WIDE u32 copy_wide(const u8 *from, u8 *to, size_t n, u32 crc) {
+    return crc_fold4(from, to, n, begun(from, to, crc));
+}
 #endif
 
 #if ARM
@@ -258,14 +265,49 @@ static void start_headers(void) {
     }
 }
 
-/* CRC register behind the headers, which are the end of 64 bytes: zeros before them change nothing. */
-static WIDE u32 header_wide(const u8 *frame, size_t width) {
+/* The headers, which are the end of 64 bytes: zeros before them change nothing. */
+static inline WIDE __m512i headers_wide(const u8 *frame, size_t width) {
     const void *begin = (const void *)((uintptr_t)frame + width - 64);
     __m512i value = _mm512_maskz_loadu_epi8(~(u64)0 << (64 - (width - IP)), begin); /* nothing before the frame */
     value = _mm512_or_si512(value, _mm512_loadu_si512(headers[width].ones));
-    return reduced4(_mm512_xor_si512(value, _mm512_loadu_si512(headers[width].start)));
+    return _mm512_xor_si512(value, _mm512_loadu_si512(headers[width].start));
+}
+
+/* CRC register behind the headers. */
+static WIDE u32 header_wide(const u8 *frame, size_t width) { return reduced4(headers_wide(frame, width)); }
+
+/* The same behind the headers and what follows them, as far as ``crc_fold4`` goes: one reduction for both. */
+static WIDE u32 frame_wide(const u8 *frame, size_t width, const u8 *body, u8 *to, size_t n) {
+    return crc_fold4(body, to, n, folded4(headers_wide(frame, width), by_512, moved4(body, to)));
 }
 #endif
+
+/* Register of the CRC behind the headers. */
+static u32 headers_crc(const u8 *frame, i64 width) {
+#ifdef WIDE
+    if (wide) return header_wide(frame, (size_t)width);
+#endif
+    u8 masked[8 + HEADER_MAX];
+    memset(masked, 0xFF, 8);
+    memcpy(masked + 8, frame + IP, (size_t)(width - IP));
+    for (size_t k = 0; k < sizeof changing; k++) masked[8 + changing[k] - IP] = 0xFF;
+    return crc_more(masked, (size_t)(8 + width - IP), ~0u);
+}
+
+/* The same behind the headers and the ``n`` bytes that follow them, which are at ``body``; they are copied to ``to``,
+   if that is somewhere. */
+static u32 frame_crc(const u8 *frame, i64 width, const u8 *body, u8 *to, size_t n) {
+#ifdef WIDE
+    if (wide && n >= WIDE_MIN) {
+        u32 crc = frame_wide(frame, (size_t)width, body, to, n);
+        size_t whole = n & ~(size_t)63;
+        body += whole, n -= whole;
+        return to ? crc_copy(body, to + whole, n, crc) : crc_more(body, n, crc);
+    }
+#endif
+    u32 crc = headers_crc(frame, width);
+    return to ? crc_copy(body, to, n, crc) : crc_more(body, n, crc);
+}
 
 static u32 moved_past(u32 crc, const u32 *shift) {
     return shift[crc & 255] ^ shift[256 + (crc >> 8 & 255)] ^ shift[512 + (crc >> 16 & 255)] ^ shift[768 + (crc >> 24)];
@@ -273,12 +315,5 @@ static u32 moved_past(u32 crc, const u32 *shift) {
 
 /* CRC of eight bytes of ones and the headers with what routers may change as ones, moved past ``shift``'s bytes. */
 static u32 header_share(const u8 *frame, size_t width, const u32 *shift) {
-#ifdef WIDE
-    if (wide) return moved_past(~header_wide(frame, width), shift);
-#endif
-    u8 masked[8 + HEADER_MAX];
-    memset(masked, 0xFF, 8);
-    memcpy(masked + 8, frame + IP, width - IP);
-    for (size_t k = 0; k < sizeof changing; k++) masked[8 + changing[k] - IP] = 0xFF;
-    return moved_past(~crc_more(masked, 8 + width - IP, ~0u), shift);
+    return moved_past(~headers_crc(frame, (i64)width), shift);
 }

@@ -29,16 +29,6 @@ typedef struct {
     i64 ended, imm;         /* out: whether the last one was the message's last; its immediate, or -1 */
 } Taken;
 
-/* Register of the CRC behind the headers, with what routers may change as ones. */
-static u32 headers_crc(const u8 *frame, i64 width) {
-    u8 masked[8 + HEADER_MAX];
-    memset(masked, 0xFF, 8);
-    memcpy(masked + 8, frame + IP, (size_t)(width - IP));
-    masked[8 + 15 - IP] = masked[8 + 22 - IP] = masked[8 + 24 - IP] = masked[8 + 25 - IP] = 0xFF;
-    masked[8 + 40 - IP] = masked[8 + 41 - IP] = masked[8 + 46 - IP] = 0xFF;
-    return crc_more(masked, (size_t)(8 + width - IP), ~0u);
-}
-
 static int of_connection(const u8 *frame, const u8 *key) {
     u64 differs = 0;
     for (int at = 0; at < COLUMNS; at += 8) {
@@ -82,7 +72,7 @@ void kernels_take(const Block *blocks, i64 count, Taken *t) {
             if (ends ? bytes != left || left > t->mtu : bytes != t->mtu || left <= t->mtu) break;
             u32 icrc;
             memcpy(&icrc, frame + length - 4, 4);
-            if (~crc_more(frame + width, (size_t)(bytes + pad), headers_crc(frame, width)) != icrc) break;
+            if (~frame_crc(frame, width, frame + width, 0, (size_t)(bytes + pad)) != icrc) break;
             memcpy(t->to + nbytes, frame + width, (size_t)bytes);
             nbytes += bytes, left -= bytes, k++;
             if (frame[50] & 0x80) asking = opcode;
@@ -137,20 +127,26 @@ typedef struct {
 static void put16(u8 *to, u32 value) { to[0] = (u8)(value >> 8), to[1] = (u8)value; }
 static void put32(u8 *to, u32 value) { value = __builtin_bswap32(value), memcpy(to, &value, 4); }
 
+enum { PACKETS_AHEAD = 2 };
+
 /* Writes whole frames, one behind the other. */
 void kernels_build(const Order *o, u8 *out) {
-    i64 piece = 0, at = o->first * o->mtu, last = o->packets - 1;
+    i64 piece = 0, at = o->first * o->mtu, last = o->packets - 1, asks = o->asks;
+    u32 common = 0; /* of the checksum of IP: all but the length and the identification */
     for (; piece < o->pieces && at >= o->piece[piece].nbytes; piece++) at -= o->piece[piece].nbytes;
+    for (int word = IP; word < IP + 20; word += 2)
+        if (word != IP + 2 && word != IP + 4 && word != IP + 10) common += be16(o->header + word);
+    if (asks < o->first) asks += (o->first - asks + o->asks_step - 1) / o->asks_step * o->asks_step;
     for (i64 k = 0; k < o->count; k++) {
         i64 packet = o->first + k, left = o->nbytes - packet * o->mtu, bytes = packet == last ? left : o->mtu;
-        int starts = packet == 0, ends = packet == last, with_imm = ends && o->imm >= 0;
-        int asking = ends || (packet >= o->asks && packet < o->asks_end && (packet - o->asks) % o->asks_step == 0);
+        int starts = packet == 0, ends = packet == last, with_imm = ends && o->imm >= 0, asking = ends;
+        if (packet == asks) asking |= packet < o->asks_end, asks += o->asks_step;
         i64 pad = -bytes & 3, width = BTH_END + 16 * starts + 4 * with_imm;
-        u32 udp = (u32)(8 + 12 + width - BTH_END + bytes + pad + 4), sum = 0;
+        u32 udp = (u32)(8 + 12 + width - BTH_END + bytes + pad + 4), id = (u32)(o->id + k) & 0xFFFF;
+        u32 sum = common + 20 + udp + id;
         memcpy(out, o->header, BTH_END);
         put16(out + 16, 20 + udp);
-        put16(out + 18, (u32)(o->id + k));
-        for (int word = IP; word < IP + 20; word += 2) sum += word == IP + 10 ? 0 : be16(out + word);
+        put16(out + 18, id);
         sum = (sum & 0xFFFF) + (sum >> 16);
         put16(out + 24, ~((sum & 0xFFFF) + (sum >> 16)));
         put16(out + 38, udp);
@@ -162,13 +158,24 @@ void kernels_build(const Order *o, u8 *out) {
             put32(out + BTH_END + 8, (u32)o->rkey), put32(out + BTH_END + 12, (u32)o->nbytes);
         }
         if (with_imm) put32(out + width - 4, (u32)o->imm);
-        u32 crc = headers_crc(out, width);
-        for (out += width; bytes;) {
-            i64 here = o->piece[piece].nbytes - at;
-            if (here > bytes) here = bytes;
-            crc = crc_copy(o->piece[piece].data + at, out, (size_t)here, crc);
-            out += here, bytes -= here, at += here;
+        const u8 *frame = out;
+        u32 crc;
+        out += width;
+        if (bytes && o->piece[piece].nbytes - at >= bytes) { /* all of it is in one place */
+            const u8 *from = o->piece[piece].data + at;
+            if (packet + PACKETS_AHEAD < last) prefetched(from + PACKETS_AHEAD * bytes, bytes);
+            crc = frame_crc(frame, width, from, out, (size_t)bytes);
+            out += bytes, at += bytes;
             if (at == o->piece[piece].nbytes) piece++, at = 0;
+        } else {
+            crc = headers_crc(frame, width);
+            while (bytes) {
+                i64 here = o->piece[piece].nbytes - at;
+                if (here > bytes) here = bytes;
+                crc = crc_copy(o->piece[piece].data + at, out, (size_t)here, crc);
+                out += here, bytes -= here, at += here;
+                if (at == o->piece[piece].nbytes) piece++, at = 0;
+            }
         }
         memset(out, 0, (size_t)pad);
         crc = ~crc_more(out, (size_t)pad, crc);
