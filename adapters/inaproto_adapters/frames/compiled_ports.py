@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inaproto.core import kernels
-from inaproto.core.kernels.compiled import address_of
+from inaproto.core.kernels.compiled import Told, address_of, pointer_to
 from inaproto.core.kernels.library import open_library
 from inaproto.units import FRAME_BYTES_MAX, Frames
+from inaproto.wire.ethernet import ETHERNET_HEADER_BYTES
 
 log = logging.getLogger("inaproto.frames")
 
@@ -42,6 +43,8 @@ class PortCalls:
         number, address = ctypes.c_int64, ctypes.c_void_p
         self.send = library.ports_send
         self.send.argtypes, self.send.restype = (address, address, number), None
+        self.send_arrays = library.ports_send_arrays
+        self.send_arrays.restype = ctypes.c_int
         self.take = library.ports_take
         self.take.argtypes, self.take.restype = (address, address), None
         self.push_ring = library.rings_push
@@ -91,34 +94,31 @@ class Sender:
     ) -> None:
         """``has_vnet``: a ``virtio_net_hdr`` stands before all that is sent. Runs of frames of up to
         ``long_bytes_max`` bytes leave as long segments of up to ``packets_max`` of them."""
-        self._send = calls.send
+        self._send = calls.send_arrays
         self._output = bytearray(_OUTPUT.pack(fd, has_vnet, long_bytes_max, packets_max, *[0] * 7))
-        self._output_at = ctypes.addressof(ctypes.c_char.from_buffer(self._output))
+        self._output_at = pointer_to(self._output)
+        self._told = Told()
         self._room(16)
 
     def _room(self, blocks: int) -> None:
+        self._most = blocks
         self._blocks = bytearray(blocks * _BLOCK.size)
-        self._blocks_at = ctypes.addressof(ctypes.c_char.from_buffer(self._blocks))
+        self._blocks_at = pointer_to(self._blocks)
 
-    def send(self, blocks: Sequence[Frames]) -> tuple[int, ...]:
+    def send(self, blocks: Sequence[Frames]) -> tuple[int, ...] | None:
         """Send frames from the first one on: (block, row, frames, bytes, error, refused, calls).
 
         Block and row of the first frame that is still to be sent; frames and bytes that have left; if not all
-        have, the error number, and how many frames were refused together; calls of the kernel.
+        have, the error number, and how many frames were refused together; calls of the kernel. None: a frame
+        is too short or too long for a port, or its bytes do not lie together, and nothing was sent.
         """
         n = len(blocks)
-        if n * _BLOCK.size > len(self._blocks):
+        if n > self._most:
             self._room(2 * n)
-        told: list[int] = []
-        for block in blocks:
-            rows, length = block.shape
-            stride, step = block.strides
-            if step != 1 and length > 1 and rows:
-                return self.send([np.ascontiguousarray(each) for each in blocks])
-            told += (address_of(block), rows, stride, length)
-        struct.pack_into(f"{4 * n}q", self._blocks, 0, *told)
         _WHERE.pack_into(self._output, _WHERE_AT, 0, 0)
-        self._send(self._output_at, self._blocks_at, n)
+        told = self._told.of(blocks)
+        if self._send(self._output_at, told, self._blocks_at, ETHERNET_HEADER_BYTES, FRAME_BYTES_MAX):
+            return None
         return _OUTCOME.unpack_from(self._output, _WHERE_AT)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
+import numpy as np
 import trio
 
 from inaproto.errors import LocalMisuse
@@ -74,13 +75,10 @@ class LinkOutput:
         See ``FramePort.send_nowait``. Raises ``LocalMisuse`` for frames that are too short or too long, and
         takes nothing.
         """
-        for frames in blocks:
-            length = frames.shape[1]
-            if not ETHERNET_HEADER_BYTES <= length <= FRAME_BYTES_MAX:
-                raise LocalMisuse(
-                    f"frames of {length} bytes do not go through {self._name}, which takes "
-                    f"{ETHERNET_HEADER_BYTES} to {FRAME_BYTES_MAX}"
-                )
+        if self._sender is None or self._queue:  # a sender looks for itself
+            for frames in blocks:
+                if not ETHERNET_HEADER_BYTES <= frames.shape[1] <= FRAME_BYTES_MAX:
+                    raise self._misuse(frames)
         at, row, lost = 0, 0, self._lost
         if not self._queue:
             at, row = self._send_all(blocks)
@@ -88,6 +86,12 @@ class LinkOutput:
             self._hold(frames[row:])
             row = 0
         return self._lost - lost
+
+    def _misuse(self, frames: Frames) -> LocalMisuse:
+        return LocalMisuse(
+            f"frames of {frames.shape[1]} bytes do not go through {self._name}, which takes "
+            f"{ETHERNET_HEADER_BYTES} to {FRAME_BYTES_MAX}"
+        )
 
     def _hold(self, frames: Frames) -> None:
         """Queue what fits."""
@@ -154,7 +158,15 @@ class LinkOutput:
     def _send_compiled(self, sender: Sender, blocks: Sequence[Frames]) -> tuple[int, int]:
         counters, rest = self._counters, blocks
         while True:
-            block, row, frames, nbytes, error, refused, _ = sender.send(rest)
+            outcome = sender.send(rest)
+            if outcome is None:
+                for each in rest:
+                    if not ETHERNET_HEADER_BYTES <= each.shape[1] <= FRAME_BYTES_MAX:
+                        raise self._misuse(each)
+                rest = [np.ascontiguousarray(each) for each in rest]
+                outcome = sender.send(rest)
+                assert outcome is not None, "these are what a port takes"
+            block, row, frames, nbytes, error, refused, _ = outcome
             counters.frames_out += frames
             counters.bytes_out += nbytes
             if not error:

@@ -185,6 +185,30 @@ void ports_send(Output *o, const Block *blocks, i64 n) {
     leave(o, &b);
 }
 
+typedef struct { /* what lies behind the object's header in a numpy array of two dimensions */
+    u8 *data;
+    int dimensions;
+    const i64 *shape, *strides;
+} Array;
+
+typedef struct {
+    i64 count, behind; /* the arrays' fields are so far behind the addresses */
+    const u8 *arrays[];
+} Told;
+
+/* As ``ports_send`` with these arrays, for which there is room in ``blocks``. -1, and nothing is sent: one is not what
+   can be read so, or its frames are shorter or longer than a port takes. */
+int ports_send_arrays(Output *o, const Told *told, Block *blocks, int shortest, int longest) {
+    for (i64 k = 0; k < told->count; k++) {
+        const Array *a = (const Array *)(const void *)(told->arrays[k] + told->behind);
+        if (a->dimensions != 2 || (a->strides[1] != 1 && a->shape[0])) return -1;
+        if (a->shape[1] < shortest || a->shape[1] > longest) return -1;
+        blocks[k] = (Block){a->data, a->shape[0], a->strides[0], a->shape[1]};
+    }
+    ports_send(o, blocks, told->count);
+    return 0;
+}
+
 /* ---- receive ---------------------------------------------------------------------------------------------------- */
 
 typedef struct { /* struct tpacket2_hdr */

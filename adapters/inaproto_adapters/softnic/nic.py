@@ -70,7 +70,7 @@ class SoftNic:
         self._rest = Rest()
         self._sends_blocks = port if isinstance(port, SendsBlocks) else None
         self._takes = port if isinstance(port, TakesNow) else None
-        self._engine = SoftNicEngine(config)
+        self._engine = SoftNicEngine(config, reuses_output=True)  # ports copy what they send
         self._completed = trio.lowlevel.ParkingLot()
         self._timer_scope: trio.CancelScope | None = None
         self._timer_at: Instant | None = None  # for which the task of timers waits
@@ -110,7 +110,8 @@ class SoftNic:
 
     def post_receive(self, qpn: int, wr_id: int) -> None:
         self._engine.post_receive(qpn, wr_id)
-        self._settle()
+        if not self._batches:
+            self._settle()
 
     def post_write_imm(
         self,
@@ -124,7 +125,8 @@ class SoftNic:
     ) -> None:
         now = self._batch_now if self._batches else _now()
         self._engine.post_write_imm(qpn, wr_id, segments, remote_va=remote_va, rkey=rkey, imm=imm, now=now)
-        self._settle()
+        if not self._batches:
+            self._settle()
 
     def destroy_qp(self, qpn: int) -> None:
         self._engine.destroy_qp(qpn)

@@ -94,6 +94,8 @@ class Compiled:
         self.take.argtypes, self.take.restype = (address, number, address), None
         self.seal = library.kernels_seal
         self.seal.restype = None
+        self.read = library.kernels_read
+        self.read.restype = None
 
 
 _first_byte = ctypes.c_char.from_buffer
@@ -188,6 +190,40 @@ class Layouts:
 @cache
 def _addresses(count: int) -> struct.Struct:
     return struct.Struct(f"3q{count}Q")
+
+
+@cache
+def _identities(count: int) -> struct.Struct:
+    return struct.Struct(f"2q{count}Q")
+
+
+class Told:
+    """Arrays of two dimensions, as functions of the libraries are told of them: who they are.
+
+    Memory is kept for the next ones. What is told is valid as long as the arrays are, until the next call.
+    """
+
+    def __init__(self) -> None:
+        self._room(16)
+
+    def _room(self, arrays: int) -> None:
+        self._most = arrays
+        self._memory = bytearray(_identities(arrays).size)
+        self._at = pointer_to(self._memory)
+        self._views: list[NDArray[np.int64]] = []
+
+    def of(self, arrays: Sequence[Frames]) -> ctypes.c_void_p:
+        """Where it is said."""
+        count = len(arrays)
+        if count > self._most:
+            self._room(2 * count)
+        if _FIELDS_AT is None:
+            self._views = [_view(array) for array in arrays]
+            told = [view.ctypes.data for view in self._views]
+            _identities(count).pack_into(self._memory, 0, count, 0, *told)
+        else:
+            _identities(count).pack_into(self._memory, 0, count, _FIELDS_AT, *map(id, arrays))
+        return self._at
 
 
 class Scan:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from inaproto.core.kernels.compiled import Compiled, address_of
+from inaproto.core.kernels.compiled import Compiled, Told, address_of, pointer_to
 from inaproto.units import Frames
 from inaproto.wire.vector import BTH_END, HEADER_COLUMNS, FlowTemplate
 
@@ -25,6 +25,9 @@ PIECES_MAX: Final = 4
 """Pieces in which a message may lie in memory."""
 _BUILD: Final = struct.Struct(f"11qQ3q{2 * PIECES_MAX}q")
 _FRAME_BYTES_MIN: Final = BTH_END + 4
+_REUSED_BYTES: Final = 2 << 20
+"""Some messages: what is sent together. Pages that are never written take no memory."""
+_CUTS_MAX: Final = 256
 
 _SAME_COLUMNS: Final = (*range(6), 12, 13, 14, 21, 23, *range(26, 34), 36, 37, 47, 48, 49)
 _SAME: Final = np.zeros(HEADER_COLUMNS, np.uint8)
@@ -38,27 +41,14 @@ def connection_key(flow: FlowTemplate) -> Frames:
     return np.frombuffer(header, np.uint8) & _SAME
 
 
-class Head(NamedTuple):
-    """What a frame is if it is a packet of a connection; not verified."""
-
-    dest_qp: int
-    opcode: int
-    psn: int
-    reth: tuple[int, int, int]
-    """What would be a RETH, where the opcode says that there is one."""
-
-
-class Taken(NamedTuple):
-    """What :meth:`Arrivals.take` took."""
-
-    packets: int
-    nbytes: int
-    """Payload."""
-    asked: int
-    """Packets up to which an ACK is owed; 0: none is."""
-    ended: bool
-    """The last one ended the message."""
-    imm: int | None
+Head = tuple[int, int, int, tuple[int, int, int]]
+"""What a frame is if it is a packet of a connection, not verified: destination queue pair, opcode, PSN, and
+what would be a RETH, where the opcode says that there is one."""
+Taken = tuple[int, int, int, bool, int | None]
+"""What :meth:`Arrivals.take` took: packets, bytes of payload, packets up to which an ACK is owed (0: none
+is), whether the last one ended the message, and its immediate."""
+Cut = tuple[int, list[Frames], int]
+"""Where the frames of a message are, these, and their bytes."""
 
 
 class Arrivals:
@@ -67,32 +57,27 @@ class Arrivals:
     def __init__(self, kernels: Compiled) -> None:
         self._take = kernels.take
         self._ack = kernels.ack
+        self._read = kernels.read
+        self._told = Told()
         self._words = bytearray(_ORDER.size + _FOUND.size)
         self._words_at = ctypes.addressof(ctypes.c_char.from_buffer(self._words))
         self._room(16)
-        self._blocks: list[tuple[int, int, int, int]] = []
+        self._count = 0
         self.block = self.row = 0
         """The next frame."""
 
     def _room(self, blocks: int) -> None:
+        self._most = blocks
         self._table = bytearray(blocks * _BLOCK.size)
-        self._table_at = ctypes.addressof(ctypes.c_char.from_buffer(self._table))
+        self._table_pointer = pointer_to(self._table)
+        self._table_at = self._table_pointer.value
 
     def read(self, blocks: Sequence[Frames]) -> None:
         """They stay alive until all are dealt with."""
-        told: list[int] = []
-        self._blocks = found = []
-        for frames in blocks:
-            rows, length = frames.shape
-            stride, step = frames.strides
-            if length < _FRAME_BYTES_MIN or (step != 1):
-                rows = length = 0  # what no kernel looks at
-            entry = (address_of(frames) if rows else 0, rows, stride, length)
-            found.append(entry)
-            told += entry
-        if len(told) * 8 > len(self._table):
-            self._room(2 * len(blocks))
-        struct.pack_into(f"{len(told)}q", self._table, 0, *told)
+        self._count = count = len(blocks)
+        if count > self._most:
+            self._room(2 * count)
+        self._read(self._told.of(blocks), self._table_pointer, _FRAME_BYTES_MIN)
         self.block = self.row = 0
 
     def skip(self) -> None:
@@ -102,7 +87,7 @@ class Arrivals:
 
     def head(self) -> Head | None:
         """What the next frame is; None where there is no packet, or one that no kernel looks at."""
-        address, rows, stride, length = self._blocks[self.block]
+        address, rows, stride, length = _BLOCK.unpack_from(self._table, self.block * _BLOCK.size)
         if not rows:
             return None
         at = address + self.row * stride + _OPCODE_AT
@@ -111,12 +96,12 @@ class Arrivals:
         else:
             data = ctypes.string_at(at, BTH_END + 16 - _OPCODE_AT)
         word, psn = struct.unpack_from(">II", data, 4)
-        return Head(word & 0xFF_FFFF, data[0], psn & 0xFF_FFFF, _RETH.unpack_from(data, 12))
+        return word & 0xFF_FFFF, data[0], psn & 0xFF_FFFF, _RETH.unpack_from(data, 12)
 
     def acknowledgement(self, key: int) -> tuple[int, int, int] | None:
         """PSN, syndrome and MSN of the next frame, which is dealt with then; None, and it is not, if it is no
         intact ACK of the connection without payload, or packets of others are in its block."""
-        address, rows, stride, length = self._blocks[self.block]
+        address, rows, stride, length = _BLOCK.unpack_from(self._table, self.block * _BLOCK.size)
         word: int = self._ack(address + self.row * stride, rows - self.row, stride, length, key)
         if word < 0:
             return None
@@ -131,19 +116,28 @@ class Arrivals:
         """Copy payloads of packets of one message to the address ``to``, from the next frame on."""
         words = self._words
         _ORDER.pack_into(words, 0, key, psn, mtu, to, left, starts, may_end_with_imm, self.block, self.row)
-        self._take(self._table_at, len(self._blocks), self._words_at)
+        self._take(self._table_at, self._count, self._words_at)
         self.block, self.row = struct.unpack_from("2q", words, 56)
         packets, nbytes, asked, ended, imm = struct.unpack_from("5q", words, 72)
-        return Taken(packets, nbytes, asked, bool(ended), None if imm < 0 else imm)
+        return packets, nbytes, asked, bool(ended), None if imm < 0 else imm
 
 
 class Departures:
     """Builds the frames of a message, or of a part of it."""
 
-    def __init__(self, kernels: Compiled) -> None:
+    def __init__(self, kernels: Compiled, *, reuses: bool = False) -> None:
+        """``reuses``: the frames are built in memory that is used again after ``reset``."""
         self._build = kernels.build
         self._words = bytearray(_BUILD.size)
         self._words_at = ctypes.addressof(ctypes.c_char.from_buffer(self._words))
+        self._memory: Frames = np.empty(_REUSED_BYTES if reuses else 0, np.uint8)
+        self._memory_at = int(self._memory.ctypes.data)
+        self._used = 0
+        self._cuts: dict[tuple[int, ...], Cut] = {}
+
+    def reset(self) -> None:
+        """Nobody looks at what was built before."""
+        self._used = 0
 
     def build(
         self,
@@ -167,19 +161,12 @@ class Departures:
         address and length of each piece of the message, ``reth`` is address and key. As
         ``packetiser.build_frames``: a block for the first packet, one for the middle ones, one for the last.
         """
-        last, end = packets - 1, first + count
-        shapes: list[tuple[int, int]] = []
-        bare = BTH_END + _ICRC_BYTES
-        if first == 0 < last:
-            shapes.append((1, bare + _RETH_BYTES + mtu))
-        middle = min(end, last) - max(first, 1)
-        if middle > 0:
-            shapes.append((middle, bare + mtu))
-        if end > last:
-            bytes_left = nbytes - last * mtu
-            extensions = _RETH_BYTES * (last == 0) + _IMM_BYTES * (imm is not None)
-            shapes.append((1, bare + extensions + bytes_left + (-bytes_left & 3)))
-        out = np.empty(sum(rows * length for rows, length in shapes), np.uint8)
+        alike = (self._used, first, count, packets, mtu, nbytes, imm is None)
+        out, frames, size = self._cuts.get(alike) or self._cut(*alike)
+        if out:
+            self._used += size
+        else:
+            out = address_of(frames[0])
         _BUILD.pack_into(
             self._words,
             0,
@@ -201,11 +188,41 @@ class Departures:
             *pieces,
             *(0,) * (2 * PIECES_MAX - len(pieces)),
         )
-        self._build(self._words_at, address_of(out))
+        self._build(self._words_at, out)
+        return frames
+
+    def _cut(
+        self, used: int, first: int, count: int, packets: int, mtu: int, nbytes: int, is_without_imm: bool
+    ) -> Cut:
+        """Memory for such packets; address 0: only for these, not for others that are alike."""
+        last, end = packets - 1, first + count
+        shapes: list[tuple[int, int]] = []
+        bare = BTH_END + _ICRC_BYTES
+        if first == 0 < last:
+            shapes.append((1, bare + _RETH_BYTES + mtu))
+        middle = min(end, last) - max(first, 1)
+        if middle > 0:
+            shapes.append((middle, bare + mtu))
+        if end > last:
+            bytes_left = nbytes - last * mtu
+            extensions = _RETH_BYTES * (last == 0) + (0 if is_without_imm else _IMM_BYTES)
+            shapes.append((1, bare + extensions + bytes_left + (-bytes_left & 3)))
+        size = sum(rows * length for rows, length in shapes)
+        lasts = used + size <= len(self._memory)
+        out = self._memory[used : used + size] if lasts else np.empty(size, np.uint8)
         frames: list[Frames] = []
         begin = 0
         for rows, length in shapes:
             stop = begin + rows * length
             frames.append(out[begin:stop].reshape(rows, length))
             begin = stop
-        return frames
+        if not lasts:
+            return 0, frames, size
+        if len(self._cuts) >= _CUTS_MAX:
+            self._cuts.clear()
+        cut = self._cuts[used, first, count, packets, mtu, nbytes, is_without_imm] = (
+            self._memory_at + used,
+            frames,
+            size,
+        )
+        return cut

@@ -41,6 +41,21 @@ static int differs(const u8 *frame, const u64 *mask, const u64 *key) {
 }
 
 typedef struct {
+    i64 count, behind; /* the arrays' fields are so far behind the addresses */
+    const u8 *arrays[];
+} Told;
+
+/* Frames of at least ``shortest`` bytes; of others, and of arrays that are not what can be read, no rows. */
+void kernels_read(const Told *told, Block *blocks, int shortest) {
+    for (i64 k = 0; k < told->count; k++) {
+        const Array *a = (const Array *)(const void *)(told->arrays[k] + told->behind);
+        blocks[k] = (Block){0};
+        if (a->dimensions == 2 && a->shape[1] >= shortest && a->strides[1] == 1)
+            blocks[k] = (Block){a->data, a->shape[0], a->strides[0], a->shape[1]};
+    }
+}
+
+typedef struct {
     Scan *scan;
     i64 count, behind; /* the arrays' fields are so far behind the addresses */
     const u8 *arrays[];

@@ -144,7 +144,8 @@ class SoftNicConfig:
 class SoftNicEngine:
     """The NIC's state machine; every call is synchronous, ``now`` is the caller's clock."""
 
-    def __init__(self, config: SoftNicConfig) -> None:
+    def __init__(self, config: SoftNicConfig, *, reuses_output: bool = False) -> None:
+        """``reuses_output``: frames of ``take_output`` are valid until the next call of anything else."""
         self.config: Final = config
         self._mac, self._ip = config.mac, config.ip
         self.requester_steps = self.responder_steps = 0
@@ -158,7 +159,7 @@ class SoftNicEngine:
         self._next_qpn = config.first_qpn
         self._deadlines = Deadlines()
         self._repliers: dict[int, Connection] = {}  # with replies to flush; a dict keeps their order
-        departures = None if kernels is None else Departures(kernels)
+        departures = None if kernels is None else Departures(kernels, reuses=reuses_output)
         self._output = Output(self._counters, departures, frames_max=config.output_frames_max)
         self._completions: list[Completion] = []
         self._work = 0  # requests open or completed but not polled
@@ -388,23 +389,24 @@ class SoftNicEngine:
         head = arrivals.head()
         if head is None:
             return False
-        qp = self._qps.get(head.dest_qp)
+        dest_qp, opcode, psn, reth = head
+        qp = self._qps.get(dest_qp)
         if qp is None or (connection := qp.connection) is None:
             return False
-        if head.opcode == _ACK:
+        if opcode == _ACK:
             ack = arrivals.acknowledgement(connection.arriving_at)
             if ack is not None:
                 self._counters.packets_received += 1
                 self._acknowledged(qp, connection, AckArrived(*ack), now)
             return ack is not None
-        if head.opcode not in _WRITES:
+        if opcode not in _WRITES:
             return False
         awaited = connection.responder.awaits
-        if awaited is None or head.psn != awaited.psn:
+        if awaited is None or psn != awaited.psn:
             return False
         message, begun = awaited.message, None
-        if head.opcode in _STARTS:
-            va, rkey, nbytes = head.reth  # of a packet that is used only if it is intact
+        if opcode in _STARTS:
+            va, rkey, nbytes = reth  # of a packet that is used only if it is intact
             if message is not None or not 0 < nbytes <= MESSAGE_BYTES_MAX:
                 return False
             message = begun = MessageInProgress(va, rkey, nbytes, nbytes)
@@ -415,7 +417,7 @@ class SoftNicEngine:
             return False
         taken = arrivals.take(
             connection.arriving_at,
-            psn=head.psn,
+            psn=psn,
             mtu=connection.attributes.mtu,
             to=to,
             left=message.remaining,

@@ -20,7 +20,8 @@ class Output:
     def __init__(
         self, counters: NicCounters, departures: Departures | None = None, *, frames_max: int
     ) -> None:
-        """``departures``: what builds messages, if a compiled kernel does."""
+        """``departures``: what builds messages, if a compiled kernel does; whoever takes frames is done with
+        them when it asks for something else to be sent."""
         self._departures = departures
         self._counters = counters
         self._frames_max = frames_max
@@ -36,6 +37,8 @@ class Output:
     def take(self) -> list[Frames]:
         """Frames to send, in order."""
         blocks, self._blocks, self._queued = self._blocks, [], 0
+        if self._departures is not None:
+            self._departures.reset()
         return blocks
 
     def transmit(self, connection: Connection, order: Transmit) -> None:
@@ -62,8 +65,13 @@ class Output:
         else:
             mtu = connection.attributes.mtu
             blocks = build_frames(connection.builder, order, gather, mtu=mtu, ip_id=self._ip_id)
-        for frames in blocks:
-            self.emit(frames)
+        if self._queued + order.count <= self._frames_max:
+            self._blocks += blocks
+            self._queued += order.count
+            self._counters.packets_sent += order.count
+        else:
+            for frames in blocks:
+                self.emit(frames)
         self._ip_id = (self._ip_id + order.count) & 0xFFFF
 
     def acknowledge(self, connection: Connection) -> None:
