@@ -17,18 +17,21 @@ from numpy.typing import NDArray
 from inaproto.core import kernels
 from inaproto.core.kernels.compiled import _FIELDS_AT, Layouts, Scan, address_of, shift_table
 from inaproto.core.plan.reduce import reduce_into
+from inaproto.core.switch.accelerator import Accelerator, EmitFrames, FramesArrived, InstallRing, PortUp
 from inaproto.core.switch.flow_order import flow_by_flow
 from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
 from inaproto.core.switch.region_kernels import LastPacket, RegionKernels
 from inaproto.sim.campaign.kinds import WorldKind, draw_kind
 from inaproto.sim.frames.draw.racks import draw_racks
 from inaproto.sim.frames.draw.swarm import Swarm
+from inaproto.units import Instant, PortId
 from inaproto.wire.crc import shift
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto_hil.bench.traffic import Sender, host_mac, ring_spec
 from tests.property.accelerator_world import World
 from tests.seeds import seeds
 from tests.sim.worlds import run, small
-from tests.unit.test_flow_order import as_blocks, of_ring, plain
+from tests.unit.test_flow_order import MTU, as_blocks, of_ring, plain
 
 SEEDS = seeds(24)
 SPECIAL = (
@@ -235,3 +238,39 @@ def test_a_layout_that_is_not_known_takes_nothing() -> None:
     layouts.put(0, 6, 70, 64, 0)
     layouts.clear(0)
     assert layouts.frame_bytes(0) == 70 + 64 + 4
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_left_of_a_receive_leaves_alike(seed: int) -> None:
+    """Frames of no ring, alone and several, in blocks of their own and among others."""
+    rng = Random(f"{seed}/left")
+    spec = ring_spec(2, packets=6, mtu=MTU)
+    lengths = rng.choices((MTU + 58, 62), k=4)
+    others = [other_frame(rng.randrange(3), length, number) for number, length in enumerate(lengths)]
+    data = np.arange(300, dtype=np.uint8)
+    message = [row.tobytes() for rows in Sender(spec, 0, 5).message(0, data) for row in rows]
+    for frame in others[: rng.randrange(1, 5)]:
+        message.insert(rng.randrange(len(message) + 1), frame)
+
+    def emitted() -> object:
+        accelerator = Accelerator()
+        for rank in range(2):
+            accelerator.step(PortUp(PortId(rank)), Instant(0))
+            hello = np.zeros((1, 60), np.uint8)
+            hello[0, :6] = 0xFF
+            hello[0, 6:12] = np.frombuffer(host_mac(rank), np.uint8)
+            accelerator.step(FramesArrived(PortId(rank), [hello]), Instant(0))
+        assert accelerator.step(InstallRing(spec), Instant(0)) == []
+        actions = accelerator.step(FramesArrived(PortId(0), as_blocks(message)), Instant(1))
+        sent = [action for action in actions if isinstance(action, EmitFrames)]
+        return [(each.port, row.tobytes()) for each in sent for row in each.frames]
+
+    one, other = by_both(emitted)
+    assert one == other
+    assert one
+
+
+def other_frame(kind: int, length: int, number: int) -> bytes:
+    """From host 0 to host 1; those of a kind keep their order."""
+    frame = host_mac(1) + host_mac(0) + (b"\x08\x00\x45", b"\x86\xdd\x60", b"\x08\x06\x00")[kind]
+    return (frame + bytes(35) + bytes([number])).ljust(length, b"\0")

@@ -16,9 +16,10 @@ import pytest
 from inaproto.core.rdma.packetiser import GatherList
 from inaproto.core.rdma.reliable_connection import packets_of
 from inaproto.core.rdma.requester import Message, PostWrite, Transmit
+from inaproto.core.rdma.responder import Reply
 from inaproto.errors import DecodeError
 from inaproto.ports import QpAttributes, Segment
-from inaproto.units import Frames, Instant
+from inaproto.units import PSN_MASK, Frames, Instant
 from inaproto.wire.icrc import seal
 from inaproto.wire.vector import BTH_END
 from inaproto_adapters.softnic import SoftNicEngine
@@ -248,3 +249,28 @@ def test_packets_of_any_part_of_a_message_are_built_alike(seed: int, use_kernels
                 engine._output.transmit(connection, order)
             built.append([block.tolist() for block in engine.take_output()])
     assert built[:3] == built[3:]
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+def test_acknowledgements_are_built_alike(seed: int, use_kernels: USE) -> None:
+    rng = Random(f"{seed}/acknowledge")
+    replies = [
+        Reply(rng.choice([0, PSN_MASK, rng.randrange(1 << 24)]), rng.randrange(256), rng.randrange(1 << 24))
+        for _ in range(rng.randrange(1, 5))
+    ]
+    first_id = rng.choice([0, 0xFFFE, rng.randrange(1 << 16)])
+    built = []
+    for kernels in ("compiled", "numpy"):
+        use_kernels(kernels)
+        engine = SoftNicEngine(LEFT, reuses_output=seed % 2 == 0)
+        qpn = engine.create_qp(psn=0).qpn
+        engine.connect_qp(qpn, RIGHT_QP, QpAttributes(traffic_class=seed % 256, udp_source_port=seed << 8))
+        connection = engine._qps[qpn].connection
+        assert connection is not None
+        engine._output._ip_id = first_id
+        for _ in range(2):
+            connection.replies += replies
+            engine._output.acknowledge(connection)
+            assert not connection.replies
+            built.append([block.tolist() for block in engine.take_output()])
+    assert built[:2] == built[2:]

@@ -88,6 +88,9 @@ class Compiled:
         self.copy.argtypes, self.copy.restype = (address, address, number), None
         self.build = library.kernels_build
         self.build.argtypes, self.build.restype = (address, address), None
+        self.acknowledge = library.kernels_acknowledge
+        self.acknowledge.argtypes = (address, number, number, ctypes.c_uint32, address)
+        self.acknowledge.restype = None
         self.ack = library.kernels_ack
         self.ack.argtypes, self.ack.restype = (address, number, number, number, address), number
         self.take = library.kernels_take

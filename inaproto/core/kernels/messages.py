@@ -21,6 +21,7 @@ _RETH: Final = struct.Struct(">QII")
 _RETH_BYTES: Final = 16
 _IMM_BYTES: Final = 4
 _ICRC_BYTES: Final = 4
+_ACK_BYTES: Final = BTH_END + 4 + _ICRC_BYTES
 PIECES_MAX: Final = 4
 """Pieces in which a message may lie in memory."""
 _BUILD: Final = struct.Struct(f"11qQ3q{2 * PIECES_MAX}q")
@@ -128,6 +129,7 @@ class Departures:
     def __init__(self, kernels: Compiled, *, reuses: bool = False) -> None:
         """``reuses``: the frames are built in memory that is used again after ``reset``."""
         self._build = kernels.build
+        self._acknowledge = kernels.acknowledge
         self._words = bytearray(_BUILD.size)
         self._words_at = ctypes.addressof(ctypes.c_char.from_buffer(self._words))
         self._memory: Frames = np.empty(_REUSED_BYTES if reuses else 0, np.uint8)
@@ -191,6 +193,16 @@ class Departures:
         self._build(self._words_at, out)
         return frames
 
+    def acknowledge(self, header: int, *, psn: int, ip_id: int, syndrome: int, msn: int) -> Frames:
+        """An acknowledge packet without payload, uint8 (1, 62), as ``PacketBuilder.build`` has it."""
+        out, frames, size = self._cuts.get((self._used,)) or self._cut_out((self._used,), [(1, _ACK_BYTES)])
+        if out:
+            self._used += size
+        else:
+            out = address_of(frames[0])
+        self._acknowledge(header, psn, ip_id, syndrome << 24 | msn, out)
+        return frames[0]
+
     def _cut(
         self, used: int, first: int, count: int, packets: int, mtu: int, nbytes: int, is_without_imm: bool
     ) -> Cut:
@@ -207,6 +219,12 @@ class Departures:
             bytes_left = nbytes - last * mtu
             extensions = _RETH_BYTES * (last == 0) + (0 if is_without_imm else _IMM_BYTES)
             shapes.append((1, bare + extensions + bytes_left + (-bytes_left & 3)))
+        alike = (used, first, count, packets, mtu, nbytes, is_without_imm)
+        return self._cut_out(alike, shapes)
+
+    def _cut_out(self, alike: tuple[int, ...], shapes: list[tuple[int, int]]) -> Cut:
+        """The same for blocks of those shapes; the first of ``alike`` is how much is used."""
+        used = alike[0]
         size = sum(rows * length for rows, length in shapes)
         lasts = used + size <= len(self._memory)
         out = self._memory[used : used + size] if lasts else np.empty(size, np.uint8)
@@ -220,9 +238,5 @@ class Departures:
             return 0, frames, size
         if len(self._cuts) >= _CUTS_MAX:
             self._cuts.clear()
-        cut = self._cuts[used, first, count, packets, mtu, nbytes, is_without_imm] = (
-            self._memory_at + used,
-            frames,
-            size,
-        )
+        cut = self._cuts[alike] = self._memory_at + used, frames, size
         return cut

@@ -127,29 +127,40 @@ typedef struct {
 static void put16(u8 *to, u32 value) { to[0] = (u8)(value >> 8), to[1] = (u8)value; }
 static void put32(u8 *to, u32 value) { value = __builtin_bswap32(value), memcpy(to, &value, 4); }
 
+/* Total length, identification and checksum of IP, and the length of UDP, which is ``udp``. ``sum`` is that of the
+   other words of the header of IP. */
+static void put_lengths(u8 *frame, u32 udp, u32 id, u32 sum) {
+    sum += 20 + udp + id;
+    sum = (sum & 0xFFFF) + (sum >> 16);
+    put16(frame + 16, 20 + udp);
+    put16(frame + 18, id);
+    put16(frame + 24, ~((sum & 0xFFFF) + (sum >> 16)));
+    put16(frame + 38, udp);
+}
+
+/* The words of the header of IP that the packets of a flow have in common, added up. */
+static u32 common_words(const u8 *header) {
+    u32 sum = 0;
+    for (int word = IP; word < IP + 20; word += 2)
+        if (word != IP + 2 && word != IP + 4 && word != IP + 10) sum += be16(header + word);
+    return sum;
+}
+
 enum { PACKETS_AHEAD = 2 };
 
 /* Writes whole frames, one behind the other. */
 void kernels_build(const Order *o, u8 *out) {
     i64 piece = 0, at = o->first * o->mtu, last = o->packets - 1, asks = o->asks;
-    u32 common = 0; /* of the checksum of IP: all but the length and the identification */
+    const u32 common = common_words(o->header);
     for (; piece < o->pieces && at >= o->piece[piece].nbytes; piece++) at -= o->piece[piece].nbytes;
-    for (int word = IP; word < IP + 20; word += 2)
-        if (word != IP + 2 && word != IP + 4 && word != IP + 10) common += be16(o->header + word);
     if (asks < o->first) asks += (o->first - asks + o->asks_step - 1) / o->asks_step * o->asks_step;
     for (i64 k = 0; k < o->count; k++) {
         i64 packet = o->first + k, left = o->nbytes - packet * o->mtu, bytes = packet == last ? left : o->mtu;
         int starts = packet == 0, ends = packet == last, with_imm = ends && o->imm >= 0, asking = ends;
         if (packet == asks) asking |= packet < o->asks_end, asks += o->asks_step;
         i64 pad = -bytes & 3, width = BTH_END + 16 * starts + 4 * with_imm;
-        u32 udp = (u32)(8 + 12 + width - BTH_END + bytes + pad + 4), id = (u32)(o->id + k) & 0xFFFF;
-        u32 sum = common + 20 + udp + id;
         memcpy(out, o->header, BTH_END);
-        put16(out + 16, 20 + udp);
-        put16(out + 18, id);
-        sum = (sum & 0xFFFF) + (sum >> 16);
-        put16(out + 24, ~((sum & 0xFFFF) + (sum >> 16)));
-        put16(out + 38, udp);
+        put_lengths(out, (u32)(8 + 12 + width - BTH_END + bytes + pad + 4), (u32)(o->id + k) & 0xFFFF, common);
         out[42] = (u8)(starts ? (ends ? WRITE_ONLY + with_imm : WRITE_FIRST) : ends ? WRITE_LAST + with_imm : WRITE_MIDDLE);
         out[43] = (u8)(pad << 4);
         put32(out + 50, ((u32)(o->psn + k) & 0xFFFFFF) | (asking ? 0x80000000u : 0));
@@ -182,4 +193,15 @@ void kernels_build(const Order *o, u8 *out) {
         memcpy(out + pad, &crc, 4);
         out += pad + 4;
     }
+}
+
+/* An ACK packet without payload, with that AETH. */
+void kernels_acknowledge(const u8 *header, i64 psn, i64 id, u32 aeth, u8 *out) {
+    memcpy(out, header, BTH_END);
+    put_lengths(out, 8 + ACK_BYTES - BTH_END + 12, (u32)id & 0xFFFF, common_words(header));
+    out[42] = RC_ACK, out[43] = 0;
+    put32(out + 50, (u32)psn & 0xFFFFFF);
+    put32(out + BTH_END, aeth);
+    u32 crc = ~headers_crc(out, ACK_BYTES - 4);
+    memcpy(out + ACK_BYTES - 4, &crc, 4);
 }

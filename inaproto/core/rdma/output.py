@@ -76,17 +76,23 @@ class Output:
 
     def acknowledge(self, connection: Connection) -> None:
         """Queue the acknowledge packets that a connection owes."""
+        departures = self._departures
         for reply in connection.replies:
-            self.emit(
-                connection.builder.build(
+            psn, syndrome, msn, behind = reply
+            if departures is not None and behind is None:
+                frames = departures.acknowledge(
+                    connection.leaving_at, psn=psn, ip_id=self._ip_id, syndrome=syndrome, msn=msn
+                )
+            else:
+                frames = connection.builder.build(
                     opcode=_ACK,
-                    psn=reply.psn,
+                    psn=psn,
                     ack_requests=_NO_REQUEST,
                     ip_id=self._ip_id,
-                    payload=b"" if reply.behind is None else reply.behind.encode(),
-                    aeth=(reply.syndrome, reply.msn),
+                    payload=b"" if behind is None else behind.encode(),
+                    aeth=(syndrome, msn),
                 )
-            )
+            self.emit(frames)
             self._ip_id = (self._ip_id + 1) & 0xFFFF
             self._counters.acks_sent += 1
         connection.replies.clear()

@@ -297,7 +297,14 @@ class Bursts:
     ) -> list[Frames]:
         """Frames of some classes, of the first one from place ``begin`` on, as blocks."""
         scan = self._scan
-        parts = [scan.frames(begin, scan.bounds(numbers[0])[1])]
+        end = scan.edges[numbers[0] + 1]
+        if len(numbers) == 1 and end == begin + 1:  # as acknowledgements come
+            row = int(scan.frames(begin, end)[0])
+            for block in blocks:
+                if row < len(block):
+                    return [block if len(block) == 1 else block[row : row + 1]]
+                row -= len(block)
+        parts = [scan.frames(begin, end)]
         parts += [scan.frames(*scan.bounds(number)) for number in numbers[1:]]
         frames: NDArray[np.int64] = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
         found: list[Frames] = []
