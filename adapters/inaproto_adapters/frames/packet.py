@@ -184,8 +184,10 @@ class PacketPort:
             if (waited or self._ring.heard_error) and self._has_error():
                 self._look()
                 continue
-            with contextlib.suppress(trio.ClosedResourceError):
+            try:  # noqa: SIM105  the hot loop
                 await trio.lowlevel.wait_readable(self._receiving)
+            except trio.ClosedResourceError:
+                pass
             had_turn = waited = True
 
     def take_nowait(self) -> list[Frames]:

@@ -36,7 +36,10 @@ class Output:
 
     def take(self) -> list[Frames]:
         """Frames to send, in order."""
-        blocks, self._blocks, self._queued = self._blocks, [], 0
+        blocks = self._blocks
+        if not blocks:
+            return []
+        self._blocks, self._queued = [], 0
         if self._departures is not None:
             self._departures.reset()
         return blocks
