@@ -9,7 +9,7 @@ import numpy as np
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from inaproto.core.switch.accelerator import Action, Event, FramesArrived
+from inaproto.core.switch.accelerator import Action, Event, FramesArrived, RoundArrived
 from inaproto.core.switch.moderation import Moderation
 from inaproto.daemon.shell import REST_LATE_S, RESTLESS_S
 from inaproto.daemon.switch.ports import PortBoard
@@ -84,6 +84,7 @@ class Switch:
         self.clock = clock
         self.seen: list[tuple[int, int]] = []
         """Port and tag of what was taken in."""
+        self.steps = 0
         self.moderation = Scripted()
         self.board = PortBoard(
             self._step, lambda _: None, wrap_port=None, ports_max=8, links=3, moderation=self.moderation
@@ -97,8 +98,11 @@ class Switch:
         self.ended[i] = await self.board.serve(PortId(i), self.ports[i], f"held:{i}")
 
     def _step(self, event: Event, now: Instant) -> list[Action]:
-        if isinstance(event, FramesArrived):
-            self.seen += [(int(event.port), int(block[0, 0])) for block in event.blocks]
+        arrivals = event.arrivals if isinstance(event, RoundArrived) else [event]
+        self.steps += 1
+        for arrived in arrivals:
+            if isinstance(arrived, FramesArrived):
+                self.seen += [(int(arrived.port), int(block[0, 0])) for block in arrived.blocks]
         return []
 
     async def pass_time(self, seconds: float) -> None:
@@ -132,9 +136,10 @@ async def test_what_comes_in_a_rest_is_taken_in_together_at_its_end(mock_clock: 
         at.ports[0].come(9)
         await at.pass_time(REST_S * 0.99)
         assert at.seen == []
-        waits = [port.waits for port in at.ports]
+        waits, steps = [port.waits for port in at.ports], at.steps
         await at.pass_time(REST_S * 0.02)
         assert sorted(at.seen) == [(0, 9), (2, 7), (2, 8)]
+        assert at.steps == steps + 1
         assert [port.waits for port in at.ports] == waits, "nobody waits between two rests"
         assert at.moderation.bytes == {0: 128, 1: 64, 2: 192}
         at.ports[1].come(5)

@@ -39,6 +39,7 @@ from inaproto.core.switch.accelerator import (
     InstallRing,
     PortUp,
     RingFault,
+    RoundArrived,
 )
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, Instant, PortId
@@ -69,9 +70,13 @@ class Weather:
 
 
 class World:
-    def __init__(self, seed: int, *, exact: bool = True, disagreement: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, exact: bool = True, disagreement: bool = False, rounds: bool = False
+    ) -> None:
+        """``rounds``: what comes at several ports is taken in together."""
         self.seed = seed
-        self.exact = exact
+        self.exact = exact and not rounds
+        self._rounds = Random(f"{seed}/rounds") if rounds else None
         self.faults: list[tuple[int, int, str]] = []
         self.blames: list[str] = []
         self.frames_in = 0
@@ -118,7 +123,11 @@ class World:
             if turn == TURNS_MAX // 8:
                 self._weather = Weather(0, 0, 0, 0)
             before = sum(flow.expected for flow in self._flows.values())
-            self._turn(self._turns.choice(self._hosts))
+            if self._rounds is None:
+                self._turn(self._turns.choice(self._hosts))
+            else:
+                hosts = self._rounds.sample(self._hosts, self._rounds.randint(1, len(self._hosts)))
+                self._arrive_together([(host, sent) for host in hosts if (sent := self._sends(host))])
             quiet = 0 if sum(flow.expected for flow in self._flows.values()) > before else quiet + 1
             if quiet > QUIET_TURNS * len(self._hosts):
                 quiet = 0
@@ -138,6 +147,14 @@ class World:
         return [[(f.expected, f.next, len(f.packets)) for f in ring.flows] for ring in self.rings]
 
     def _turn(self, host: int) -> None:
+        sent = self._sends(host)
+        while sent:
+            count = self._turns.choice([1, 2, 5, 40])
+            self._arrive(host, sent[:count])
+            sent = sent[count:]
+
+    def _sends(self, host: int) -> list[bytes]:
+        """What comes of it at its port."""
         rng = self._turns
         streams = [self._replies[host]]
         self._replies[host] = []
@@ -151,11 +168,7 @@ class World:
         streams += [[plain_frame(rng, host, rng.choice(self._hosts))] for _ in range(plain)]
         if rng.random() < 0.03:
             streams.append([stranger_frame(rng, host, self.rings)])
-        sent = self._weathered(_merged(rng, streams))
-        while sent:
-            count = rng.choice([1, 2, 5, 40])
-            self._arrive(host, sent[:count])
-            sent = sent[count:]
+        return self._weathered(_merged(rng, streams))
 
     def _send(self, ring: RingTraffic, flow: Flow, burst: int) -> list[bytes]:
         sent: list[bytes] = []
@@ -192,8 +205,14 @@ class World:
     # -- arrivals ------------------------------------------------------------------------------
 
     def _arrive(self, port: int, frames: list[bytes]) -> None:
+        self._arrive_together([(port, frames)])
+
+    def _arrive_together(self, arrivals: list[tuple[int, list[bytes]]]) -> None:
+        """More than one only where ``rounds`` are."""
+        came = [FramesArrived(PortId(port), self._blocks(frames)) for port, frames in arrivals]
+        actions = self._core.step(came[0] if self._rounds is None else RoundArrived(came), NOW)
+        frames = [frame for _, sent in arrivals for frame in sent]
         self.frames_in += len(frames)
-        actions = self._core.step(FramesArrived(PortId(port), self._blocks(frames)), NOW)
         out = [
             (int(action.port), row.tobytes())
             for action in actions
@@ -211,6 +230,7 @@ class World:
             self.digest = zlib.crc32(frame, self.digest)
         if self.exact:
             seen = len(self._naive.blames), len(self._naive.faults)
+            port = arrivals[0][0]
             judged = self._naive.receive_batch(port, self._flow_by_flow(frames))
             where = f"seed {self.seed}, arrival up to frame {self.frames_in} on port {port}"
             assert blames == [blame.rule for blame in self._naive.blames[seen[0] :]], where

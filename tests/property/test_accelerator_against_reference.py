@@ -58,6 +58,11 @@ def test_every_result_is_exact_and_every_ring_finishes_with_blocks_as_ports_deli
     World(seed, exact=False).run()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_result_is_exact_and_every_ring_finishes_where_ports_are_looked_at_together(seed: int) -> None:
+    World(seed, rounds=True).run()
+
+
 def test_a_seed_is_one_history() -> None:
     first, second = World(7), World(7)
     first.run()

@@ -64,6 +64,7 @@ from inaproto.core.switch.events import (
     RingFault,
     RingRefused,
     RingState,
+    RoundArrived,
 )
 from inaproto.core.switch.flow_order import flow_by_flow
 from inaproto.core.switch.ingest import Ingest, peer_of
@@ -99,6 +100,7 @@ __all__ = [
     "RemoveRing",
     "RingFault",
     "RingRefused",
+    "RoundArrived",
 ]
 
 NO_RING_THERE: Final = "of no ring, on a trunk for rings"
@@ -200,13 +202,14 @@ class Accelerator:
 
     def step(self, event: Event, now: Instant) -> list[Action]:
         actions: list[Action] = []
+        touched: dict[int, RingState] = {}
         self._emission.begin_step()
         match event:
             case FramesArrived(port, blocks):
-                self._ingest.now = now
-                if self._early.waiting:
-                    self._early.expire(now)
-                self._frames(port, blocks, now, actions)
+                self._frames(port, blocks, now, touched, actions)
+            case RoundArrived(arrivals):
+                for port, blocks in arrivals:
+                    self._frames(port, blocks, now, touched, actions)
             case PortUp(port, lender):
                 self._bridge.port_up(port)
                 self._emission.ports.port_up(port, lender)
@@ -227,6 +230,13 @@ class Accelerator:
                 self._forget_flows()
             case _:
                 assert_never(event)
+        if touched and self._early.waiting:
+            self._take_early(touched, actions)
+        for ring in touched.values():
+            if isinstance(ring, TreeRing) and not ring.failed:
+                self._emission.advance_tree(ring, actions)
+            elif not ring.failed:
+                self._emission.advance(ring, actions)
         return actions
 
     # -- rings ---------------------------------------------------------------------------------
@@ -314,8 +324,17 @@ class Accelerator:
 
     # -- frames --------------------------------------------------------------------------------
 
-    def _frames(self, port: PortId, blocks: Sequence[Frames], now: Instant, actions: list[Action]) -> None:
-        touched: dict[int, RingState] = {}
+    def _frames(
+        self,
+        port: PortId,
+        blocks: Sequence[Frames],
+        now: Instant,
+        touched: dict[int, RingState],
+        actions: list[Action],
+    ) -> None:
+        self._ingest.now = now
+        if self._early.waiting:
+            self._early.expire(now)
 
         def taken(flow: Flow) -> None:
             touched[flow.ring_id] = self._rings[flow.ring_id]
@@ -366,13 +385,6 @@ class Accelerator:
                     groups += self._runs(port, frames, now, touched, actions)
         if self._tag:
             self._tag = self._ingest.tag = b""
-        if self._early.waiting:
-            self._take_early(touched, actions)
-        for ring in touched.values():
-            if isinstance(ring, TreeRing) and not ring.failed:
-                self._emission.advance_tree(ring, actions)
-            elif not ring.failed:
-                self._emission.advance(ring, actions)
 
     def _take_early(self, touched: dict[int, RingState], actions: list[Action]) -> None:
         """Messages may have opened for which packets wait that came before their first."""

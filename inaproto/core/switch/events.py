@@ -60,6 +60,12 @@ class FramesArrived(NamedTuple):
     blocks: Sequence[Frames]
 
 
+class RoundArrived(NamedTuple):
+    """What came at several ports, which were looked at together."""
+
+    arrivals: Sequence[FramesArrived]
+
+
 @dataclass(frozen=True, slots=True)
 class PortUp:
     port: PortId
@@ -82,7 +88,7 @@ class RemoveRing:
     ring_id: int
 
 
-Event = FramesArrived | PortUp | PortDown | InstallRing | RemoveRing
+Event = FramesArrived | RoundArrived | PortUp | PortDown | InstallRing | RemoveRing
 
 
 class EmitFrames(NamedTuple):

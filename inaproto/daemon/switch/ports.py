@@ -21,7 +21,15 @@ from typing import Any, Protocol
 
 import trio
 
-from inaproto.core.switch.accelerator import Action, EmitFrames, Event, FramesArrived, PortDown, PortUp
+from inaproto.core.switch.accelerator import (
+    Action,
+    EmitFrames,
+    Event,
+    FramesArrived,
+    PortDown,
+    PortUp,
+    RoundArrived,
+)
 from inaproto.core.switch.moderation import Moderation
 from inaproto.daemon.capture.recording import Recording
 from inaproto.daemon.shell import current_instant
@@ -252,11 +260,12 @@ class PortBoard:
                 self._do(FramesArrived(port_id, blocks))
         return "it was closed"
 
-    def _arrived(self, port_id: PortId, blocks: Sequence[Frames]) -> None:
+    def _arrived(self, arrivals: Sequence[FramesArrived]) -> None:
         """In a round."""
         for recording in self.recordings:
-            recording.saw(port_id, blocks, is_outbound=False)
-        self._do(FramesArrived(port_id, blocks))
+            for port_id, blocks in arrivals:
+                recording.saw(port_id, blocks, is_outbound=False)
+        self._do(RoundArrived(arrivals))
 
     def _do(self, event: Event) -> None:
         ports = self._ports

@@ -2,7 +2,8 @@
 
 The task of the port after whose frames the accelerator may rest (:mod:`inaproto.core.switch.moderation`)
 serves all ports in rounds, until there is no rest any more; tasks of other ports that would wait for frames
-wait for the end of that. So a round costs one wake-up, however many ports there are.
+wait for the end of that. So a round costs one wake-up, however many ports there are, and what came at all of
+them is one step: results that the ports of several ranks make whole leave once.
 
 Invariants: a port is asked by one task at a time; a task that ends, by whatever, leaves no other one waiting.
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from inaproto.core.switch.events import FramesArrived
 from inaproto.core.switch.moderation import Moderation
 from inaproto.daemon.shell import Rest, current_instant
 from inaproto.ports import PortClosed, TakesNow
@@ -20,9 +22,9 @@ from inaproto.units import Frames, PortId, S
 
 
 class Rounds:
-    """``arrived`` is told what came at a port, and passes it on at once."""
+    """``arrived`` is told what came at ports, and passes it on at once."""
 
-    def __init__(self, moderation: Moderation, arrived: Callable[[PortId, Sequence[Frames]], None]) -> None:
+    def __init__(self, moderation: Moderation, arrived: Callable[[Sequence[FramesArrived]], None]) -> None:
         self._moderation = moderation
         self._arrived = arrived
         self._rest = Rest()
@@ -65,6 +67,7 @@ class Rounds:
             self._over.unpark_all()
 
     def _round(self) -> None:
+        arrivals: list[FramesArrived] = []
         for port, port_id in list(self._members.items()):
             try:
                 blocks = port.take_nowait()
@@ -72,4 +75,6 @@ class Rounds:
                 continue
             if blocks:
                 self.came(port_id, blocks)
-                self._arrived(port_id, blocks)
+                arrivals.append(FramesArrived(port_id, blocks))
+        if arrivals:
+            self._arrived(arrivals)
