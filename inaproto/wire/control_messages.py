@@ -98,6 +98,8 @@ class OutAddress:
     psn: U24
     selective: Flag = False
     """Packets behind a gap may be told to it, and it tells of them, if the other end can do so, too."""
+    repaired: Flag = False
+    """A switch may say to it what has come there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

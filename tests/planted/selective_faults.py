@@ -8,11 +8,13 @@ from inaproto.core.rdma.behind_gap import PacketsBehind
 from inaproto.core.rdma.selective_requester import SelectiveRequester
 from inaproto.core.rdma.selective_responder import SelectiveResponder
 from inaproto.core.switch.aggregator import Region
+from inaproto.core.switch.repairs import Repairs
 from inaproto.core.switch.tree.selective import SelectiveTreeEmission
 from tests.planted.planting import fault
 from tests.planted.shapes import across_racks
 
 SELECTIVE: Final = "docs/protocol.md 4.4, selective connections"
+REPAIRS: Final = "docs/protocol.md 6.14, losses of selective rings"
 OF_TREES: Final = "docs/protocol.md 7.8, selective rings through several switches"
 
 SELECTIVE_FAULTS: Final = (
@@ -31,6 +33,7 @@ SELECTIVE_FAULTS: Final = (
         PacketsBehind.place_of,
         "(distance - begun.at) * self.mtu",
         "distance * self.mtu",
+        seeds_max=120,
     ),
     fault(
         "all_asked_for_at_once",
@@ -71,6 +74,49 @@ SELECTIVE_FAULTS: Final = (
         SelectiveRequester._send_again,
         "dict.fromkeys(seqs, self._sent)",
         "dict.fromkeys(seqs, 0)",
+    ),
+    fault(
+        "word_of_a_switch_taken_for_an_acknowledgement",
+        REPAIRS,
+        "takes what a switch says has come there for acknowledged",
+        SelectiveRequester._sequence_nak,
+        "return self._transmit(now)",
+        "return self._acknowledge(seq, now) + self._transmit(now)",
+    ),
+    fault(
+        "later_word_of_a_switch_only_adds",
+        REPAIRS,
+        "keeps what a switch has said of a packet when it says that it is missing after all",
+        SelectiveRequester._learn,
+        "self._arrived & ~said | there",
+        "self._arrived | there",
+        test="tests/unit/test_rc_selective.py::test_the_latest_word_counts",
+    ),
+    fault(
+        "end_of_the_newest_message_missing",
+        REPAIRS,
+        "says that packets are missing that its rank has not sent yet",
+        Repairs._of_message,
+        "region.top[flow.row] if is_newest else region.packets",
+        "region.packets",
+        test="tests/unit/test_repairs.py::test_the_end_of_a_message_is_missing_when_a_later_one_has_begun",
+    ),
+    fault(
+        "each_nak_answered_anew",
+        REPAIRS,
+        "sends lost results again at each NAK that names them",
+        Repairs._nak,
+        "came >= copies.get(position, position)",
+        "came >= position",
+        test="tests/unit/test_repairs.py::test_a_copy_is_given_up_when_a_result_that_left_after_it_has_come",
+    ),
+    fault(
+        "acknowledgement_of_the_missing_packet",
+        REPAIRS,
+        "acknowledges to the sender the packet that its receiver misses",
+        Repairs.naks,
+        "psn - 1 & flow.psn_mask",
+        "psn",
     ),
     fault(
         "sum_of_a_rack_sent_as_result",

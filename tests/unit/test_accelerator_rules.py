@@ -251,6 +251,8 @@ def test_the_view_as_plain_values() -> None:
             "replayed": 0,
             "replay_filled": 0,
             "gaps_signalled": 0,
+            "losses_told": 0,
+            "naks_in": 0,
             "bridged": 0,
             "sums_up": 0,
             "sums_up_again": 0,

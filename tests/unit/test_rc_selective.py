@@ -36,7 +36,7 @@ from inaproto.core.rdma.selective_requester import LOSSY_MESSAGES, SHORTEST_NS, 
 from inaproto.core.rdma.selective_responder import SelectiveResponder
 from inaproto.errors import ConfigError
 from inaproto.units import Instant
-from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, BehindGap
+from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, AtSwitch, BehindGap
 from tests.unit.test_rc_requester import T0, ack, asking, at, post, sent
 from tests.unit.test_rc_responder import (
     FIRST,
@@ -312,6 +312,85 @@ def test_news_from_behind_the_gap_ends_the_asking() -> None:
     assert sent(ack(core, 100)) == [101, 102]
     assert sent(told(core, 101, 110)) == list(range(103, 110))  # 101 and 102 are on their way
     assert sent(ack(core, 102)) == []
+
+
+# ---- a switch that repairs (docs/protocol.md 6.14) ---------------------------------------------------
+
+
+def at_switch(
+    core: SelectiveRequester, psn: int, *arrived: int, reach: int | None = None, now: Instant = T0
+) -> list[RequesterAction]:
+    """``arrived``: PSNs behind ``psn`` that have come there."""
+    bits = sum(1 << there - psn for there in arrived)
+    behind = AtSwitch(max(arrived) - psn if reach is None else reach, bits)
+    return core.step(AckArrived(psn, NAK_SEQUENCE, 0, behind), now)
+
+
+def test_what_the_switch_lacks_is_sent_again_and_nothing_is_acknowledged() -> None:
+    core = requester()
+    post(core, 8)
+    assert sent(at_switch(core, 103, 104, 106)) == [103, 105]
+    assert core.view().una_psn == 100
+    assert core.counters.retransmits == 2
+
+
+def test_a_copy_is_given_up_when_something_that_was_sent_after_it_is_at_the_switch() -> None:
+    core = requester()
+    post(core, 16)
+    assert sent(at_switch(core, 103, 104, 105)) == [103, 108, 109, 110, 111]
+    assert sent(at_switch(core, 103, 104, 105, 106, 107)) == []
+    assert sent(at_switch(core, 103, 104, 105, 106, 107, 108)) == [103, 112, 113, 114, 115]
+
+
+def test_the_latest_word_counts() -> None:
+    """Of packets that wait for the first one of their message the switch knows more when that has come."""
+    core = requester()
+    post(core, 8)
+    assert sent(at_switch(core, 100, 101, 102, 103, 104)) == [100]
+    assert sent(at_switch(core, 102, 103, 104, 105)) == [102]
+
+
+def test_words_that_were_overtaken_take_nothing_back() -> None:
+    core = requester()
+    post(core, 8)
+    assert sent(at_switch(core, 100, 101, 103, 104)) == [100, 102]
+    assert sent(at_switch(core, 103, 104, 105)) == [103]
+    assert sent(at_switch(core, 100, 101, 103, 104)) == []
+    assert sent(at_switch(core, 101, 102, 104, 105)) == []
+
+
+def test_what_is_said_of_packets_that_were_never_sent_counts_for_those_that_were() -> None:
+    core = requester()
+    post(core, 8)
+    assert sent(at_switch(core, 105, 106, 200, reach=100)) == [105]
+    assert sent(at_switch(core, 99, 101)) == []  # acknowledged
+    assert core.counters.acks_ignored == 1
+
+
+def test_of_lost_results_the_sender_only_hears_that_timers_should_be_short() -> None:
+    core = requester()
+    post(core, 8)
+    assert sent(ack(core, 103, now=at(ANSWER))) == []
+    assert sent(at_switch(core, 104, reach=0, now=at(ANSWER))) == []
+    assert core.deadline == at(ANSWER + 2 * ANSWER)
+
+
+def test_how_soon_the_switch_says_something_is_no_measure_of_an_answer() -> None:
+    core = requester()
+    post(core, 8)
+    assert sent(at_switch(core, 100, 101, now=at(ANSWER // 8))) == [100]
+    assert sent(ack(core, 106, now=at(ANSWER))) == []
+    assert core.deadline == at(ANSWER + 2 * ANSWER)
+
+
+def test_a_timeout_asks_with_what_the_switch_has_too() -> None:
+    """Its result is lost, and is sent again for it."""
+    core = requester(outstanding_packets_max=32)
+    post(core, 32)
+    assert sent(at_switch(core, 110, *range(111, 132))) == [110]
+    assert sent(timed_out(core)) == [100, 100]
+    assert sent(ack(core, 100)) == [101, 102]
+    assert sent(ack(core, 102)) == [103, 104, 105, 106]
 
 
 # ---- short timers ------------------------------------------------------------------------------------

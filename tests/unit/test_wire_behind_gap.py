@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, BehindGap
+from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, AtSwitch, BehindGap, decode_behind
 
 
 @given(reach=st.integers(1, BEHIND_PACKETS_MAX), seed=st.integers(0))
@@ -60,3 +60,50 @@ def test_what_no_receiver_sends_is_nothing(data: str) -> None:
 def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     told = BehindGap.decode(data)
     assert told is None or told.arrived.bit_length() <= told.reach <= BEHIND_PACKETS_MAX
+
+
+# ---- of a switch (docs/protocol.md 6.14) -------------------------------------------------------------
+
+
+@given(reach=st.integers(0, BEHIND_PACKETS_MAX), seed=st.integers(0))
+def test_what_a_switch_says_is_decoded(reach: int, seed: int) -> None:
+    told = AtSwitch(reach, seed & (1 << reach + 1) - 2)
+    data = told.encode()
+    assert len(data) % 4 == 0
+    assert decode_behind(data) == AtSwitch.decode(data) == told
+    assert BehindGap.decode(data) is None
+
+
+def test_the_layout_of_what_a_switch_says() -> None:
+    assert AtSwitch(reach=40, arrived=0b110 | 1 << 40).encode() == bytes.fromhex("80000028 06000000 00010000")
+    assert AtSwitch(0, 0).encode() == bytes.fromhex("80000000")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "800000",
+        "8000000001",
+        "80001001",
+        "80000001 01000000",
+        "80000001 04000000",
+        "80000000 02000000",
+        "80010001",
+        "80001000" + "00" * 520,
+    ],
+)
+def test_what_no_switch_says_is_nothing(data: str) -> None:
+    assert decode_behind(bytes.fromhex(data)) is None
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_decoded_or_nothing(data: bytes) -> None:
+    told = decode_behind(b"\x80" + data)
+    assert told is None or isinstance(told, AtSwitch)
+    assert decode_behind(data) in (AtSwitch.decode(data), BehindGap.decode(data))
+
+
+def test_a_receiver_and_a_switch_are_told_apart() -> None:
+    assert decode_behind(BehindGap(3, 0b110).encode()) == BehindGap(3, 0b110)
+    assert decode_behind(AtSwitch(3, 0b110).encode()) == AtSwitch(3, 0b110)
+    assert decode_behind(b"") is None

@@ -13,6 +13,7 @@ from typing import Final
 
 from inaproto.core.rdma.reliable_connection import SyndromeKind, syndrome_kind
 from inaproto.units import PSN_MASK, psn_distance
+from inaproto.wire.behind_gap import AtSwitch
 from inaproto.wire.files.pcapng import Direction
 from inaproto_hil.inspect.findings import ACK_BEYOND, MSN, NAK, REFUSED, Books, Broken
 from inaproto_hil.inspect.flows import FAR, Flow
@@ -79,6 +80,9 @@ def judge_answer(seen: Seen, answers: Answers, books: Books, *, is_whole: bool) 
     """The first rule that an answer breaks. ``is_whole``: all that was sent before has been captured."""
     flow, high = answers.flow, delivered(seen, answers.flow)
     assert seen.aeth is not None, "an ACK packet has an AETH"
+    if AtSwitch.decode(seen.packet.payload()) is not None:  # it acknowledges nothing
+        books.note("losses that a switch told its senders of")
+        return None
     if high is None:
         return None
     syndrome, msn = seen.aeth

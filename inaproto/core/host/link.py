@@ -46,6 +46,12 @@ Allocate = Callable[[int], memoryview]
 """Gives zeroed memory of so many bytes, which is freed with its last view. May raise ``OSError``."""
 
 
+def _out_address(qp: QpAddress) -> OutAddress:
+    return OutAddress(
+        mac=qp.mac, ip=qp.ip, qpn=qp.qpn, psn=qp.psn, selective=qp.selective, repaired=qp.repaired
+    )
+
+
 def memory_bytes(*, slots: int, slot_bytes: int, areas: int) -> int:
     """What a link allocates: receive slots in each area, staging slots, and header slots in each area."""
     return (areas + 1) * slots * slot_bytes + areas * slots * INA_HEADER_BYTES
@@ -202,7 +208,7 @@ class RingLink(_HostLink):
     def out(self) -> OutAddress:
         """For the successor."""
         qp = self._qps[_OUT]
-        return OutAddress(mac=qp.mac, ip=qp.ip, qpn=qp.qpn, psn=qp.psn, selective=qp.selective)
+        return _out_address(qp)
 
     @property
     def into(self) -> IntoAddress:
@@ -308,7 +314,7 @@ class TreeLink(_HostLink):
     def out(self) -> OutAddress:
         """For the parent, as ``into``."""
         qp = self._qps[0]
-        return OutAddress(mac=qp.mac, ip=qp.ip, qpn=qp.qpn, psn=qp.psn, selective=qp.selective)
+        return _out_address(qp)
 
     @property
     def into(self) -> IntoAddress:

@@ -73,7 +73,7 @@ from inaproto.core.rdma.verbs import (
 )
 from inaproto.errors import Blame, ConfigError, InvariantBroken, LocalMisuse
 from inaproto.units import PSN_MASK, Frames, Instant
-from inaproto.wire.behind_gap import BehindGap
+from inaproto.wire.behind_gap import decode_behind
 from inaproto.wire.icrc import ICRC_BYTES
 from inaproto.wire.packet import Packet, decode_packet
 from inaproto.wire.roce import Opcode
@@ -126,6 +126,8 @@ class SoftNicConfig:
     first_key: int = 1
     selective: bool = False
     """Keep what comes behind a gap, and send again what was lost alone, to peers that can do so, too."""
+    repaired: bool = True
+    """Let switches say what was lost before them, on selective connections (docs/protocol.md 6.14)."""
 
     def __post_init__(self) -> None:
         if len(self.mac) != 6 or self.mac[0] & 1:
@@ -180,7 +182,8 @@ class SoftNicEngine:
         while self._next_qpn in self._qps or self._next_qpn < 2:
             self._next_qpn = (self._next_qpn + 1) & PSN_MASK
         config = self.config
-        address = QpAddress(config.mac, config.ip, self._next_qpn, psn, selective=config.selective)
+        repaired = config.selective and config.repaired
+        address = QpAddress(config.mac, config.ip, self._next_qpn, psn, config.selective, repaired)
         self._qps[address.qpn] = QueuePair(address)
         self._next_qpn = (self._next_qpn + 1) & PSN_MASK
         return address
@@ -450,7 +453,7 @@ class SoftNicEngine:
             for row, psn in enumerate(run.psn.tolist()):
                 ack = AckArrived(psn, *run.aeth)
                 if connection.is_selective and run.payload_bytes:
-                    ack = ack._replace(behind=BehindGap.decode(run.payload()[row].tobytes()))
+                    ack = ack._replace(behind=decode_behind(run.payload()[row].tobytes()))
                 self._acknowledged(qp, connection, ack, now)
             return
         stretches = consecutive(run.psn) if connection.is_selective else _WHOLE
@@ -518,7 +521,7 @@ class SoftNicEngine:
         if aeth is not None:
             ack = AckArrived(packet.psn, *aeth)
             if connection.is_selective and packet.payload_bytes:
-                ack = ack._replace(behind=BehindGap.decode(packet.payload()))
+                ack = ack._replace(behind=decode_behind(packet.payload()))
             self._acknowledged(qp, connection, ack, now)
             return
         event = PacketArrived(

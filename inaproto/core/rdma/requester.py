@@ -90,7 +90,7 @@ from inaproto.core.rdma.reliable_connection import (
 )
 from inaproto.errors import Blame, ConfigError, LocalMisuse
 from inaproto.units import MS, PSN_MASK, Instant, S
-from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, BehindGap
+from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, AtSwitch, BehindGap
 from inaproto.wire.crc import crc32
 
 SPREAD_DOUBLINGS: Final = 3
@@ -169,7 +169,7 @@ class AckArrived(NamedTuple):
     psn: int
     syndrome: int
     msn: int
-    behind: BehindGap | None = None
+    behind: BehindGap | AtSwitch | None = None
     """What a NAK of a selective connection said of packets behind the missing one."""
 
 
@@ -470,7 +470,9 @@ class RcRequester:
         if self._shortest_ns is None or took_ns < self._shortest_ns:
             self._shortest_ns = took_ns
 
-    def _sequence_nak(self, seq: int, behind: BehindGap | None, now: Instant) -> list[RequesterAction]:
+    def _sequence_nak(
+        self, seq: int, behind: BehindGap | AtSwitch | None, now: Instant
+    ) -> list[RequesterAction]:
         self.counters.naks += 1
         self._probing = self._asked = False  # what is missing is known now
         done = self._acknowledge(seq, now)

@@ -16,6 +16,10 @@ is what is sent again, and when:
   least time of late until an answer, doubled with each timeout, up to ``timeout`` (a tail loss probe,
   RFC 8985 section 7). A copy that is lost, and the last packet of all, show themselves by nothing else.
   Elsewhere a rank that is late would bring needless probes.
+* A switch that repairs (docs/protocol.md 6.14) says itself what has come to it, and no NAK of the receiver
+  gets here: whether a packet is there is then said of the switch. It acknowledges nothing by that. What is
+  there is answered for by the switch, which has results to send again; so when a timeout asks for more, that
+  is all that is not acknowledged.
 * The window bounds what is not known to be there, and a loss leaves it as it is. So a missing packet stops
   nobody before ``behind_max`` others are there behind it, which is as many as the responder keeps.
 
@@ -30,7 +34,7 @@ from typing import Final
 from inaproto.core.rdma.reliable_connection import TIMEOUT_UNIT_NS, Outcome
 from inaproto.core.rdma.requester import Complete, RcRequester, RequesterAction, RequesterConfig, Transmit
 from inaproto.units import Instant
-from inaproto.wire.behind_gap import BehindGap
+from inaproto.wire.behind_gap import AtSwitch, BehindGap
 
 LOSSY_MESSAGES: Final = 64
 """So many messages after a loss, losses are expected."""
@@ -56,6 +60,8 @@ class SelectiveRequester(RcRequester):
         self._lossy = 0  # messages until losses are not expected any more
         self._hurried = 0  # short timers that have passed without progress
         self._is_short = False  # of the timer that runs
+        self._is_repaired = False  # a switch says what is there
+        self._said_to = -1  # the newest packet of which it spoke
 
     @property
     def _is_mending(self) -> bool:
@@ -72,7 +78,7 @@ class SelectiveRequester(RcRequester):
                 self._ask_more = not self._is_news(passed)
             if seq - 1 not in self._copies:
                 self._newest = max(self._newest, seq - 1)
-                self._answered(now)
+                self._answered(seq - 1 if self._is_repaired else self._newest, now)
         done = super()._acknowledge(seq, now)
         if passed <= 0:
             return done
@@ -83,9 +89,9 @@ class SelectiveRequester(RcRequester):
             del self._copies[copy]
         return done
 
-    def _answered(self, now: Instant) -> None:
-        """More is known of packets that were sent once."""
-        if self._timed is None or self._newest < self._timed[0]:
+    def _answered(self, newest: int, now: Instant) -> None:
+        """A receiver has packets up to ``newest``, which was sent once."""
+        if self._timed is None or newest < self._timed[0]:
             return
         took, self._timed = now - self._timed[1], None
         least = self._answer_ns
@@ -93,27 +99,50 @@ class SelectiveRequester(RcRequester):
 
     def _is_news(self, passed: int) -> bool:
         """Whether any of the first ``passed`` packets is there that was sent once and not known to be."""
-        news = ~self._arrived & (1 << passed) - 1
+        known = 0 if self._is_repaired else self._arrived
+        news = ~known & (1 << passed) - 1
         for copy in self._copies:
             if copy < self._una + passed:
                 news &= ~(1 << copy - self._una)
         return bool(news)
 
-    def _sequence_nak(self, seq: int, behind: BehindGap | None, now: Instant) -> list[RequesterAction]:
+    def _sequence_nak(
+        self, seq: int, behind: BehindGap | AtSwitch | None, now: Instant
+    ) -> list[RequesterAction]:
         self.counters.naks += 1
         self._asked = False
+        if isinstance(behind, AtSwitch):
+            self._switch_said(seq, behind, now)
+            return self._transmit(now)
         done = self._acknowledge(seq, now)
-        self._arrived &= ~1
         if behind is None:  # something came behind it
             behind = BehindGap(1, 0)
-        self._learn(behind)
-        self._answered(now)
+        there = behind.arrived << 1 & (1 << self._sent - self._una) - 1
+        self._learn(there | 1, there, behind.reach)
+        self._answered(self._newest, now)
         return done + self._transmit(now)
 
-    def _learn(self, behind: BehindGap) -> None:
+    def _switch_said(self, seq: int, behind: AtSwitch, now: Instant) -> None:
+        self._is_repaired = True
+        was_lossy, self._lossy = self._lossy, LOSSY_MESSAGES
+        if not was_lossy and not self._doublings and self._rnr_until is None:
+            self._timer = None  # a shorter one takes its place
+            self._arm(now)
+        newest, at = seq + behind.reach, seq - self._una
+        if newest < self._said_to:  # it was overtaken
+            return
+        said = (1 << min(at + behind.reach + 1, self._sent - self._una)) - 1
+        there = (1 << at) - 1 | behind.arrived << at if behind.reach else said
+        # Of two that say as much it is not known which one is older, and more comes with time.
+        missing = said if newest > self._said_to else 0
+        self._said_to = newest
+        self._learn(missing, there & said, at + behind.reach)
+
+    def _learn(self, said: int, there: int, reach: int) -> None:
+        """Bits from the first unacknowledged packet on: of which is told, and which of those are there."""
         outstanding = self._sent - self._una
-        fresh = behind.arrived << 1 & (1 << outstanding) - 1 & ~self._arrived
-        self._arrived |= fresh
+        fresh = there & ~self._arrived
+        self._arrived = self._arrived & ~said | there
         left = fresh
         while left:
             highest = left.bit_length() - 1
@@ -122,7 +151,7 @@ class SelectiveRequester(RcRequester):
                 self._asked_with = None  # more has come than what asked
                 break
             left ^= 1 << highest
-        reach = min(behind.reach, outstanding - 1)
+        reach = min(reach, outstanding - 1)
         if self._una + reach not in self._copies and not self._arrived >> reach & 1:
             self._newest = max(self._newest, self._una + reach)  # it came, and could not be kept
         for seq in [seq for seq in self._copies if fresh >> seq - self._una & 1]:
@@ -159,6 +188,8 @@ class SelectiveRequester(RcRequester):
         if self._ask_more:
             self._ask_more = False
             self._asking = min(2 * self._asking, self.config.outstanding_packets_max)
+            if self._is_repaired:
+                self._arrived &= ~((1 << self._asking) - 1)
             asking = self._missing(self._sent)[: self._asking]
             if asking:
                 self._asked_with = asking[-1]
@@ -203,6 +234,7 @@ class SelectiveRequester(RcRequester):
         if self._is_exhausted():
             return self._fail(Outcome.RETRY_EXCEEDED)
         self._timing = self._timer = None
+        self._arrived &= ~1
         self._copies[self._una] = self._sent
         self._asked_with, self._asking = self._una, 1
         probes = self._probes(now)

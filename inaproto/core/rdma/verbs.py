@@ -73,6 +73,8 @@ class QpAddress:
     selective: bool = False
     """Whether it can tell what is there behind a gap, and be told (docs/protocol.md 4.4). A connection does
     so if both ends can."""
+    repaired: bool = False
+    """Whether a switch may tell it what has come there (docs/protocol.md 6.14)."""
 
 
 @dataclass(frozen=True, slots=True)

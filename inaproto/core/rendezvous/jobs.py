@@ -381,7 +381,8 @@ def ring_spec(job: Job, epoch: int, key: int, pool: PoolSpec | None) -> RingSpec
     for position, its in enumerate(members):
         out, _ = _switched_link(job, its.member)
         _, into = _switched_link(job, members[(position + 1) % len(members)].member)
-        flows.append(FlowSpec(position, out.ip, into.ip, into.qpn, out.mac, into.mac))
+        teller = out.qpn if out.repaired else 0
+        flows.append(FlowSpec(position, out.ip, into.ip, into.qpn, out.mac, into.mac, teller))
     first, ring_id = job.first, job.ina_ring_id or job.ring_id
     return RingSpec(
         ring_id,

@@ -68,7 +68,8 @@ from inaproto.core.switch.events import (
 )
 from inaproto.core.switch.flow_order import flow_by_flow
 from inaproto.core.switch.ingest import Ingest, peer_of
-from inaproto.core.switch.lookup_table import NOWHERE, Flow, LookupTable
+from inaproto.core.switch.lookup_table import NOWHERE, Flow, FlowRepair, LookupTable
+from inaproto.core.switch.repairs import Repairs
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.core.switch.slot_pools import SlotPools
 from inaproto.core.switch.tree.ring import TreeFlow, TreeRing
@@ -151,6 +152,9 @@ class Accelerator:
             if kernels is None
             else Bursts(kernels, self._table, self._rings, self._ingest, self._counters, self._is_of_ring)
         )
+        self._repairs = Repairs(self._emission, self._counters)
+        self._looks: dict[Connection, tuple[RingState, Flow, FlowRepair]] = {}
+        """Flows of which something came in this step whose losses are looked after here."""
         self._trees = TreeTraffic(
             self._table, self._ingest, self._emission, self._counters, self._config.ports_up
         )
@@ -237,6 +241,10 @@ class Accelerator:
                 self._emission.advance_tree(ring, actions)
             elif not ring.failed:
                 self._emission.advance(ring, actions)
+        if self._looks:
+            for ring, flow, repair in self._looks.values():
+                self._repairs.look(ring, flow, repair, actions)
+            self._looks.clear()
         return actions
 
     # -- rings ---------------------------------------------------------------------------------
@@ -284,7 +292,9 @@ class Accelerator:
             )
             for flow in spec.flows
         ]
-        self._add(RingState(spec, AggregatorArray(spec), flows))
+        ring = RingState(spec, AggregatorArray(spec), flows)
+        self._repairs.add(ring)
+        self._add(ring)
 
     def _add(self, ring: RingState) -> None:
         self._rings[ring.spec.ring_id] = ring
@@ -309,6 +319,8 @@ class Accelerator:
             self._retired[connection] = Instant(now + self._config.retired_ns)
         if isinstance(ring, TreeRing):
             self._trees.remove(ring)
+        elif ring is not None:
+            self._repairs.remove(ring)
         for flow in () if ring is None else ring.flows:
             self._table.remove(flow.spec)
             self._ingest.forget(flow)
@@ -335,9 +347,12 @@ class Accelerator:
         self._ingest.now = now
         if self._early.waiting:
             self._early.expire(now)
+        looks = self._looks
 
         def taken(flow: Flow) -> None:
-            touched[flow.ring_id] = self._rings[flow.ring_id]
+            touched[flow.ring_id] = ring = self._rings[flow.ring_id]
+            if flow.repair is not None:
+                looks[flow.spec.connection] = ring, flow, flow.repair
             if port not in flow.untold and not flow.is_routed:
                 self._bridge.learn(flow.src_mac, port, flow.spec.src_ip)
 
@@ -445,7 +460,13 @@ class Accelerator:
             pass
         elif run.opcode == Opcode.RC_ACK:
             self._bridge.learn(run.src_mac, port, run.src_ip)
-            self._forward(port, run, actions)
+            passed = self._repairs.naks(run, actions)
+            if passed is None:
+                self._forward(port, run, actions)
+            else:
+                for frames in passed:
+                    for out in self._bridge.egress(run.dst_mac, port):
+                        actions.append(EmitFrames(PortId(out), with_tag(frames, self._tag)))  # noqa: PERF401
         else:
             ring = self._request(port, run, now, actions)
             if ring is not None:
@@ -465,6 +486,8 @@ class Accelerator:
                 self._trees.input(ring, flow, port, run, actions)
             else:
                 self._ingest.general(ring, flow, port, run, actions)
+                if flow.repair is not None:
+                    self._looks[connection] = ring, flow, flow.repair
             if flow.ingress == port and port not in flow.untold and not flow.is_routed:
                 self._bridge.learn(flow.src_mac, port, run.src_ip)
             return ring

@@ -61,6 +61,8 @@ HEADER_BYTES: Final = {FIRST: 70, MIDDLE: 54, LAST: 54, LAST_IMM: 58, ONLY: 70, 
 UDP_CHECKSUM: Final = slice(40, 42)
 """It is 0 in results: there is none (RFC 768). A sender's would be that of its own payload."""
 
+_TOS: Final = 15
+"""Byte of a frame, without VLAN tag, that has the traffic class."""
 _HEADER_BYTES_MAX: Final = 76
 _CUT_BYTES: Final = 200
 """What one memoryview of a row takes."""
@@ -477,6 +479,21 @@ class Region:
             tail = self.last.payload_bytes + self.last.pad
             self.result[end - 1, self.last.payload_bytes : tail] = 0
             self.result_crc[end - 1] = crc32(self.result_cuts[end - 1][:tail])
+
+    def first_missing(self, rank: int) -> int:
+        """The first slot that has no packet of the rank; the message's length if there is none."""
+        row = rank * len(self.done)
+        at = self._seen_bytes.find(0, row, row + self.packets)
+        return self.packets if at < 0 else at - row
+
+    def traffic_class(self, rank: int) -> int:
+        """The traffic class of a packet of the rank; 0 before one has come."""
+        at = self._seen_bytes.find(1, rank * len(self.done), (rank + 1) * len(self.done))
+        return 0 if at < 0 else self._header_bytes[at * _HEADER_BYTES_MAX + _TOS]
+
+    def is_told(self, offset: int) -> bool:
+        """Whether ``untold`` has named the slot."""
+        return self.told is not None and bool(self.told[offset])
 
     def done_until(self, begin: int) -> int:
         """The first slot from ``begin`` on that has no result yet; the message's length if there is none."""

@@ -85,7 +85,21 @@ class Emission:
         ring.dirty.clear()
         self._results(ring, done, actions)
         if done:
+            if ring.is_repaired:
+                self._left(ring, done)
             ring.array.advance()
+
+    def _left(self, ring: RingState, done: list[tuple[Region, int, int]]) -> None:
+        """These results have left. Of those before others, which are late, what left after them tells."""
+        array = ring.array
+        for region, begin, end in done:
+            base = region.serial * ring.spec.message_packets
+            if base + begin < array.done_high:
+                late = dict.fromkeys(range(base + begin, base + end), array.done_high + 1)
+                for flow in ring.flows:
+                    if flow.repair is not None:
+                        flow.repair.copies.update(late)
+            array.done_high = max(array.done_high, base + end - 1)
 
     def came_again(
         self, ring: RingState, flow: Flow, region: Region, offsets: NDArray[np.intp], actions: list[Action]
@@ -93,6 +107,8 @@ class Emission:
         """Packets of a selective ring came again for slots that are done, int (n,), n >= 1."""
         if region.told is None:
             return
+        if flow.repair is not None:  # its sender asks: nothing more comes that could show a loss
+            flow.repair.copies.clear()
         # A kernel may have filled the slot just now: its result is still to be sent to all.
         offsets = offsets[np.frombuffer(region.told, np.bool_)[offsets]]
         if len(offsets):

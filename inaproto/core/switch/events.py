@@ -134,6 +134,10 @@ class Counters:
     replayed: int = 0
     replay_filled: int = 0
     gaps_signalled: int = 0
+    losses_told: int = 0
+    """Times that a rank was told what has come of its packets (docs/protocol.md 6.14)."""
+    naks_in: int = 0
+    """NAKs of receivers that were answered here."""
     bridged: int = 0
     sums_up: int = 0
     """Sums sent to the switch above, for the first time. All down to ``links_down`` is of rings that span
@@ -208,6 +212,8 @@ class RingState:
     array: AggregatorArray
     flows: list[Flow]
     failed: bool = False
+    is_repaired: bool = False
+    """The switch looks after losses of some of its flows itself."""
     dirty: dict[int, Region] = field(default_factory=dict)
     """Regions that got packets in this step, by serial."""
     opened_by: tuple[int, bytes, InaHeader, int] | None = None

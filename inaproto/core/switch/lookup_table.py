@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from inaproto.core.switch.ring_spec import FlowSpec
 from inaproto.units import PortId
+from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.vlan import vlan_of
 
 Rows = slice | NDArray[np.intp]
@@ -38,6 +39,29 @@ class MessageEntry(NamedTuple):
 
 NOWHERE: Final = -1
 """No port."""
+
+
+@dataclass(slots=True)
+class FlowRepair:
+    """What a switch that repairs a flow (:mod:`inaproto.core.switch.repairs`) knows of it."""
+
+    whole: int
+    """All messages before it have come from the rank, every packet."""
+    newest: int = -1
+    """The newest message of which something came."""
+    copies: dict[int, int] = field(default_factory=dict)
+    """Positions of results that were sent late or again: the least position whose arrival says that they are
+    lost."""
+    acknowledged: int = -1
+    """The PSN of the last NAK whose acknowledgement was passed on."""
+    warned: int = -1
+    """The message of the latest loss behind the switch that the sender heard of."""
+    way: tuple[bytes, bytes, int] = (b"", b"", 0)
+    """Addresses and traffic class of ``builder``."""
+    builder: PacketBuilder | None = None
+    """It makes what is said to the sender."""
+
+
 _WAYS_MAX: Final = 4
 """Addresses, and VLANs, of first packets that a flow remembers: paths that it may be spread over."""
 
@@ -77,6 +101,8 @@ class Flow:
     """Source, destination and PSN of the last one."""
     untold: frozenset[PortId] = field(default=frozenset(), repr=False)
     """Ports by which its packets may come without saying where ordinary traffic finds its host."""
+    repair: FlowRepair | None = field(default=None, repr=False)
+    """None: its losses are left to its hosts."""
     latest: int = field(default=0, repr=False)
     """Index of the entry that was hit last: the next packet most likely hits it too."""
 
@@ -153,6 +179,8 @@ class Flow:
         """Their slots are another ring's: what still comes of them belongs nowhere."""
         self.entries = [None] * len(self.entries)
         self.replay_next = None
+        if self.repair is not None:
+            self.repair.copies.clear()
 
     def locate(self, psns: NDArray[np.int64]) -> Iterator[tuple[MessageEntry, Rows, Rows]]:
         """Place packets by PSN: int64 (n,) -> (message, rows, offsets in the message).

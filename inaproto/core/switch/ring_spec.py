@@ -31,6 +31,8 @@ class FlowSpec:
     dst_qp: int
     src_mac: bytes = b""
     dst_mac: bytes = b""
+    src_qp: int = 0
+    """The rank's own queue pair, where its NIC may be told what has come to the switch; 0: it may not."""
 
     @property
     def connection(self) -> tuple[bytes, bytes, int]:

@@ -55,9 +55,10 @@ def _flow_record(flow: FlowSpec) -> FlowRecord:
         dst_qp=flow.dst_qp,
         src_mac=flow.src_mac or None,
         dst_mac=flow.dst_mac or None,
+        src_qp=flow.src_qp,
     )
 
 
 def _flow_of(rank: int, record: FlowRecord) -> FlowSpec:
     addresses = record.src_mac or b"", record.dst_mac or b""
-    return FlowSpec(rank, record.src_ip, record.dst_ip, record.dst_qp, *addresses)
+    return FlowSpec(rank, record.src_ip, record.dst_ip, record.dst_qp, *addresses, record.src_qp)

@@ -50,6 +50,8 @@ class FlowRecord:
     src_mac: Mac | None = None
     dst_mac: Mac | None = None
     """Ethernet addresses of the two NICs; None: not known."""
+    src_qp: U24 = 0
+    """The rank's own queue pair, where its NIC may be told what has come to the switch; 0: it may not."""
 
 
 @dataclass(frozen=True, slots=True)

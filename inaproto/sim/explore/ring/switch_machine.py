@@ -130,6 +130,7 @@ _FLOW_REST: Final = {
     "vlans": "only packets of other VLANs than the hosts' would be told apart by it",
     "sources": "only packets from other addresses than the hosts' would be",
     "is_routed": "constant: nobody routes",
+    "repair": "of selective rings alone, which are not explored",
     "shown": "addresses are the hosts' own, which are settled",
 }
 _ARRAY_VALUES: Final = ("next_serial", "next_offset", "done_high")
@@ -145,6 +146,7 @@ _RING_REST: Final = {
     "array": "copied",
     "flows": "copied one by one",
     "failed": "copied",
+    "is_repaired": "of selective rings alone, which are not explored",
     "dirty": "empty between steps",
     "epoch": "constant where slots are its own",
     "opened_by": "spares a look at what is known",

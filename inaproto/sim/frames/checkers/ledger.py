@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from inaproto.sim.frames.checkers.checker import Checker, each_frame
 from inaproto.sim.kernel.violated import Violated
+from inaproto.units import PSN_MASK
 
 if TYPE_CHECKING:
     from inaproto.core.switch.ring_spec import RingSpec
@@ -36,8 +37,16 @@ class _Books:
     """(ring, receiving host) by connection."""
     acks: list[tuple[PortId, bytes]] = field(default_factory=list)
     """Acknowledgements that came in this step and must leave at this port."""
+    naks: set[bytes] = field(default_factory=set)
+    """Addresses, queue pair and PSN before that of NAKs that came in this step: an ACK may go on in their
+    place (docs/protocol.md 6.14)."""
     results: int = 0
     told: int = 0
+
+
+def _answer(frame: bytes) -> bytes:
+    """Addresses, queue pair and PSN of an acknowledgement."""
+    return frame[26:34] + frame[47:50] + frame[51:54]
 
 
 class Ledger(Checker):
@@ -67,8 +76,13 @@ class Ledger(Checker):
     def switch_received(self, switch: SimSwitch, port: PortId, blocks: list[Frames]) -> None:
         if self._world.damage:
             return
-        acks = self._books[switch.number].acks
+        books = self._books[switch.number]
+        acks = books.acks
         for block in blocks:
+            if block.shape[1] > _ACK_FRAME_BYTES and block[0, 42] == _ACK:
+                for frame in each_frame(block):
+                    before = (int.from_bytes(frame[51:54], "big") - 1) & PSN_MASK
+                    books.naks.add(frame[26:34] + frame[47:50] + before.to_bytes(3, "big"))
             if block.shape[1] != _ACK_FRAME_BYTES:
                 continue
             for frame in each_frame(block):
@@ -85,7 +99,7 @@ class Ledger(Checker):
             if is_ack:
                 if (port, frame) in books.acks:
                     books.acks.remove((port, frame))
-                elif switch.port_of_mac(frame[:6]) == port:
+                elif switch.port_of_mac(frame[:6]) == port and _answer(frame) not in books.naks:
                     raise Violated(self.name, f"{switch} sent an ACK at port {port} that did not come in")
                 continue
             found = books.receivers.get(frame[26:34] + frame[47:50])
@@ -99,6 +113,7 @@ class Ledger(Checker):
         sent, books.results = books.results, 0
         before, books.told = books.told, told
         acks, books.acks = books.acks, []
+        books.naks.clear()
         if self._world.damage:  # perhaps in this very step
             return
         if acks:
@@ -144,7 +159,8 @@ class Ledger(Checker):
         if switch.is_up:
             counters = switch.accelerator.counters
             told = counters.aggregated_in + counters.bridged + sum(counters.dropped.values())
-            told += counters.results_in + counters.notes_in + counters.steered + switch.accelerator.waiting
+            told += counters.results_in + counters.notes_in + counters.steered + counters.naks_in
+            told += switch.accelerator.waiting
             if told != switch.frames_in:
                 raise Violated(
                     self.name,

@@ -19,13 +19,14 @@ slower lets the others see a hole for a hundred of their round trips.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from inaproto.core.rdma.selective_requester import SHORTEST_NS
 from inaproto.sim.frames.checkers.checker import Checker, each_frame, is_intact
 from inaproto.sim.kernel.violated import Violated
-from inaproto.wire.behind_gap import BehindGap
+from inaproto.wire.behind_gap import AtSwitch, BehindGap, decode_behind
 from inaproto.wire.ipv4 import internet_checksum
 
 if TYPE_CHECKING:
@@ -74,6 +75,10 @@ class _Sender:
     """All that its NIC has heard has been seen here, too."""
     excused: bool = False
     """Its receiver had no room."""
+    is_repaired: bool = False
+    """A switch says what is there."""
+    said_to: int = -1
+    """The newest position of which it spoke."""
     may_ask: tuple[int, int] = (-1, 0)
     """An instant, and how many packets may be sent then without having been lost."""
     heads: int = 0
@@ -94,13 +99,18 @@ class _Sender:
             self._acknowledged(at, now)
             self.excused = True
         elif syndrome == 0x60:
-            self._acknowledged(at, now)
-            self._told(BehindGap.decode(frame[_PAYLOAD]) or BehindGap(1, 0))
+            behind = decode_behind(frame[_PAYLOAD]) or BehindGap(1, 0)
+            if isinstance(behind, AtSwitch):
+                self._told_by_switch(at, behind)
+            else:
+                self._acknowledged(at, now)
+                self._told({self.una}, {*_behind(self.una, behind.arrived << 1)}, self.una + behind.reach)
 
     def _acknowledged(self, end: int, now: int) -> None:
         if end == self.una:
             return
-        news = any(at not in self.there and at not in self.copies for at in range(self.una, end))
+        known = set() if self.is_repaired else self.there
+        news = any(at not in known and at not in self.copies for at in range(self.una, end))
         # Of those that come at once the NIC answers each before it takes the next; that is seen later.
         is_first = self.may_ask[0] != now
         if is_first:
@@ -113,22 +123,28 @@ class _Sender:
         if end - 1 not in self.copies:
             self.newest = max(self.newest, end - 1)
         self.una, self.timer_at, self.asked, self.excused = end, now, 0, False
-        self.there = {at for at in self.there if at > end}
+        self.there = {at for at in self.there if at >= end}
         self.copies = {at: due for at, due in self.copies.items() if at >= end}
 
-    def _told(self, behind: BehindGap) -> None:
-        """``una`` is missing; this is there behind it."""
-        self.there.discard(self.una)
-        bits, at, fresh = behind.arrived, self.una, []
-        while bits:
-            step = (bits & -bits).bit_length()
-            bits >>= step
-            at += step
-            if at < self.sent and at not in self.there:
-                fresh.append(at)
+    def _told_by_switch(self, at: int, behind: AtSwitch) -> None:
+        """Everything before ``at`` is there, and this behind it. Nothing is acknowledged by that."""
+        self.is_repaired = True
+        newest = at + behind.reach
+        if newest < self.said_to:
+            return
+        said = range(self.una, min(newest + 1, self.sent))
+        there = {*range(self.una, at), *_behind(at, behind.arrived)} if behind.reach else {*said}
+        there &= {*said}
+        missing = {*said} - there if newest > self.said_to else set()
+        self.said_to = newest
+        self._told(missing, there, newest)
+
+    def _told(self, missing: set[int], there: set[int], reach: int) -> None:
+        self.there -= missing
+        fresh = [at for at in sorted(there) if at < self.sent and at not in self.there]
         self.there.update(fresh)
         once = [at for at in fresh if at not in self.copies]
-        reach = min(self.una + behind.reach, self.sent - 1)
+        reach = min(reach, self.sent - 1)
         if reach not in self.copies and reach not in self.there:
             once.append(reach)
         self.newest = max(self.newest, *once, -1)
@@ -146,7 +162,7 @@ class _Sender:
         if at < self.una:
             return ""
         due = self.copies.get(at)
-        is_lost = self.newest > at if due is None else self.newest >= due
+        is_lost = (self.newest > at if due is None else self.newest >= due) and at not in self.there
         if not is_lost and not self.excused:
             wrong = self._asks(at, now, opens=frame[42] in _OPENING)
             if wrong is None:  # the first packet of a message, beside the one that asks
@@ -154,6 +170,7 @@ class _Sender:
             if wrong:
                 return wrong
         self.copies[at] = self.sent
+        self.there.discard(at)
         self.highest = max(self.highest, at)
         self.timer_at = now
         return ""
@@ -172,6 +189,14 @@ class _Sender:
             return None
         self.may_ask = now, self.may_ask[1] - 1
         return "" if self.may_ask[1] >= 0 else f"more than may be asked for after {self.answers} answers"
+
+
+def _behind(at: int, bits: int) -> Iterator[int]:
+    """Positions of the bits that are set, the lowest of which is that of ``at``."""
+    while bits:
+        lowest = bits & -bits
+        bits ^= lowest
+        yield at + lowest.bit_length() - 1
 
 
 class ReasonToResend(Checker):

@@ -183,7 +183,11 @@ class SimHost:
         # Of some worlds no NIC is selective, of some a few are, and of most, or half with one switch, all.
         share = crc32(self.world.config.seed.encode()) & (3 if self.world.config.topology is None else 7)
         selective = share > 1 or (share == 1 and self.number % 2 == 0)
-        config = SoftNicConfig(mac=self.mac, ip=self.ip, first_qpn=first_qpn, selective=selective)
+        # To some of the others a switch may not say what has come there.
+        repaired = crc32(self.world.config.seed.encode()) >> 5 & 3 > 0 or self.number % 2 == 0
+        config = SoftNicConfig(
+            mac=self.mac, ip=self.ip, first_qpn=first_qpn, selective=selective, repaired=repaired
+        )
         self.nic = SoftNicEngine(config)
         self.has_unseen_nic = bool(self._pauses)
         self.frames_in = self.frames_out = 0

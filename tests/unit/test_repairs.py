@@ -1,0 +1,283 @@
+"""Losses of selective rings that the switch finds and repairs (docs/protocol.md 6.14), packet by packet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inaproto.core.switch.accelerator import Action, FramesArrived, RemoveRing
+from inaproto.core.switch.ring_spec import RingSpec
+from inaproto.units import PSN_MASK, PortId
+from inaproto.wire.behind_gap import AtSwitch, BehindGap
+from inaproto.wire.roce import Aeth, Bth, Opcode, RocePacket
+from tests.unit.switched_ring import LATER, SwitchedRing, block, by_port, emitted, into_qp, ip, mac, ring_of
+
+NAK = 0x60
+RNR_NAK = 0x20
+PACKETS = 4
+
+
+def own_qp(rank: int) -> int:
+    return 0x300 + rank
+
+
+def repaired(ranks: int = 2, **changes: Any) -> SwitchedRing:
+    flows = tuple(replace(flow, src_qp=own_qp(flow.rank)) for flow in ring_of(ranks).flows)
+    settings: dict[str, Any] = {"selective": True, "flows": flows, **changes}
+    return SwitchedRing(ranks, **settings)
+
+
+def psn(ring: SwitchedRing, serial: int, offset: int) -> int:
+    return (ring.psn0 + serial * PACKETS + offset) & PSN_MASK
+
+
+def acknowledgements(actions: list[Action]) -> dict[int, list[tuple[int, int, AtSwitch | None]]]:
+    """By port: PSN, syndrome and what is said, of acknowledge packets that left."""
+    found: dict[int, list[tuple[int, int, AtSwitch | None]]] = {}
+    for port, frame in emitted(actions):
+        packet = RocePacket.decode_frame(frame)
+        if packet.bth.opcode == Opcode.RC_ACK:
+            assert packet.aeth is not None
+            told = AtSwitch.decode(packet.payload) if packet.payload else None
+            found.setdefault(port, []).append((packet.bth.psn, packet.aeth.syndrome, told))
+    return found
+
+
+def nak(
+    ring: SwitchedRing, rank: int, missing: int, *, reach: int, there: int = 0, syndrome: int = NAK
+) -> bytes:
+    """Of the receiver on ``rank``'s connection, with MSN 5."""
+    successor = (rank + 1) % ring.spec.size
+    return RocePacket.build(
+        src_mac=mac(successor),
+        dst_mac=mac(rank),
+        src_ip=ip(successor),
+        dst_ip=ip(rank),
+        udp_source_port=0xC111,
+        bth=Bth(opcode=Opcode.RC_ACK, dest_qp=own_qp(rank), psn=missing),
+        aeth=Aeth(syndrome=syndrome, msn=5),
+        payload=BehindGap(reach, there).encode(),
+    ).encode_frame()
+
+
+def complain(ring: SwitchedRing, missing: int, *, reach: int, there: int = 0, rank: int = 0) -> list[Action]:
+    """The receiver of ``rank``'s results misses some."""
+    return ring.arrive((rank + 1) % ring.spec.size, nak(ring, rank, missing, reach=reach, there=there))
+
+
+# ---- before the switch -------------------------------------------------------------------------------
+
+
+def test_a_rank_is_told_which_of_its_packets_have_come_when_one_is_missing() -> None:
+    ring = repaired()
+    told = acknowledgements(ring.send(0, 0, 0, 2, 3))
+    assert told == {0: [(psn(ring, 0, 1), NAK, AtSwitch(reach=2, arrived=0b110))]}
+    assert ring.accelerator.counters.losses_told == 1
+
+
+def test_what_is_said_comes_from_who_receives_its_results() -> None:
+    ring = repaired(3)
+    [(port, frame)] = emitted(ring.send(1, 0, 0, 2))
+    packet = RocePacket.decode_frame(frame)
+    assert port == 1
+    assert (packet.eth.src, packet.eth.dst) == (mac(2), mac(1))
+    assert (packet.ip.src, packet.ip.dst) == (ip(2), ip(1))
+    assert packet.bth.dest_qp == own_qp(1)
+
+
+def test_nothing_is_said_while_packets_come_in_order() -> None:
+    ring = repaired()
+    for offset in range(PACKETS):
+        for rank in range(2):
+            assert acknowledgements(ring.send(rank, 0, offset)) == {}
+    for rank in range(2):
+        assert acknowledgements(ring.send(rank, 1)) == {}
+
+
+def test_each_time_that_more_comes_it_is_said_until_nothing_is_missing() -> None:
+    ring = repaired()
+    missing = psn(ring, 0, 1)
+    ring.send(0, 0, 0, 2)
+    assert acknowledgements(ring.send(0, 0, 3)) == {0: [(missing, NAK, AtSwitch(2, 0b110))]}
+    assert acknowledgements(ring.send(0, 1, 0)) == {0: [(missing, NAK, AtSwitch(3, 0b1110))]}
+    assert ring.accelerator.counters.losses_told == 3
+    assert acknowledgements(ring.send(0, 0, 1)) == {}
+    assert acknowledgements(ring.send(0, 1, 1)) == {}
+
+
+def test_others_are_told_nothing_of_a_loss_that_is_not_theirs() -> None:
+    ring = repaired()
+    ring.send(0, 0, 0, 2, 3)
+    assert acknowledgements(ring.send(1, 0)) == {}
+
+
+def test_the_end_of_a_message_is_missing_when_a_later_one_has_begun() -> None:
+    ring = repaired()
+    assert acknowledgements(ring.send(0, 0, 0, 1)) == {}
+    told = acknowledgements(ring.send(0, 1, 0, 1))
+    assert told == {0: [(psn(ring, 0, 2), NAK, AtSwitch(reach=3, arrived=0b1100))]}
+
+
+def test_of_a_message_without_its_first_packet_that_is_missing() -> None:
+    """What comes behind it waits for it (6.13), so it is not asked for."""
+    ring = repaired()
+    ring.finish(0)
+    assert acknowledgements(ring.send(0, 1, 1, 2, 3)) == {}
+    told = acknowledgements(ring.send(0, 2, 0))
+    assert told == {0: [(psn(ring, 1, 0), NAK, AtSwitch(reach=4, arrived=0b11110))]}
+    ring.send(1, 1)
+    assert by_port(ring.send(0, 1, 0)) == ring.results(1)
+
+
+def test_of_messages_whose_ends_are_not_known_nothing_is_said() -> None:
+    ring = repaired(window_messages=4)
+    ring.finish(0)
+    assert acknowledgements(ring.send(0, 3)) == {}
+
+
+# ---- behind the switch -------------------------------------------------------------------------------
+
+
+def test_a_result_that_is_missing_comes_from_the_switch() -> None:
+    ring = repaired()
+    ring.finish(0)
+    sent = by_port(complain(ring, psn(ring, 0, 1), reach=1, there=0b1))
+    assert sent[1] == [ring.result(0, 0, 1)]
+    assert ring.accelerator.counters.replayed == 1
+    assert ring.accelerator.counters.naks_in == 1
+
+
+def test_the_sender_hears_what_the_nak_acknowledges_and_once_that_results_are_lost() -> None:
+    ring = repaired()
+    ring.finish(0)
+    missing = psn(ring, 0, 1)
+    sent = acknowledgements(complain(ring, missing, reach=1))
+    assert sent == {0: [(missing, NAK, AtSwitch(0, 0)), (psn(ring, 0, 0), 0x1F, None)]}
+    assert acknowledgements(complain(ring, missing, reach=2, there=0b1)) == {}
+    assert acknowledgements(complain(ring, psn(ring, 0, 2), reach=1)) == {0: [(missing, 0x1F, None)]}
+
+
+def test_what_is_missing_here_too_is_left_to_the_ranks_that_have_not_sent_it() -> None:
+    ring = repaired()
+    ring.send(1, 0)
+    ring.send(0, 0, 0, 2, 3)
+    missing = psn(ring, 0, 1)
+    sent = complain(ring, missing, reach=2, there=0b11, rank=1)
+    assert acknowledgements(sent) == {1: [(psn(ring, 0, 0), 0x1F, None)]}
+    assert complain(ring, missing, reach=2, there=0b11, rank=1) == []
+
+
+def test_a_copy_is_given_up_when_a_result_that_left_after_it_has_come() -> None:
+    ring = repaired()
+    ring.finish(0)
+    missing = psn(ring, 0, 1)
+    assert 1 in by_port(complain(ring, missing, reach=2, there=0b10))
+    assert 1 not in by_port(complain(ring, missing, reach=2, there=0b11))
+    ring.finish(1)
+    sent = by_port(complain(ring, missing, reach=3, there=0b111))
+    assert sent[1] == [ring.result(0, 0, 1)]
+
+
+def test_a_late_result_is_lost_when_one_that_left_after_it_has_come() -> None:
+    """Its receiver may have missed it before it was there at all."""
+    ring = repaired()
+    ring.send(1, 0)
+    ring.send(0, 0, 0, 2, 3)
+    ring.send(0, 0, 1)
+    missing = psn(ring, 0, 1)
+    assert 1 not in by_port(complain(ring, missing, reach=2, there=0b11))
+    ring.finish(1)
+    assert 1 in by_port(complain(ring, missing, reach=3, there=0b111))
+
+
+def test_when_the_sender_asks_copies_count_as_lost() -> None:
+    ring = repaired()
+    ring.finish(0)
+    missing = psn(ring, 0, 1)
+    complain(ring, missing, reach=2, there=0b10)
+    assert by_port(ring.send(0, 0, 1)) == {1: [ring.result(0, 0, 1)]}
+    assert 1 in by_port(complain(ring, missing, reach=2, there=0b10))
+
+
+def test_what_came_and_could_not_be_kept_is_sent_again() -> None:
+    ring = repaired()
+    ring.finish(0)
+    sent = by_port(complain(ring, psn(ring, 0, 1), reach=2))
+    assert sent[1] == [ring.result(0, 0, 1), ring.result(0, 0, 2), ring.result(0, 0, 3)]
+
+
+def test_copies_are_known_in_every_message() -> None:
+    ring = repaired()
+    ring.finish(0)
+    ring.finish(1)
+    missing = psn(ring, 1, 1)
+    sent = by_port(complain(ring, missing, reach=2, there=0b10))
+    assert sent[1] == [ring.result(0, 1, 1), ring.result(0, 1, 2)]
+    assert 1 not in by_port(complain(ring, missing, reach=2, there=0b10))
+    assert 1 not in by_port(complain(ring, psn(ring, 1, 2), reach=1, there=0b1))
+    assert ring.accelerator.counters.naks_in == 3
+
+
+def test_several_messages_are_repaired_at_once() -> None:
+    ring = repaired()
+    ring.finish(0)
+    ring.finish(1)
+    there = 0b1011  # offsets 2 and 3 of message 0, and 1 of message 1
+    sent = by_port(complain(ring, psn(ring, 0, 1), reach=4, there=there))
+    assert sent[1] == [ring.result(0, 0, 1), ring.result(0, 1, 0)]
+
+
+# ---- left alone --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"flows": ring_of(2).flows}, {"selective": False}],
+    ids=["its NIC has not said that it knows of it", "not selective"],
+)
+def test_other_rings_are_left_to_their_hosts(changes: dict[str, Any]) -> None:
+    ring = repaired(**changes)
+    assert acknowledgements(ring.send(0, 0, 0, 2, 3)) == {}
+    frame = nak(ring, 0, psn(ring, 0, 1), reach=2, there=0b11)
+    assert emitted(ring.arrive(1, frame)) == [(0, frame)]
+
+
+def test_other_acknowledgements_pass() -> None:
+    ring = repaired()
+    ring.finish(0)
+    frame = nak(ring, 0, psn(ring, 0, 1), reach=1, syndrome=RNR_NAK)
+    assert emitted(ring.arrive(1, frame)) == [(0, frame)]
+    stranger = nak(ring, 0, psn(ring, 0, 1), reach=1).replace(ip(1), ip(9))
+    assert emitted(ring.arrive(1, stranger)) == [(0, stranger)]
+
+
+def test_a_damaged_nak_is_dropped() -> None:
+    ring = repaired()
+    ring.finish(0)
+    frame = bytearray(nak(ring, 0, psn(ring, 0, 1), reach=1))
+    frame[-6] ^= 1
+    assert ring.arrive(1, bytes(frame)) == []
+    assert ring.accelerator.counters.dropped == {"wrong ICRC": 1}
+
+
+def test_naks_of_what_nobody_sent_change_nothing() -> None:
+    ring = repaired()
+    ring.finish(0)
+    assert 1 not in by_port(complain(ring, psn(ring, 7, 0), reach=1))
+    assert 1 not in by_port(complain(ring, psn(ring, 0, 1), reach=900))
+
+
+def test_a_ring_that_is_removed_is_not_looked_after() -> None:
+    ring = repaired()
+    ring.finish(0)
+    ring.accelerator.step(RemoveRing(ring.spec.ring_id), LATER)
+    frame = nak(ring, 0, psn(ring, 0, 1), reach=1)
+    assert emitted(ring.accelerator.step(FramesArrived(PortId(1), [block(frame)]), LATER)) == [(0, frame)]
+
+
+def test_the_queue_pair_is_part_of_a_ring() -> None:
+    spec: RingSpec = repaired().spec
+    assert [flow.src_qp for flow in spec.flows] == [own_qp(0), own_qp(1)]
+    assert [flow.dst_qp for flow in spec.flows] == [into_qp(1), into_qp(0)]
