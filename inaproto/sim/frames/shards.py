@@ -28,6 +28,7 @@ from inaproto.core.switch.accelerator import (
     PortDown,
     PortUp,
     RemoveRing,
+    RoundArrived,
 )
 from inaproto.core.switch.early_packets import FIRST_NOT_SEEN
 from inaproto.core.switch.events import RingState
@@ -88,6 +89,8 @@ class ShardedAccelerator:
         match event:
             case FramesArrived(port, blocks):
                 return self._frames(port, blocks, now)
+            case RoundArrived(arrivals):
+                return [action for port, blocks in arrivals for action in self._frames(port, blocks, now)]
             case PortUp(port):
                 self._ports[port] = None
             case PortDown(port):
