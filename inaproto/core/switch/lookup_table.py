@@ -52,8 +52,6 @@ class FlowRepair:
     copies: dict[int, int] = field(default_factory=dict)
     """Positions of results that were sent late or again: the least position whose arrival says that they are
     lost."""
-    acknowledged: int = -1
-    """The PSN of the last NAK whose acknowledgement was passed on."""
     warned: int = -1
     """The message of the latest loss behind the switch that the sender heard of."""
     way: tuple[bytes, bytes, int] = (b"", b"", 0)

@@ -8,7 +8,7 @@ senders for it, who would all send again what one of them has lost. The switch k
   time that more of it comes.
 * A receiver's NAK ends here. What it misses and was sent to it goes to it again from the kept results; what
   was not is on its way to the switch, or is asked for there. The sender hears of the NAK's acknowledgement
-  alone, if it is news, and once for each message that results are lost, so that its timers are short ones.
+  alone, and once for each message that results are lost, so that its timers are short ones.
 
 A result is sent again if one that left for the first time after it, and after its last copy, has come: so
 each copy is given up for lost once. A sender that asks (4.1.3) says that no more comes that could show it,
@@ -198,21 +198,19 @@ class Repairs:
             behind = BehindGap.decode(run.payload()[row].tobytes()) or BehindGap(1, 0)
             self._counters.naks_in += 1
             self._nak(ring, flow, repair, psn, behind, actions)
-            if psn != repair.acknowledged:
-                repair.acknowledged = psn
-                builder = PacketBuilder(
-                    FlowTemplate(
-                        src_mac=run.src_mac,
-                        dst_mac=run.dst_mac,
-                        src_ip=run.src_ip,
-                        dst_ip=run.dst_ip,
-                        udp_source_port=_UDP_SOURCE_PORT,
-                        dest_qp=run.dest_qp,
-                        tos=int(run.frames[row, _TOS]),
-                    )
+            builder = PacketBuilder(
+                FlowTemplate(
+                    src_mac=run.src_mac,
+                    dst_mac=run.dst_mac,
+                    src_ip=run.src_ip,
+                    dst_ip=run.dst_ip,
+                    udp_source_port=_UDP_SOURCE_PORT,
+                    dest_qp=run.dest_qp,
+                    tos=int(run.frames[row, _TOS]),
                 )
-                before = psn - 1 & flow.psn_mask
-                passed.append(self._acknowledgement(builder, before, _ACK_SYNDROME, run.aeth[1], b""))
+            )
+            before = psn - 1 & flow.psn_mask
+            passed.append(self._acknowledgement(builder, before, _ACK_SYNDROME, run.aeth[1], b""))
         return passed
 
     def _nak(
