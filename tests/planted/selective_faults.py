@@ -111,12 +111,20 @@ SELECTIVE_FAULTS: Final = (
         test="tests/unit/test_repairs.py::test_a_copy_is_given_up_when_a_result_that_left_after_it_has_come",
     ),
     fault(
+        "acknowledgement_of_a_nak_kept",
+        REPAIRS,
+        "answers a receiver's NAK and does not tell the sender what it acknowledges",
+        Repairs.naks,
+        "self._send(ring",
+        "row < 0 and self._send(ring",
+    ),
+    fault(
         "acknowledgement_of_the_missing_packet",
         REPAIRS,
         "acknowledges to the sender the packet that its receiver misses",
         Repairs.naks,
-        "psn - 1 & flow.psn_mask",
-        "psn",
+        "repair, psn - 1, (",
+        "repair, psn, (",
     ),
     fault(
         "sum_of_a_rack_sent_as_result",

@@ -460,13 +460,8 @@ class Accelerator:
             pass
         elif run.opcode == Opcode.RC_ACK:
             self._bridge.learn(run.src_mac, port, run.src_ip)
-            passed = self._repairs.naks(run, actions)
-            if passed is None:
+            if not self._repairs.naks(run, actions):
                 self._forward(port, run, actions)
-            else:
-                for frames in passed:
-                    for out in self._bridge.egress(run.dst_mac, port):
-                        actions.append(EmitFrames(PortId(out), with_tag(frames, self._tag)))  # noqa: PERF401
         else:
             ring = self._request(port, run, now, actions)
             if ring is not None:

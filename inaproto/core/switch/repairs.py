@@ -31,7 +31,7 @@ import numpy as np
 from inaproto.core.switch.emission import Emission
 from inaproto.core.switch.events import Action, Counters, EmitFrames, RingState
 from inaproto.core.switch.lookup_table import NOWHERE, Flow, FlowRepair, MessageEntry
-from inaproto.units import Frames, PortId
+from inaproto.units import PortId
 from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, AtSwitch, BehindGap
 from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.roce import SYNDROME_NAK, Opcode
@@ -39,8 +39,6 @@ from inaproto.wire.vector import FlowTemplate, RoceRun
 from inaproto.wire.vlan import with_tag
 
 _ACK_SYNDROME: Final = 0x1F
-_TOS: Final = 15
-"""Byte of a frame, without VLAN tag, that has the traffic class."""
 _UDP_SOURCE_PORT: Final = 0xC000
 """As NICs choose those of their packets, from the dynamic range."""
 _ONE: Final = (False,)
@@ -135,20 +133,21 @@ class Repairs:
         packets = following.psn0 - psn & flow.psn_mask
         return psn, packets, (1 << packets) - 2
 
-    def _tell(
+    def _send(
         self,
         ring: RingState,
         flow: Flow,
         repair: FlowRepair,
         psn: int,
-        word: AtSwitch,
+        aeth: tuple[int, int],
+        payload: bytes,
         actions: list[Action],
     ) -> None:
+        """An acknowledge packet to the sender, as if its receiver had sent it."""
         if flow.ingress == NOWHERE or not flow.src_mac:
             return
         latest = flow.entries[flow.latest]
-        assert latest is not None, "of a flow without messages nothing is known"
-        tos = ring.array.region_of(latest.serial).traffic_class(flow.row)
+        tos = 0 if latest is None else ring.array.region_of(latest.serial).traffic_class(flow.row)
         way = flow.src_mac, flow.dst_mac, tos
         if repair.builder is None or repair.way != way:
             template = FlowTemplate(
@@ -161,35 +160,40 @@ class Repairs:
                 tos=tos,
             )
             repair.way, repair.builder = way, PacketBuilder(template)
-        self._counters.losses_told += 1
-        frames = self._acknowledgement(repair.builder, psn & flow.psn_mask, SYNDROME_NAK, 0, word.encode())
-        actions.append(EmitFrames(PortId(flow.ingress), with_tag(frames, flow.tag)))
-
-    def _acknowledgement(
-        self, builder: PacketBuilder, psn: int, syndrome: int, msn: int, payload: bytes
-    ) -> Frames:
         self._ip_id = (self._ip_id + 1) & 0xFFFF
-        return builder.build(
+        frames = repair.builder.build(
             opcode=Opcode.RC_ACK,
-            psn=psn,
+            psn=psn & flow.psn_mask,
             ack_requests=_ONE,
             ip_id=self._ip_id,
             payload=payload,
-            aeth=(syndrome, msn),
+            aeth=aeth,
         )
+        actions.append(EmitFrames(PortId(flow.ingress), with_tag(frames, flow.tag)))
+
+    def _tell(
+        self,
+        ring: RingState,
+        flow: Flow,
+        repair: FlowRepair,
+        psn: int,
+        word: AtSwitch,
+        actions: list[Action],
+    ) -> None:
+        self._counters.losses_told += 1
+        self._send(ring, flow, repair, psn, (SYNDROME_NAK, 0), word.encode(), actions)
 
     # ---- behind the switch -----------------------------------------------------------------------
 
-    def naks(self, run: RoceRun, actions: list[Action]) -> list[Frames] | None:
-        """NAKs of a receiver that ask for what is missing: what its sender gets in their place.
+    def naks(self, run: RoceRun, actions: list[Action]) -> bool:
+        """Answer NAKs of a receiver that ask for what is missing, and tell its sender what they acknowledge.
 
-        None: they are none, or of no ring that is repaired.
+        False: they are none, or of no ring that is repaired.
         """
         known = self._of.get((run.src_ip, run.dst_ip, run.dest_qp))
         if known is None or run.aeth is None or run.aeth[0] != SYNDROME_NAK or known[0].failed:
-            return None
+            return False
         ring, flow, repair = known
-        passed: list[Frames] = []
         right = run.verify()
         if not right.all():
             self._counters.drop("wrong ICRC", int(len(right) - right.sum()))
@@ -198,20 +202,9 @@ class Repairs:
             behind = BehindGap.decode(run.payload()[row].tobytes()) or BehindGap(1, 0)
             self._counters.naks_in += 1
             self._nak(ring, flow, repair, psn, behind, actions)
-            builder = PacketBuilder(
-                FlowTemplate(
-                    src_mac=run.src_mac,
-                    dst_mac=run.dst_mac,
-                    src_ip=run.src_ip,
-                    dst_ip=run.dst_ip,
-                    udp_source_port=_UDP_SOURCE_PORT,
-                    dest_qp=run.dest_qp,
-                    tos=int(run.frames[row, _TOS]),
-                )
-            )
-            before = psn - 1 & flow.psn_mask
-            passed.append(self._acknowledgement(builder, before, _ACK_SYNDROME, run.aeth[1], b""))
-        return passed
+            # Each time, as the one before may be lost.
+            self._send(ring, flow, repair, psn - 1, (_ACK_SYNDROME, run.aeth[1]), b"", actions)
+        return True
 
     def _nak(
         self,
