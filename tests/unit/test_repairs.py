@@ -7,16 +7,32 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.switch.accelerator import Action, FramesArrived, RemoveRing
+from inaproto.core.switch.accelerator import Action, FramesArrived, PortDown, RemoveRing
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.units import PSN_MASK, PortId
 from inaproto.wire.behind_gap import AtSwitch, BehindGap
+from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.roce import Aeth, Bth, Opcode, RocePacket
-from tests.unit.switched_ring import LATER, SwitchedRing, block, by_port, emitted, into_qp, ip, mac, ring_of
+from inaproto.wire.vector import FlowTemplate
+from inaproto.wire.vlan import with_tag
+from tests.unit.switched_ring import (
+    LATER,
+    NOW,
+    SwitchedRing,
+    block,
+    by_port,
+    emitted,
+    into_qp,
+    ip,
+    mac,
+    nameless,
+    ring_of,
+)
 
 NAK = 0x60
 RNR_NAK = 0x20
 PACKETS = 4
+TAG = bytes.fromhex("81006064")
 
 
 def own_qp(rank: int) -> int:
@@ -33,16 +49,37 @@ def psn(ring: SwitchedRing, serial: int, offset: int) -> int:
     return (ring.psn0 + serial * PACKETS + offset) & PSN_MASK
 
 
-def acknowledgements(actions: list[Action]) -> dict[int, list[tuple[int, int, AtSwitch | None]]]:
-    """By port: PSN, syndrome and what is said, of acknowledge packets that left."""
-    found: dict[int, list[tuple[int, int, AtSwitch | None]]] = {}
+def said(actions: list[Action]) -> list[tuple[int, RocePacket, Aeth]]:
+    """Port, and packet, of acknowledge packets that left."""
+    found = []
     for port, frame in emitted(actions):
         packet = RocePacket.decode_frame(frame)
         if packet.bth.opcode == Opcode.RC_ACK:
             assert packet.aeth is not None
-            told = AtSwitch.decode(packet.payload) if packet.payload else None
-            found.setdefault(port, []).append((packet.bth.psn, packet.aeth.syndrome, told))
+            found.append((port, packet, packet.aeth))
     return found
+
+
+def acknowledgements(actions: list[Action]) -> dict[int, list[tuple[int, int, AtSwitch | None]]]:
+    """By port: PSN, syndrome and what is said, of acknowledge packets that left."""
+    found: dict[int, list[tuple[int, int, AtSwitch | None]]] = {}
+    for port, packet, aeth in said(actions):
+        told = AtSwitch.decode(packet.payload)
+        assert told is not None or not packet.payload
+        found.setdefault(port, []).append((packet.bth.psn, aeth.syndrome, told))
+    return found
+
+
+def lacking_one(
+    ring: SwitchedRing, serial: int = 0, *, tos: int = 0, source: bytes = mac(0), tag: bytes = b""
+) -> list[Action]:
+    """Rank 0 sends packets 0 and 2 of a message, as these say."""
+    blocks = []
+    for offset in (0, 2):
+        own = RocePacket.decode_frame(ring.packet(0, serial, offset))
+        own = replace(own, eth=replace(own.eth, src=source), ip=replace(own.ip, tos=tos))
+        blocks.append(with_tag(block(own.encode_frame()), tag))
+    return ring.arrive_blocks(0, *blocks)
 
 
 def nak(
@@ -229,6 +266,78 @@ def test_several_messages_are_repaired_at_once() -> None:
     there = 0b1011  # offsets 2 and 3 of message 0, and 1 of message 1
     sent = by_port(complain(ring, psn(ring, 0, 1), reach=4, there=there))
     assert sent[1] == [ring.result(0, 0, 1), ring.result(0, 1, 0)]
+
+
+# ---- what it says, before and behind -----------------------------------------------------------------
+
+
+def test_what_is_said_has_the_vlan_tag_of_its_flow() -> None:
+    ring = repaired()
+    [(_, told)] = emitted(lacking_one(ring, tag=TAG))
+    [(_, passed)] = emitted(complain(ring, psn(ring, 0, 1), reach=1))
+    assert (told[12:16], passed[12:16]) == (TAG, TAG)
+
+
+def test_what_is_said_has_the_latest_traffic_class_of_its_flow() -> None:
+    ring = repaired()
+    for serial, tos in enumerate((0x68, 0x28)):
+        [(_, told, _)] = said(lacking_one(ring, serial, tos=tos))
+        [(_, passed, _)] = said(complain(ring, psn(ring, 0, 1), reach=1))
+        assert (told.ip.tos, passed.ip.tos) == (tos, tos)
+
+
+def test_before_its_flow_has_a_message_it_has_no_traffic_class() -> None:
+    ring = repaired()
+    ring.send(0, 0, 1)  # waits for the first packet
+    [(port, passed, _)] = said(complain(ring, psn(ring, 0, 0), reach=1))
+    assert (port, passed.ip.tos) == (0, 0)
+
+
+def test_what_is_said_follows_its_rank_to_another_address() -> None:
+    flows = tuple(replace(flow, src_qp=own_qp(flow.rank)) for flow in nameless(ring_of(2)))
+    ring = repaired(flows=flows)
+    for serial, source in enumerate((mac(0), mac(8))):
+        [(_, told, _)] = said(lacking_one(ring, serial, source=source))
+        [(_, passed, _)] = said(complain(ring, psn(ring, 0, 1), reach=1))
+        assert (told.eth.dst, passed.eth.dst) == (source, source)
+
+
+def test_one_builder_makes_all_that_is_said_on_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def builder(template: FlowTemplate) -> PacketBuilder:
+        made.append(template.tos)
+        return PacketBuilder(template)
+
+    monkeypatch.setattr("inaproto.core.switch.repairs.PacketBuilder", builder)
+    ring = repaired()
+    for serial, tos in enumerate((0x68, 0x28)):
+        lacking_one(ring, serial, tos=tos)
+        complain(ring, psn(ring, 0, 1), reach=1)
+    assert made == [0x68, 0x28]
+
+
+def test_nothing_is_said_while_it_is_not_known_where_the_rank_is() -> None:
+    ring = repaired()
+    assert said(complain(ring, psn(ring, 0, 0), reach=1)) == []
+    ring.finish(0)
+    ring.accelerator.step(PortDown(PortId(0)), NOW)
+    assert by_port(complain(ring, psn(ring, 0, 1), reach=1, there=0b1)) == {1: [ring.result(0, 0, 1)]}
+
+
+def test_the_switch_counts_no_message_and_passes_the_count_of_the_receiver() -> None:
+    ring = repaired()
+    [(_, _, told)] = said(lacking_one(ring))
+    [(_, packet, passed)] = said(complain(ring, psn(ring, 0, 1), reach=1))
+    assert (told, passed) == (Aeth(syndrome=NAK, msn=0), Aeth(syndrome=0x1F, msn=5))
+    assert packet.payload == b"", "what the receiver said of others is not passed on"
+
+
+def test_ip_ids_of_what_is_said_differ() -> None:
+    ring = repaired()
+    [(_, told, _)] = said(lacking_one(ring))
+    [(_, passed, _)] = said(complain(ring, psn(ring, 0, 1), reach=1))
+    assert told.ip.identification != passed.ip.identification
 
 
 # ---- left alone --------------------------------------------------------------------------------------

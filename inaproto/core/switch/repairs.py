@@ -144,7 +144,7 @@ class Repairs:
         actions: list[Action],
     ) -> None:
         """An acknowledge packet to the sender, as if its receiver had sent it."""
-        if flow.ingress == NOWHERE or not flow.src_mac:
+        if flow.ingress == NOWHERE:
             return
         latest = flow.entries[flow.latest]
         tos = 0 if latest is None else ring.array.region_of(latest.serial).traffic_class(flow.row)
