@@ -13,6 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from inaproto.core.rdma.reliable_connection import NAK_SEQUENCE, TIMEOUT_UNIT_NS
 from inaproto.core.rdma.requester import (
     REST_BYTES_MAX,
+    REST_NS_MAX,
     REST_NS_MIN,
     REST_TIMER_PARTS,
     AckArrived,
@@ -38,11 +39,17 @@ TIMER = TIMEOUT_UNIT_NS << 14
 
 
 def queued(
-    messages: int = 8, *, shortest: int = 2 * MS, took: int = 80 * MS, kind: type[RcRequester] = RcRequester
+    messages: int = 8,
+    *,
+    shortest: int = 2 * MS,
+    took: int = 80 * MS,
+    kind: type[RcRequester] = RcRequester,
+    timeout: int = 14,
 ) -> RcRequester:
     """After one round trip alone and one behind others; ``messages`` are on the way, from PSN 101 + 1 on."""
     behind = 32 if kind is SelectiveRequester else 0
-    requester = kind(RequesterConfig(100, outstanding_packets_max=64, behind_max=behind))
+    config = RequesterConfig(100, outstanding_packets_max=64, behind_max=behind, timeout=timeout)
+    requester = kind(config)
     post(requester, 1)
     ack(requester, 100, now=at(shortest))
     post(requester, *[1] * (messages + 1), now=at(shortest))
@@ -67,7 +74,14 @@ def test_there_is_no_rest_before_a_round_trip_is_known_nor_where_nothing_queues(
 def test_the_shortest_round_trip_counts_whenever_it_was() -> None:
     requester = queued(shortest=66 * MS, took=2 * MS)
     assert requester.view().round_trip_ns == 58 * MS
-    assert requester.rest_ns == TIMER // REST_TIMER_PARTS
+    assert requester.rest_ns == REST_NS_MAX
+
+
+@pytest.mark.parametrize(
+    ("timeout", "rest"), [(14, REST_NS_MAX), (13, (TIMER >> 1) // REST_TIMER_PARTS), (0, 0)]
+)
+def test_a_rest_is_no_longer_than_its_bound_nor_than_a_part_of_the_timer(timeout: int, rest: int) -> None:
+    assert queued(took=800 * MS, timeout=timeout).rest_ns == rest
 
 
 @pytest.mark.parametrize("mtu", [1024, 4096])

@@ -48,9 +48,9 @@ probe is no go-back and leaves the window as it is.
 Rest. While messages queue on the way, to look less often at what has come costs no time and saves work:
 ``rest_ns`` says for how long its owner may leave all that comes alone. What queues is the difference of the
 smoothed round trip and the shortest one; a part of that is rested, in which no more than ``REST_BYTES_MAX``
-come, and where nothing queues nothing is: a link that waits for its ends does not wait longer. Few messages
-on the way may be the last ones, which somebody waits for, so there is no rest then, nor while something is
-missing.
+come, and no longer than ``REST_NS_MAX``; where nothing queues nothing is: a link that waits for its ends does
+not wait longer. Few messages on the way may be the last ones, which somebody waits for, so there is no rest
+then, nor while something is missing.
 
 Invariants:
 1. ``una <= cursor <= sent <= posted`` and ``sent - una <= outstanding_packets_max < (psn_mask+1)/2``;
@@ -105,8 +105,11 @@ REST_PARTS: Final = 4
 """This part of the time for which packets queue is rested: that of two messages with eight on the way."""
 REST_NS_MIN: Final = MS // 2
 """A shorter rest costs more than it saves."""
-REST_BYTES_MAX: Final = 192 << 10
-"""A rest is no longer than so many bytes take to come: a message of 170 KB, with a margin."""
+REST_BYTES_MAX: Final = 384 << 10
+"""A rest is no longer than so many bytes take to come: two messages of 170 KB, with a margin."""
+REST_NS_MAX: Final = 8 * MS
+"""On a slow link, where messages come this seldom, longer rests save little, and results that wait for their
+end at several hosts in turn let the window run dry."""
 REST_TIMER_PARTS: Final = 5
 """A rest is no longer than this part of the retransmission timer, for the peer's timer is alike."""
 
@@ -311,7 +314,7 @@ class RcRequester:
         # What comes in a rest waits in a receive buffer, which must hold it, as a cache should.
         under_way = max(1, (self._sent - self._una) * self.config.mtu)
         share_ns = min(queued_ns // REST_PARTS, queued_ns * REST_BYTES_MAX // under_way)
-        rest = min(share_ns, self._first_ns // REST_TIMER_PARTS)
+        rest = min(share_ns, self._first_ns // REST_TIMER_PARTS, REST_NS_MAX)
         return rest if rest >= REST_NS_MIN else 0
 
     @property
