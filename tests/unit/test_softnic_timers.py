@@ -97,3 +97,36 @@ async def test_a_process_that_stood_still_sends_nothing_at_first(mock_clock: Moc
         await pair.close()
     assert (late["timeouts"], late["timers_late"], late["retransmits"]) == (0, 1, 0)
     assert (after["timeouts"], after["timers_late"], after["retransmits"]) == (1, 1, 2)
+
+
+async def test_a_timer_that_was_moved_on_costs_no_turns_of_the_loop(
+    mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each acknowledgement moves it, and the task that waits for it is left alone."""
+    pair = Pair()
+    took_in: list[float] = []
+    take_in = pair.nic._take_in
+
+    async def counted() -> None:
+        took_in.append(trio.current_time())
+        await take_in()
+
+    monkeypatch.setattr(pair.nic, "_take_in", counted)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pair.nic.run)
+        began = trio.current_time()
+        pair.write()
+        answers = await pair.answers()
+        mock_clock.jump(TIMER_S / 2)
+        pair.send(answers)
+        await wait_all_tasks_blocked()
+        pair.write()
+        mock_clock.jump(0.51 * TIMER_S)
+        await wait_all_tasks_blocked(0.01)
+        early, timeouts = len(took_in), pair.nic.statistics()["timeouts"]
+        mock_clock.jump(0.5 * TIMER_S)
+        await wait_all_tasks_blocked(0.01)
+        after = pair.nic.statistics()["timeouts"]
+        await pair.close()
+    assert (early, timeouts) == (0, 0)
+    assert ([time - began > 1.5 * TIMER_S for time in took_in], after) == ([True], 1)

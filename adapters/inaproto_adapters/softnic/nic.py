@@ -217,9 +217,15 @@ class SoftNic:
             self._timer_at = self._engine.deadline
             with trio.CancelScope(deadline=_late(self._timer_at)) as self._timer_scope:
                 await trio.sleep_forever()
+            if not self._is_due():  # acknowledgements have moved it meanwhile, as they mostly do
+                continue
             await self._take_in()
             self._engine.handle_timer(_now())
             self._settle()
+
+    def _is_due(self) -> bool:
+        deadline = self._engine.deadline
+        return deadline is not None and deadline <= _now()
 
     async def _take_in(self) -> None:
         """Let the other task take in what the port holds."""
