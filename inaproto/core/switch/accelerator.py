@@ -105,6 +105,7 @@ __all__ = [
 ]
 
 NO_RING_THERE: Final = "of no ring, on a trunk for rings"
+_ACK: Final = Opcode.RC_ACK
 _LENIENT_BYTES: Final = 160
 """As much of a frame as VLAN tags, IP options and a BTH can take."""
 _ACKS_MAX: Final = 1024
@@ -391,7 +392,14 @@ class Accelerator:
                     continue
                 if single:
                     packet = decode_packet(frames.tobytes())
-                    flow = None if packet is None else self._ingest.single(port, packet)
+                    if packet is None:
+                        flow = None
+                    elif packet.opcode != _ACK:
+                        flow = self._ingest.single(port, packet, actions)
+                    elif self._nak(port, packet, actions):
+                        continue
+                    else:
+                        flow = None
                 else:
                     flow = self._ingest.middles(port, frames) if len(frames) else None
                 if flow is not None:
@@ -400,6 +408,15 @@ class Accelerator:
                     groups += self._runs(port, frames, now, touched, actions)
         if self._tag:
             self._tag = self._ingest.tag = b""
+
+    def _nak(self, port: PortId, packet: Packet, actions: list[Action]) -> bool:
+        """Do what ``_run`` does with a NAK that ends here; False, and nothing is done, for all others."""
+        flow = self._repairs.asked(packet)
+        if flow is None:
+            return False
+        self._bridge.learn(packet.src_mac, port, packet.src_ip)
+        self._repairs.nak(flow, packet, actions)
+        return True
 
     def _take_early(self, touched: dict[int, RingState], actions: list[Action]) -> None:
         """Messages may have opened for which packets wait that came before their first."""

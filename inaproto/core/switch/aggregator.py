@@ -323,16 +323,26 @@ class Region:
         self.stored(rank, right := int(np.count_nonzero(intact)), offsets.start, offsets.stop)
         return right
 
-    def store_single(self, rank: int, offset: int, header: bytes, tail: memoryview, share: int) -> bool:
-        """Keep one packet, checked already; False, with nothing changed, if the slot was filled before."""
+    def store_single(
+        self, rank: int, offset: int, header: bytes, tail: memoryview, share: int, *, again: bool = False
+    ) -> bool:
+        """Keep one packet, checked already; False if the slot was filled before.
+
+        Then, if it may come ``again``, its headers are kept, which are always those of the latest packet;
+        else nothing is changed.
+        """
         slot = rank * len(self.done) + offset
-        if self.payload is None or self._seen_bytes[slot]:
+        payload = self.payload
+        fresh = payload is not None and not self._seen_bytes[slot]
+        if not fresh and not again:
             return False
         at = slot * _HEADER_BYTES_MAX
         self._header_bytes[at : at + len(header)] = header
         self._header_bytes[at + UDP_CHECKSUM.start : at + UDP_CHECKSUM.stop] = b"\0\0"
-        self.payload.cuts[rank][offset][: len(tail)] = tail
         self._share_words[slot] = share
+        if payload is None or not fresh:
+            return False
+        payload.cuts[rank][offset][: len(tail)] = tail
         self._seen_bytes[slot] = 1
         self.stored(rank, 1, offset, offset + 1)
         return True

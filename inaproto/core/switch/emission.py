@@ -114,6 +114,17 @@ class Emission:
         if len(offsets):
             self.repeat(ring, flow, region, consecutive(offsets), actions)
 
+    def one_came_again(
+        self, ring: RingState, flow: Flow, region: Region, offset: int, actions: list[Action]
+    ) -> None:
+        """What ``came_again`` does with one packet, of a ring that one switch sums."""
+        if region.told is None:
+            return
+        if flow.repair is not None:
+            flow.repair.copies.clear()
+        if region.told[offset]:
+            self.repeat(ring, flow, region, [(offset, offset + 1)], actions)
+
     def repeat(
         self, ring: RingState, flow: Flow, region: Region, spans: Spans, actions: list[Action]
     ) -> None:

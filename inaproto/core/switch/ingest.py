@@ -117,8 +117,9 @@ class Ingest:
         ring.dirty[region.serial] = region
         return flow
 
-    def single(self, port: PortId, packet: Packet) -> Flow | None:
-        """One packet that its rank has not sent before, with nothing to object to; else None."""
+    def single(self, port: PortId, packet: Packet, actions: list[Action]) -> Flow | None:
+        """One packet with nothing to object to, that its rank has not sent before, or on a selective ring;
+        else None."""
         flow, opcode = self._table.get(packet.src_ip, packet.dst_ip, packet.dest_qp), packet.opcode
         if flow is None or opcode not in DATA_OPCODES or flow.replay_next is not None:
             return None
@@ -144,7 +145,9 @@ class Ingest:
         if region.serial != serial or not self._fits(ring, region, offset, packet):
             return None
         data, header_bytes = packet.data, packet.header_bytes
-        if not region.store_single(rank, offset, data[:header_bytes], packet.tail, share):
+        again = ring.spec.selective and ring.spec.role is None
+        fresh = region.store_single(rank, offset, data[:header_bytes], packet.tail, share, again=again)
+        if not fresh and not again:
             return None
         if offset == 0:
             region.keep_header(rank, np.frombuffer(data, np.uint8, INA_HEADER_BYTES, header_bytes))
@@ -158,7 +161,10 @@ class Ingest:
         if offset == 0 and flow.src_mac != src_mac:
             self._counters.strange_addresses += 1
         flow.reached = serial * ring.spec.message_packets + offset
-        ring.dirty[serial] = region
+        if fresh or not region.done[offset]:
+            ring.dirty[serial] = region
+        else:
+            self._emission.one_came_again(ring, flow, region, offset, actions)
         return flow
 
     @staticmethod

@@ -33,9 +33,9 @@ from inaproto.core.switch.events import Action, Counters, EmitFrames, RingState
 from inaproto.core.switch.lookup_table import NOWHERE, Flow, FlowRepair, MessageEntry
 from inaproto.units import PortId
 from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, AtSwitch, BehindGap
-from inaproto.wire.packet import PacketBuilder
+from inaproto.wire.packet import Packet, PacketBuilder
 from inaproto.wire.roce import SYNDROME_NAK, Opcode
-from inaproto.wire.vector import FlowTemplate, RoceRun
+from inaproto.wire.vector import BTH_END, FlowTemplate, RoceRun
 from inaproto.wire.vlan import with_tag
 
 _ACK_SYNDROME: Final = 0x1F
@@ -45,13 +45,14 @@ _ONE: Final = (False,)
 
 Answered = tuple[bytes, bytes, int]
 """Addresses of who answers, and of whom, and the queue pair there."""
+Repaired = tuple[RingState, Flow, FlowRepair]
 
 
 class Repairs:
     def __init__(self, emission: Emission, counters: Counters) -> None:
         self._emission = emission
         self._counters = counters
-        self._of: dict[Answered, tuple[RingState, Flow, FlowRepair]] = {}
+        self._of: dict[Answered, Repaired] = {}
         self._ip_id = 0
 
     def add(self, ring: RingState) -> None:
@@ -193,18 +194,38 @@ class Repairs:
         known = self._of.get((run.src_ip, run.dst_ip, run.dest_qp))
         if known is None or run.aeth is None or run.aeth[0] != SYNDROME_NAK or known[0].failed:
             return False
-        ring, flow, repair = known
         right = run.verify()
         if not right.all():
             self._counters.drop("wrong ICRC", int(len(right) - right.sum()))
         for row in np.flatnonzero(right).tolist():
-            psn = int(run.psn[row])
-            behind = BehindGap.decode(run.payload()[row].tobytes()) or BehindGap(1, 0)
-            self._counters.naks_in += 1
-            self._nak(ring, flow, repair, psn, behind, actions)
-            # Each time, as the one before may be lost.
-            self._send(ring, flow, repair, psn - 1, (_ACK_SYNDROME, run.aeth[1]), b"", actions)
+            self._answer(known, int(run.psn[row]), run.aeth[1], run.payload()[row].tobytes(), actions)
         return True
+
+    def asked(self, packet: Packet) -> Repaired | None:
+        """Whose NAK an acknowledge packet is that ``nak`` is to answer; None: that of nobody."""
+        if packet.data[BTH_END] != SYNDROME_NAK:
+            return None
+        known = self._of.get((packet.src_ip, packet.dst_ip, packet.dest_qp))
+        return None if known is None or known[0].failed else known
+
+    def nak(self, known: Repaired, packet: Packet, actions: list[Action]) -> None:
+        """What ``naks`` does with one."""
+        if not packet.intact():
+            self._counters.drop("wrong ICRC", 1)
+            return
+        data = packet.data
+        msn = int.from_bytes(data[BTH_END + 1 : BTH_END + 4], "big")
+        self._answer(known, packet.psn, msn, packet.payload(), actions)
+
+    def _answer(
+        self, known: Repaired, psn: int, msn: int, said: bytes | memoryview, actions: list[Action]
+    ) -> None:
+        ring, flow, repair = known
+        self._counters.naks_in += 1
+        behind = BehindGap.decode(said) or BehindGap(1, 0)
+        self._nak(ring, flow, repair, psn, behind, actions)
+        # Each time, as the one before may be lost.
+        self._send(ring, flow, repair, psn - 1, (_ACK_SYNDROME, msn), b"", actions)
 
     def _nak(
         self,
