@@ -46,6 +46,8 @@ class WeatherPort:
             self._blocks_to_port, self._ring_port = port.send_blocks_quietly, port.ring
         elif isinstance(port, SendsBlocks):
             self._blocks_to_port = port.send_blocks_nowait
+        self._lengths: set[int] = set()
+        """Those of frames that the port takes."""
         self._late_in = DelayLine(_LATE_BYTES_MAX)
         self._late_out = DelayLine(_LATE_BYTES_MAX)
         self._late_out_changed = trio.lowlevel.ParkingLot()
@@ -120,8 +122,13 @@ class WeatherPort:
             return self._blocks_to_port(blocks)
         # The weather may take all of them; an empty send still raises what a send would.
         for block in blocks:
-            self._port.send_nowait(block[:0])
-        refused = self._blocks_to_port(self._fall(self.outgoing, blocks, self._late_out))
+            if block.shape[1] not in self._lengths:
+                self._port.send_nowait(block[:0])
+                self._lengths.add(block.shape[1])
+        passed = self._fall(self.outgoing, blocks, self._late_out)
+        if not passed and blocks:
+            self._port.send_nowait(blocks[0][:0])
+        refused = self._blocks_to_port(passed)
         if self._late_out:
             self._late_out_changed.unpark_all()
         return min(frames, refused)
