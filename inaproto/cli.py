@@ -7,6 +7,7 @@ failed, 2 when the command or its configuration is wrong; none of these with a t
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -491,6 +492,21 @@ def start_log(level: str, warnings: tuple[str, ...], log_format: str = "text") -
         logging.getLogger("inaproto").warning("%s", warning)
 
 
+_YOUNG_OBJECTS_MAX: Final = 10_000
+"""More than the messages of all windows have; Python's own bound, 700, is passed by those of one."""
+
+
+def collect_seldom() -> None:
+    """Have the garbage collector look seldom: what the data path makes has no cycles, and goes by itself.
+
+    What lives from one step to the next, such as messages on the way, counts for the collector all the same.
+    Modules and settings stay for ever, and are not looked at again.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS_MAX)
+
+
 def run_daemon(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
     """Run a daemon until it ends or SIGTERM or SIGINT comes; the second signal does not wait."""
     import trio
@@ -510,6 +526,7 @@ def run_daemon(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
                 await serve(stop)
                 nursery.cancel_scope.cancel()
 
+    collect_seldom()
     trio.run(main)
 
 

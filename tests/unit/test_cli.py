@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from inaproto.cli import cli
+from inaproto.cli import cli, collect_seldom
 from inaproto.daemon.settings.config import HostSettings, SwitchSettings
 
 
@@ -157,3 +159,24 @@ def test_a_capture_that_is_refused_empties_no_file(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "is a switch started there?" in result.stderr
     assert kept.read_bytes() == b"of yesterday"
+
+
+def test_a_daemon_looks_for_garbage_seldom_and_finds_it() -> None:
+    """Cycles that errors leave behind do not pile up."""
+
+    class Ring:
+        def __init__(self) -> None:
+            self.itself = self
+
+    before = gc.get_threshold()
+    try:
+        collect_seldom()
+        seen = gc.get_stats()[0]["collections"]
+        kept = [[number] for number in range(5_000)]
+        assert gc.get_stats()[0]["collections"] == seen
+        lost = weakref.ref(Ring())
+        kept += [[number] for number in range(6_000)]
+        assert (gc.get_stats()[0]["collections"] > seen, lost()) == (True, None)
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
