@@ -238,11 +238,9 @@ def test_packets_of_any_part_of_a_message_are_built_alike(seed: int, use_kernels
         engine.connect_qp(qpn, RIGHT_QP, QpAttributes(mtu=mtu, traffic_class=seed % 256))
         ends = list(itertools.accumulate(sizes))
         segments = [Segment(region.key, region.va + end - n, n) for end, n in zip(ends, sizes, strict=True)]
-        pieces = [engine._memory.source(segment) for segment in segments]
-        places = engine._memory.places(segments) if kernels == "compiled" else ()
         connection = engine._qps[qpn].connection
         assert connection is not None
-        connection.gathers[0] = GatherList(pieces, places)
+        connection.gathers[0] = GatherList(*engine._memory.sources(segments))
         engine._output._ip_id = 0xFFFF - seed % 300
         for _ in range(3):  # in the same memory, if it is used again
             for _ in range(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -209,12 +210,14 @@ def test_memory_is_found_by_key_and_address_alone() -> None:
         assert table.permits(key, va, nbytes) == inside, said
         target = table.target(key, va, nbytes)
         if inside:
-            assert table.source(said).tobytes() == data[begin : begin + nbytes]
+            pieces, (address, length) = table.sources([said])
+            assert [piece.tobytes() for piece in pieces] == [data[begin : begin + nbytes]]
+            assert ctypes.string_at(address, length) == data[begin : begin + nbytes]
             assert target is not None
             assert target.dtype == np.uint8
             assert target.tobytes() == data[begin : begin + nbytes]
         else:
-            refused(table.source, f"{said} is not inside a registered memory region", said)
+            refused(table.sources, f"{said} is not inside a registered memory region", [said])
             assert target is None
 
 
@@ -233,7 +236,8 @@ def test_memory_is_written_whole_or_not_at_all() -> None:
     assert words.tolist() == [0, 1, 0]
     assert not table.permits(fixed.key, fixed.va, 1)
     assert table.target(fixed.key, fixed.va, 1) is None
-    assert bytes(table.source(Segment(fixed.key, fixed.va, 5))) == b"fixed", "it may be read"
+    (piece,), _ = table.sources([Segment(fixed.key, fixed.va, 5)])
+    assert bytes(piece) == b"fixed", "it may be read"
 
 
 def test_memory_that_cannot_be_registered_or_given_back() -> None:

@@ -5,7 +5,7 @@ access that runs over a region's end hits nothing. One key serves as local and r
 on from a start value through an odd multiplier; they keep mistakes apart, and strangers out no better
 than 32 bits can.
 
-Invariant: a region that is given out by ``source`` or ``target`` lies whole inside registered memory.
+Invariant: a region that is given out by ``sources`` or ``target`` lies whole inside registered memory.
 """
 
 from __future__ import annotations
@@ -71,21 +71,20 @@ class MemoryTable:
             raise LocalMisuse(f"memory region {region} is not registered")
         del self._regions[region.key]
 
-    def source(self, segment: Segment) -> memoryview:
-        """The bytes that a work request reads. Raises ``LocalMisuse`` outside registered memory."""
-        found = self._find(segment.key, segment.va, segment.nbytes)
-        if found is None:
-            raise LocalMisuse(f"{segment} is not inside a registered memory region")
-        known, begin = found
-        return known.view[begin : begin + segment.nbytes]
-
-    def places(self, segments: Iterable[Segment]) -> list[int]:
-        """Where in this process the bytes are that ``source`` gives for each, and how many."""
-        found: list[int] = []
-        for key, va, nbytes in segments:
-            known = self._regions[key]
-            found += (known.address + va - known.region.va, nbytes)
-        return found
+    def sources(self, segments: Iterable[Segment]) -> tuple[list[memoryview], list[int]]:
+        """The bytes that a work request reads, piece by piece, and for each piece where in this process it is
+        and how many bytes it has. Raises ``LocalMisuse`` outside registered memory."""
+        pieces: list[memoryview] = []
+        places: list[int] = []
+        for segment in segments:
+            key, va, nbytes = segment
+            found = self._find(key, va, nbytes)
+            if found is None:
+                raise LocalMisuse(f"{segment} is not inside a registered memory region")
+            known, begin = found
+            pieces.append(known.view[begin : begin + nbytes])
+            places += (known.address + begin, nbytes)
+        return pieces, places
 
     def permits(self, key: int, va: int, nbytes: int) -> bool:
         """A peer may write there."""

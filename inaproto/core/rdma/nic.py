@@ -163,6 +163,8 @@ class SoftNicEngine:
         self._repliers: dict[int, Connection] = {}  # with replies to flush; a dict keeps their order
         departures = None if kernels is None else Departures(kernels, reuses=reuses_output)
         self._output = Output(self._counters, departures, frames_max=config.output_frames_max)
+        self.take_output = self._output.take
+        """Frames to send, in order."""
         self._completions: list[Completion] = []
         self._work = 0  # requests open or completed but not polled
 
@@ -227,21 +229,18 @@ class SoftNicEngine:
     ) -> None:
         """The bytes are read whenever they are sent, until the completion: leave them alone till then."""
         qp = self._qp(qpn)
-        memory = self._memory
-        pieces = [memory.source(segment) for segment in segments]
-        places = () if self._arrivals is None else memory.places(segments)
-        gather = GatherList(pieces, places)
+        gather = GatherList(*self._memory.sources(segments))
         if not (0 <= remote_va <= _U64_MAX and 0 <= rkey <= _U32_MAX and 0 <= imm <= _U32_MAX):
             raise LocalMisuse(
                 f"remote_va {remote_va} must fit 64 bits, rkey {rkey} and immediate {imm} 32 bits each"
             )
-        if not qp.failed:
+        connection = qp.connection
+        if connection is None and not qp.failed:
             self.require_connected(qpn)
         self._reserve()
-        if qp.failed or qp.connection is None:
+        if qp.failed or connection is None:
             self._complete(qp, CompletionKind.SEND, wr_id, Status.FLUSHED)
         else:
-            connection = qp.connection
             serial = connection.requester.next_serial
             write = PostWrite(wr_id, gather.nbytes, remote_va, rkey, imm)
             self.requester_steps += 1
@@ -314,10 +313,6 @@ class SoftNicEngine:
             for connection in self._repliers.values():
                 self._output.acknowledge(connection)
             self._repliers.clear()
-
-    def take_output(self) -> list[Frames]:
-        """Frames to send, in order."""
-        return self._output.take()
 
     @property
     def has_completions(self) -> bool:
