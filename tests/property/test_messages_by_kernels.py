@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -45,8 +46,9 @@ def test_weather_leaves_the_same_behind(seed: int, use_kernels: USE) -> None:
 class Receiver:
     """A NIC with two connections, of one kind of kernels, to whose frames anything may be done."""
 
-    def __init__(self, ack_every: int = 64) -> None:
-        self.sender, self.nic = SoftNicEngine(LEFT), SoftNicEngine(RIGHT)
+    def __init__(self, ack_every: int = 64, *, selective: bool = False) -> None:
+        self.sender = SoftNicEngine(replace(LEFT, selective=selective))
+        self.nic = SoftNicEngine(replace(RIGHT, selective=selective))
         self.memory = bytearray(8 * 3000)
         self.spare = memoryview(bytes(64))
         self.source = self.sender.register_memory(memoryview(Random(5).randbytes(3000)))
@@ -86,14 +88,17 @@ def damaged(rng: Random, frame: bytes) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.parametrize("selective", [False, True])
 @pytest.mark.parametrize("seed", seeds(60))
-def test_headers_of_any_kind_are_taken_or_refused_alike(seed: int, use_kernels: USE) -> None:
+def test_headers_of_any_kind_are_taken_or_refused_alike(
+    seed: int, use_kernels: USE, *, selective: bool
+) -> None:
     rng = Random(f"{seed}/forged")
     ack_every = rng.choice([2, 4, 64])
     receivers = []
     for kernels in ("compiled", "numpy"):
         use_kernels(kernels)
-        receivers.append(Receiver(ack_every))
+        receivers.append(Receiver(ack_every, selective=selective))
     compiled, twin = receivers
     for number in range(12):
         frames: list[bytes] = []
@@ -211,6 +216,47 @@ def test_most_packets_in_good_weather_go_by_the_kernel(
         link.target[:] = bytes(100_000)
         link.to_left()
     assert link.right.responder_steps == 6  # three receives and three messages
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+def test_what_comes_behind_gaps_is_kept_alike(seed: int, use_kernels: USE) -> None:
+    """Packets of long messages are lost, come late, twice, in another order and damaged."""
+    rng = Random(f"{seed}/gaps")
+    both = []
+    for kernels in ("compiled", "numpy"):
+        use_kernels(kernels)
+        both.append(Receiver(selective=True))
+    late: list[bytes] = []
+    for number in range(16):
+        for one in both:
+            one.nic.post_receive(one.pairs[0][1].qpn, number)
+        sent = [one.message(0, number % 8, 2816, rkey=one.target.key) for one in both]
+        assert sent[0] == sent[1]
+        fates = rng.choices(("now", "late", "twice", "damaged"), (80, 15, 3, 2), k=len(sent[0]))
+        frames = [frame for frame, fate in zip(sent[0], fates, strict=True) if fate != "late"]
+        frames += [frame for frame, fate in zip(sent[0], fates, strict=True) if fate == "twice"]
+        frames = [damaged(rng, frame) if rng.random() < 0.02 else frame for frame in frames]
+        frames += late
+        late = [frame for frame, fate in zip(sent[0], fates, strict=True) if fate != "now"]
+        if rng.random() < 0.2:
+            rng.shuffle(frames)
+        for one in both:
+            at_once(one.nic, in_blocks(frames), Instant(number))
+        assert both[0].seen() == both[1].seen(), f"seed {seed}, batch {number}"
+
+
+def test_middle_packets_behind_gaps_go_by_the_kernel(
+    use_kernels: USE, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_kernels("compiled")
+    one = Receiver(selective=True)
+    monkeypatch.setattr(one.nic, "_run", pytest.fail)
+    one.nic.post_receive(one.pairs[0][1].qpn, 0)
+    frames = one.message(0, 0, 2816, rkey=one.target.key)
+    for part in (frames[:2] + frames[3:6] + frames[7:], frames[6:7], frames[2:3]):
+        at_once(one.nic, in_blocks(part), T0)
+    assert bytes(one.memory[:2816]) == Random(5).randbytes(3000)[:2816]
+    assert one.nic.statistics()["kept_behind_gap"] == 8
 
 
 @pytest.mark.parametrize("seed", seeds(200))

@@ -28,13 +28,16 @@ from inaproto.core.rdma.responder import (
     PacketArrived,
     Place,
     PostReceive,
+    RcResponder,
     Reply,
+    ResponderClosing,
     ResponderConfig,
     ResponderFailed,
+    StretchBehind,
 )
 from inaproto.core.rdma.selective_requester import LOSSY_MESSAGES, SHORTEST_NS, SelectiveRequester
 from inaproto.core.rdma.selective_responder import SelectiveResponder
-from inaproto.errors import ConfigError
+from inaproto.errors import ConfigError, InvariantBroken
 from inaproto.units import Instant
 from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, AtSwitch, BehindGap
 from tests.unit.test_rc_requester import T0, ack, asking, at, post, sent
@@ -82,6 +85,56 @@ def test_packets_behind_a_gap_are_placed_by_their_psn_and_told() -> None:
     assert arrive(core, run(MIDDLE, 13, 14)) == [Place(VA + 3 * MTU, RKEY, 0, 2), nak(11, 13, 14)]
     assert core.counters.behind_gap == 2
     assert core.view().expected_psn == 11
+
+
+def test_what_was_placed_behind_a_gap_before_it_is_told_is_as_if_it_came_now() -> None:
+    core, other = begun(), begun()
+    for psn, packets in ((13, 2), (12, 1), (16, 1)):
+        assert core.room_behind(psn) is not None
+        told = arrive(other, run(MIDDLE, *range(psn, psn + packets)))
+        assert core.step(StretchBehind(psn, packets), NOW) == told[1:]
+        assert core.counters == other.counters
+    assert core.counters.behind_gap == 4
+    assert core.counters.naks == 2, "two gaps"
+    for psn in (11, 15):
+        assert arrive(core, run(MIDDLE, psn)) == arrive(other, run(MIDDLE, psn))
+    assert core.view() == other.view()
+
+
+def test_where_there_is_room_behind_a_gap() -> None:
+    """Up to the last packet of the message, what has come, and as far as packets are kept."""
+    core = begun()
+    assert core.room_behind(12) == (MessageInProgress(VA + 2 * MTU, RKEY, 6 * MTU, 8 * MTU), 5)
+    arrive(core, run(MIDDLE, 14))
+    assert core.room_behind(12) == (MessageInProgress(VA + 2 * MTU, RKEY, 6 * MTU, 8 * MTU), 2)
+    for psn, why in (
+        (10, "it came"),
+        (11, "it is expected"),
+        (14, "it came behind the gap"),
+        (17, "it ends its message"),
+        (18, "nobody knows its message"),
+    ):
+        assert core.room_behind(psn) is None, why
+    near = begun(behind_max=3)
+    assert [near.room_behind(psn) is None for psn in (13, 14, 15, 16)] == [False, False, True, True]
+    assert near.room_behind(13) == (MessageInProgress(VA + 3 * MTU, RKEY, 5 * MTU, 8 * MTU), 2)
+    near.step(ResponderClosing(), NOW)
+    assert near.room_behind(13) is None
+
+
+@pytest.mark.parametrize("stretch", [(11, 1), (13, 3), (13, 0), (17, 1)])
+def test_nothing_else_may_be_placed_behind_a_gap(stretch: tuple[int, int]) -> None:
+    core = begun()
+    arrive(core, run(MIDDLE, 15))
+    with pytest.raises(InvariantBroken, match="was placed where there is room for"):
+        core.step(StretchBehind(*stretch), NOW)
+
+
+def test_who_keeps_nothing_behind_a_gap_has_no_room_there() -> None:
+    core = RcResponder(ResponderConfig(initial_psn=10))
+    assert core.room_behind(12) is None
+    with pytest.raises(InvariantBroken, match="nothing is kept behind a gap"):
+        core.step(StretchBehind(12, 1), NOW)
 
 
 def test_while_there_is_a_gap_whatever_comes_is_told() -> None:

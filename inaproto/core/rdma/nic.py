@@ -59,6 +59,7 @@ from inaproto.core.rdma.responder import (
     ResponderClosing,
     ResponderFailed,
     RunArrived,
+    StretchBehind,
     StretchPlaced,
     append_reply,
 )
@@ -401,7 +402,7 @@ class SoftNicEngine:
             return False
         awaited = connection.responder.awaits
         if awaited is None or psn != awaited.psn:
-            return False
+            return opcode == _MIDDLE and self._next_behind_a_gap(qp, connection, arrivals, psn, now)
         message, begun = awaited.message, None
         if opcode in _STARTS:
             va, rkey, nbytes = reth  # of a packet that is used only if it is intact
@@ -428,6 +429,35 @@ class SoftNicEngine:
         self._counters.packets_received += packets
         self.responder_steps += 1
         stretch = StretchPlaced(packets, nbytes, begun, ended, imm, asked)
+        self._perform_responses(qp, connection, connection.responder.step(stretch, now), None)
+        return True
+
+    def _next_behind_a_gap(
+        self, qp: QueuePair, connection: Connection, arrivals: Arrivals, psn: int, now: Instant
+    ) -> bool:
+        """The same with middle packets of a message, from ``psn`` on, that something is missing before."""
+        room = connection.responder.room_behind(psn)
+        if room is None:
+            return False
+        place, most = room
+        to = self._memory.address_for(place.rkey, place.va, place.remaining)
+        if to is None:
+            return False
+        mtu = connection.attributes.mtu
+        packets, *_ = arrivals.take(
+            connection.arriving_at,
+            psn=psn,
+            mtu=mtu,
+            to=to,
+            left=most * mtu + 1,  # so that none of them is taken for the last one
+            starts=False,
+            may_end_with_imm=False,
+        )
+        if not packets:
+            return False
+        self._counters.packets_received += packets
+        self.responder_steps += 1
+        stretch = StretchBehind(psn, packets)
         self._perform_responses(qp, connection, connection.responder.step(stretch, now), None)
         return True
 

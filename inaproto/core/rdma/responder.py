@@ -71,6 +71,7 @@ from inaproto.core.rdma.responder_events import (
     ResponderState,
     ResponderView,
     RunArrived,
+    StretchBehind,
     StretchPlaced,
     append_reply,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "ResponderState",
     "ResponderView",
     "RunArrived",
+    "StretchBehind",
     "StretchPlaced",
     "append_reply",
 ]
@@ -142,6 +144,11 @@ class RcResponder:
             return None
         return Awaited(self._expected, self._message, bool(self._receives))
 
+    def room_behind(self, psn: int) -> tuple[MessageInProgress, int] | None:
+        """Where a packet behind a gap goes, neither the first nor the last of its message, and how many from
+        it on may be placed there before it is told, as :class:`StretchBehind`; None: none may."""
+        return None
+
     def place_of(self, psn: SupportsInt) -> MessageInProgress | None:
         """Where a packet without RETH goes, and what follows it in its message; None: nowhere.
 
@@ -168,6 +175,8 @@ class RcResponder:
                 return self._run(event)
             case StretchPlaced():
                 return self._placed(event)
+            case StretchBehind():
+                return self._placed_behind(event)
             case PostReceive():
                 return self._post(event)
             case ResponderClosing():
@@ -271,6 +280,9 @@ class RcResponder:
             newest = (first + asked - 1) & self.config.psn_mask
             actions.append(Reply(newest, ACK, self._msn if asked == packets else msn))
         return actions
+
+    def _placed_behind(self, stretch: StretchBehind) -> list[ResponderAction]:
+        raise InvariantBroken(f"{stretch} was placed where nothing is kept behind a gap")
 
     def _ignored(self, packets: int, replies: list[Reply], *, failed_again: bool) -> None:
         """Nothing passes any more; the packet that failed gets its answer again."""

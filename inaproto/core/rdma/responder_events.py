@@ -100,12 +100,23 @@ class StretchPlaced(NamedTuple):
     """Packets up to which an ACK was asked for; 0: none was."""
 
 
+class StretchBehind(NamedTuple):
+    """Packets behind a gap, from ``psn`` on, neither the first nor the last of their message, intact and in
+    order; their payloads lie where they go.
+
+    Only what the responder has ``room_behind`` for may be placed before it is told.
+    """
+
+    psn: int
+    packets: int
+
+
 @dataclass(frozen=True, slots=True)
 class ResponderClosing:
     """The queue pair goes away: posted receives are flushed."""
 
 
-ResponderEvent = PostReceive | RunArrived | PacketArrived | StretchPlaced | ResponderClosing
+ResponderEvent = PostReceive | RunArrived | PacketArrived | StretchPlaced | StretchBehind | ResponderClosing
 
 
 class Awaited(NamedTuple):

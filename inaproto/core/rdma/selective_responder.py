@@ -8,6 +8,8 @@ Everything in order is as in :mod:`inaproto.core.rdma.responder`, whose rules th
 * While something is missing, whatever comes is answered, by a NAK for a sequence error that also tells what
   is there behind it. So the requester knows soon what is under way no more. All that comes at once has one
   answer.
+* Where a shell has compiled kernels it places middle packets behind a gap itself, as far as there is
+  ``room_behind`` for them, and tells once of all (``StretchBehind``).
 * Messages end in order, as ever: a receive is consumed when all before it, and all of its message, are there.
 
 Invariants: those of :mod:`~inaproto.core.rdma.responder`, but for the order of placing (1): each PSN is
@@ -33,9 +35,12 @@ from inaproto.core.rdma.responder_events import (
     Reply,
     ResponderAction,
     ResponderConfig,
+    ResponderState,
     RunArrived,
+    StretchBehind,
     append_reply,
 )
+from inaproto.errors import InvariantBroken
 from inaproto.wire.behind_gap import BehindGap
 
 _Arrived = RunArrived | PacketArrived
@@ -57,6 +62,18 @@ class SelectiveResponder(RcResponder):
     @property
     def awaits(self) -> Awaited | None:
         return None if self._behind.reach else super().awaits
+
+    def room_behind(self, psn: int) -> tuple[MessageInProgress, int] | None:
+        distance = psn - self._expected & self.config.psn_mask
+        near = self.config.behind_max + 1 - distance
+        if not 0 < distance < self._half or near <= 0 or self._state is not ResponderState.READY:
+            return None
+        behind = self._behind
+        place = behind.place_of(distance, self._message)
+        if place is None:
+            return None
+        packets = behind.missing_from(distance, min(near, (place.remaining - 1) // self.config.mtu))
+        return (place, packets) if packets else None
 
     def _flush(self) -> list[ResponderAction]:
         self._behind.forget()
@@ -151,6 +168,22 @@ class SelectiveResponder(RcResponder):
         if opens:
             self.counters.naks += 1
         append_reply(replies, self._received())
+
+    def _placed_behind(self, stretch: StretchBehind) -> list[ResponderAction]:
+        """What ``_gap`` does with packets that are right, but for ``Place``."""
+        psn, packets = stretch
+        room = self.room_behind(psn)
+        if room is None or not 0 < packets <= room[1]:
+            raise InvariantBroken(f"{stretch} was placed where there is room for {room}")
+        behind = self._behind
+        distance = psn - self._expected & self.config.psn_mask
+        if not behind.reach or distance > behind.reach + 1:
+            self.counters.naks += 1
+        behind.mark(distance, packets)
+        self.counters.packets += packets
+        self.counters.behind_gap += packets
+        behind.reach = max(behind.reach, distance + packets - 1)
+        return [self._received()]
 
     def _keep(self, run: _Arrived, row: int, distance: int, rows: int, actions: list[ResponderAction]) -> int:
         """Place what can be of the rows, the first of which is at ``distance``; how many are dealt with."""
