@@ -63,6 +63,7 @@ class Arrivals:
         self._words = bytearray(_ORDER.size + _FOUND.size)
         self._words_at = ctypes.addressof(ctypes.c_char.from_buffer(self._words))
         self._room(16)
+        self._blocks: Sequence[Frames] = ()
         self._count = 0
         self.block = self.row = 0
         """The next frame."""
@@ -75,11 +76,23 @@ class Arrivals:
 
     def read(self, blocks: Sequence[Frames]) -> None:
         """They stay alive until all are dealt with."""
+        self._blocks = blocks
         self._count = count = len(blocks)
         if count > self._most:
             self._room(2 * count)
         self._read(self._told.of(blocks), self._table_pointer, _FRAME_BYTES_MIN)
         self.block = self.row = 0
+
+    @property
+    def rest(self) -> Frames:
+        """The next frame, and what is behind it in its block."""
+        return self._blocks[self.block][self.row :]
+
+    def skip_one(self) -> None:
+        """The next frame is dealt with."""
+        self.row += 1
+        if self.row == len(self._blocks[self.block]):
+            self.skip()
 
     def skip(self) -> None:
         """The rest of the next frame's block is dealt with."""

@@ -87,6 +87,9 @@ does not retry for ever must have its answer before it fails."""
 _NO_TIME: Final = Instant(0)
 """For steps that do not look at the clock: posted receives, closing."""
 _DEST_QP: Final = slice(47, 50)
+_CONNECTION: Final = slice(26, 50)
+"""Columns from the IP addresses to the destination queue pair."""
+_FEW: Final = 8
 _ACK_REQUEST: Final = 50
 """Byte of a frame that is 0, or 0x80 where the packet asks for an ACK."""
 _WHOLE: Final = ((0, None),)
@@ -306,9 +309,9 @@ class SoftNicEngine:
             self._frames(blocks, now)
         else:
             arrivals.read(blocks)
-            while (at := arrivals.block) < len(blocks):
+            while arrivals.block < len(blocks):
                 if not self._next_of_a_message(arrivals, now):
-                    self._frames([blocks[at][arrivals.row :]], now)
+                    self._frames([arrivals.rest], now)
                     arrivals.skip()
         if self._repliers:
             for connection in self._repliers.values():
@@ -402,7 +405,9 @@ class SoftNicEngine:
             return False
         awaited = connection.responder.awaits
         if awaited is None or psn != awaited.psn:
-            return opcode == _MIDDLE and self._next_behind_a_gap(qp, connection, arrivals, psn, now)
+            if opcode == _MIDDLE and self._next_behind_a_gap(qp, connection, arrivals, psn, now):
+                return True
+            return connection.is_selective and not qp.failed and self._alone(connection, arrivals, psn, now)
         message, begun = awaited.message, None
         if opcode in _STARTS:
             va, rkey, nbytes = reth  # of a packet that is used only if it is intact
@@ -459,6 +464,24 @@ class SoftNicEngine:
         self.responder_steps += 1
         stretch = StretchBehind(psn, packets)
         self._perform_responses(qp, connection, connection.responder.step(stretch, now), None)
+        return True
+
+    def _alone(self, connection: Connection, arrivals: Arrivals, psn: int, now: Instant) -> bool:
+        """The same with a packet that no kernel takes, if one may take those behind it in its block, or few
+        are left."""
+        rest = arrivals.rest
+        if len(rest) < 2 or (
+            len(rest) > _FEW and connection.responder.room_behind(psn + 1 & PSN_MASK) is None
+        ):
+            return False
+        alike = rest[:, _CONNECTION]
+        if (alike != alike[0]).any():  # connections alternate
+            return False
+        packet = decode_packet(rest[0].tobytes())
+        if packet is None:
+            return False
+        arrivals.skip_one()
+        self._packet(packet, now)
         return True
 
     def _run(self, run: RoceRun, now: Instant) -> None:
