@@ -78,7 +78,7 @@ def test_the_shortest_round_trip_counts_whenever_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timeout", "rest"), [(14, REST_NS_MAX), (13, (TIMER >> 1) // REST_TIMER_PARTS), (0, 0)]
+    ("timeout", "rest"), [(14, REST_NS_MAX), (12, (TIMER >> 2) // REST_TIMER_PARTS), (0, 0)]
 )
 def test_a_rest_is_no_longer_than_its_bound_nor_than_a_part_of_the_timer(timeout: int, rest: int) -> None:
     assert queued(took=800 * MS, timeout=timeout).rest_ns == rest

@@ -107,7 +107,7 @@ REST_NS_MIN: Final = MS // 2
 """A shorter rest costs more than it saves."""
 REST_BYTES_MAX: Final = 384 << 10
 """A rest is no longer than so many bytes take to come: two messages of 170 KB, with a margin."""
-REST_NS_MAX: Final = 8 * MS
+REST_NS_MAX: Final = 6 * MS
 """On a slow link, where messages come this seldom, longer rests save little, and results that wait for their
 end at several hosts in turn let the window run dry."""
 REST_TIMER_PARTS: Final = 5
