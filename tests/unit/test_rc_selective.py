@@ -35,7 +35,12 @@ from inaproto.core.rdma.responder import (
     ResponderFailed,
     StretchBehind,
 )
-from inaproto.core.rdma.selective_requester import LOSSY_MESSAGES, SHORTEST_NS, SelectiveRequester
+from inaproto.core.rdma.selective_requester import (
+    LOSSY_MESSAGES,
+    SHORTEST_NS,
+    TWICE_PACKETS_MAX,
+    SelectiveRequester,
+)
 from inaproto.core.rdma.selective_responder import SelectiveResponder
 from inaproto.errors import ConfigError, InvariantBroken
 from inaproto.units import Instant
@@ -382,32 +387,32 @@ def at_switch(
 def test_what_the_switch_lacks_is_sent_again_and_nothing_is_acknowledged() -> None:
     core = requester()
     post(core, 8)
-    assert sent(at_switch(core, 103, 104, 106)) == [103, 105]
+    assert sent(at_switch(core, 103, 104, 106)) == [103, 105] * 2
     assert core.view().una_psn == 100
-    assert core.counters.retransmits == 2
+    assert core.counters.retransmits == 4
 
 
 def test_a_copy_is_given_up_when_something_that_was_sent_after_it_is_at_the_switch() -> None:
     core = requester()
     post(core, 16)
-    assert sent(at_switch(core, 103, 104, 105)) == [103, 108, 109, 110, 111]
+    assert sent(at_switch(core, 103, 104, 105)) == [103, 103, 108, 109, 110, 111]
     assert sent(at_switch(core, 103, 104, 105, 106, 107)) == []
-    assert sent(at_switch(core, 103, 104, 105, 106, 107, 108)) == [103, 112, 113, 114, 115]
+    assert sent(at_switch(core, 103, 104, 105, 106, 107, 108)) == [103, 103, 112, 113, 114, 115, 115]
 
 
 def test_the_latest_word_counts() -> None:
     """Of packets that wait for the first one of their message the switch knows more when that has come."""
     core = requester()
     post(core, 8)
-    assert sent(at_switch(core, 100, 101, 102, 103, 104)) == [100]
-    assert sent(at_switch(core, 102, 103, 104, 105)) == [102]
+    assert sent(at_switch(core, 100, 101, 102, 103, 104)) == [100] * 2
+    assert sent(at_switch(core, 102, 103, 104, 105)) == [102] * 2
 
 
 def test_words_that_were_overtaken_take_nothing_back() -> None:
     core = requester()
     post(core, 8)
-    assert sent(at_switch(core, 100, 101, 103, 104)) == [100, 102]
-    assert sent(at_switch(core, 103, 104, 105)) == [103]
+    assert sent(at_switch(core, 100, 101, 103, 104)) == [100, 102] * 2
+    assert sent(at_switch(core, 103, 104, 105)) == [103] * 2
     assert sent(at_switch(core, 100, 101, 103, 104)) == []
     assert sent(at_switch(core, 101, 102, 104, 105)) == []
 
@@ -415,7 +420,7 @@ def test_words_that_were_overtaken_take_nothing_back() -> None:
 def test_what_is_said_of_packets_that_were_never_sent_counts_for_those_that_were() -> None:
     core = requester()
     post(core, 8)
-    assert sent(at_switch(core, 105, 106, 200, reach=100)) == [105]
+    assert sent(at_switch(core, 105, 106, 200, reach=100)) == [105] * 2
     assert sent(at_switch(core, 99, 101)) == []  # acknowledged
     assert core.counters.acks_ignored == 1
 
@@ -431,7 +436,7 @@ def test_of_lost_results_the_sender_only_hears_that_timers_should_be_short() -> 
 def test_how_soon_the_switch_says_something_is_no_measure_of_an_answer() -> None:
     core = requester()
     post(core, 8)
-    assert sent(at_switch(core, 100, 101, now=at(ANSWER // 8))) == [100]
+    assert sent(at_switch(core, 100, 101, now=at(ANSWER // 8))) == [100] * 2
     assert sent(ack(core, 106, now=at(ANSWER))) == []
     assert core.deadline == at(ANSWER + 2 * ANSWER)
 
@@ -440,10 +445,49 @@ def test_a_timeout_asks_with_what_the_switch_has_too() -> None:
     """Its result is lost, and is sent again for it."""
     core = requester(outstanding_packets_max=32)
     post(core, 32)
-    assert sent(at_switch(core, 110, *range(111, 132))) == [110]
+    assert sent(at_switch(core, 110, *range(111, 132))) == [110] * 2
     assert sent(timed_out(core)) == [100, 100]
     assert sent(ack(core, 100)) == [101, 102]
     assert sent(ack(core, 102)) == [103, 104, 105, 106]
+
+
+def test_of_many_packets_that_are_lost_the_last_one_alone_goes_twice() -> None:
+    for number in (TWICE_PACKETS_MAX, TWICE_PACKETS_MAX + 1):
+        core = requester(outstanding_packets_max=32)
+        post(core, 32)
+        lost = [*range(100, 100 + 2 * number, 2)]
+        again = lost if number <= TWICE_PACKETS_MAX else lost[-1:]
+        assert sent(at_switch(core, 100, *(psn + 1 for psn in lost))) == lost + again
+
+
+def test_what_is_asked_for_more_goes_once() -> None:
+    """It may wait at the switch for a rank that is late."""
+    core = requester(outstanding_packets_max=32)
+    post(core, 32)
+    at_switch(core, 110, *range(111, 132))
+    timed_out(core)
+    assert sent(ack(core, 100)) == [101, 102]
+
+
+def test_while_losses_are_expected_the_last_packet_of_all_goes_twice() -> None:
+    core = requester()
+    assert sent(post(core, 4)) == [100, 101, 102, 103]
+    at_switch(core, 102, 103)
+    ack(core, 103)
+    assert sent(post(core, 4)) == [104, 105, 106, 107, 107]
+    assert sent(post(core, 4)) == [108, 109, 110, 111], "another message is on its way, which would show it"
+    ack(core, 111)
+    for _ in range(LOSSY_MESSAGES):
+        begin = core.view().next_psn
+        post(core, 1)
+        ack(core, begin)
+    assert len(sent(post(core, 4))) == 4
+
+
+def test_where_no_switch_repairs_nothing_goes_twice() -> None:
+    core = lossy()
+    ack(core, 107)
+    assert sent(post(core, 4)) == [108, 109, 110, 111]
 
 
 # ---- short timers ------------------------------------------------------------------------------------

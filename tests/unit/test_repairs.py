@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from inaproto.core.switch.accelerator import Action, FramesArrived, PortDown, RemoveRing
+from inaproto.core.switch.repairs import LOSSY_MESSAGES
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.units import PSN_MASK, PortId
 from inaproto.wire.behind_gap import AtSwitch, BehindGap
@@ -161,11 +162,31 @@ def test_of_a_message_without_its_first_packet_that_is_missing() -> None:
     """What comes behind it waits for it (6.13), so it is not asked for."""
     ring = repaired()
     ring.finish(0)
-    assert acknowledgements(ring.send(0, 1, 1, 2, 3)) == {}
+    ring.send(0, 1, 1, 2, 3)
     told = acknowledgements(ring.send(0, 2, 0))
     assert told == {0: [(psn(ring, 1, 0), NAK, AtSwitch(reach=4, arrived=0b11110))]}
     ring.send(1, 1)
     assert by_port(ring.send(0, 1, 0)) == ring.results(1)
+
+
+def test_a_rank_is_told_of_a_first_packet_when_others_wait_for_it() -> None:
+    ring = repaired()
+    ring.finish(0)
+    missing = psn(ring, 1, 0)
+    assert acknowledgements(ring.send(0, 1, 1, 3)) == {0: [(missing, NAK, AtSwitch(3, 0b1010))]}
+    assert acknowledgements(ring.send(0, 1, 2)) == {0: [(missing, NAK, AtSwitch(3, 0b1110))]}
+    assert acknowledgements(ring.send(0, 1, 0)) == {}
+    assert ring.accelerator.waiting == 0
+
+
+def test_of_first_packets_nothing_is_said_while_the_message_before_is_not_whole() -> None:
+    ring = repaired()
+    ring.send(0, 0, 0, 1, 2)
+    assert acknowledgements(ring.send(0, 1, 1, 2)) == {}
+
+
+def test_before_all_messages_nothing_is_known_of_first_packets() -> None:
+    assert acknowledgements(repaired().send(0, 0, 1, 2, 3)) == {}
 
 
 def test_of_messages_whose_ends_are_not_known_nothing_is_said() -> None:
@@ -181,8 +202,8 @@ def test_a_result_that_is_missing_comes_from_the_switch() -> None:
     ring = repaired()
     ring.finish(0)
     sent = by_port(complain(ring, psn(ring, 0, 1), reach=1, there=0b1))
-    assert sent[1] == [ring.result(0, 0, 1)]
-    assert ring.accelerator.counters.replayed == 1
+    assert sent[1] == [ring.result(0, 0, 1)] * 2
+    assert ring.accelerator.counters.replayed == 2
     assert ring.accelerator.counters.naks_in == 1
 
 
@@ -244,7 +265,7 @@ def test_what_came_and_could_not_be_kept_is_sent_again() -> None:
     ring = repaired()
     ring.finish(0)
     sent = by_port(complain(ring, psn(ring, 0, 1), reach=2))
-    assert sent[1] == [ring.result(0, 0, 1), ring.result(0, 0, 2), ring.result(0, 0, 3)]
+    assert sent[1] == [ring.result(0, 0, 1), ring.result(0, 0, 2), ring.result(0, 0, 3)] * 2
 
 
 def test_copies_are_known_in_every_message() -> None:
@@ -253,7 +274,7 @@ def test_copies_are_known_in_every_message() -> None:
     ring.finish(1)
     missing = psn(ring, 1, 1)
     sent = by_port(complain(ring, missing, reach=2, there=0b10))
-    assert sent[1] == [ring.result(0, 1, 1), ring.result(0, 1, 2)]
+    assert sent[1] == [ring.result(0, 1, 1), ring.result(0, 1, 2)] * 2
     assert 1 not in by_port(complain(ring, missing, reach=2, there=0b10))
     assert 1 not in by_port(complain(ring, psn(ring, 1, 2), reach=1, there=0b1))
     assert ring.accelerator.counters.naks_in == 3
@@ -265,7 +286,54 @@ def test_several_messages_are_repaired_at_once() -> None:
     ring.finish(1)
     there = 0b1011  # offsets 2 and 3 of message 0, and 1 of message 1
     sent = by_port(complain(ring, psn(ring, 0, 1), reach=4, there=there))
-    assert sent[1] == [ring.result(0, 0, 1), ring.result(0, 1, 0)]
+    assert sent[1] == [ring.result(0, 0, 1), *[ring.result(0, 1, 0)] * 2], "what is newest goes twice"
+
+
+def test_what_is_late_leaves_twice() -> None:
+    """Nothing would show that it is lost before results of other messages have come."""
+    ring = repaired()
+    ring.send(1, 0)
+    ring.send(0, 0, 0, 2, 3)
+    late = by_port(ring.send(0, 0, 1))
+    assert late == {0: [ring.result(1, 0, 1)] * 2, 1: [ring.result(0, 0, 1)] * 2}
+    counters = ring.accelerator.counters
+    assert (counters.results_out, counters.replayed) == (2 * PACKETS, 2)
+
+
+def test_what_is_late_leaves_once_if_a_later_message_has_begun() -> None:
+    ring = repaired()
+    ring.send(1, 0)
+    ring.send(0, 0, 0, 2, 3)
+    ring.send(1, 1, 0)
+    assert by_port(ring.send(0, 0, 1))[1] == [ring.result(0, 0, 1)]
+
+
+def test_a_long_stretch_leaves_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inaproto.core.switch.emission.TWICE_PACKETS_MAX", 1)
+    ring = repaired()
+    ring.send(1, 0)
+    ring.send(0, 0, 0, 3)
+    late = by_port(ring.send(0, 0, 1, 2))
+    assert late[1] == [ring.result(0, 0, 1), ring.result(0, 0, 2)]
+    ring.finish(1)
+    sent = by_port(complain(ring, psn(ring, 1, 1), reach=1))
+    assert sent[1] == [ring.result(0, 1, 1), ring.result(0, 1, 2)]
+
+
+def test_while_losses_are_expected_the_last_result_of_all_leaves_twice() -> None:
+    ring = repaired(window_messages=4)
+    assert by_port(ring.finish(0))[1][-2:] == [ring.result(0, 0, 2), ring.result(0, 0, 3)]
+    complain(ring, psn(ring, 0, 1), reach=1, there=0b1)
+    assert by_port(ring.finish(1))[1][-2:] == [ring.result(0, 1, 3)] * 2
+    ring.send(0, 2)
+    ring.send(0, 3)
+    sent = by_port(ring.send(1, 2))
+    assert sent[1][-2:] == [ring.result(0, 2, 2), ring.result(0, 2, 3)], "another message shows its loss"
+    assert by_port(ring.send(1, 3))[1][-2:] == [ring.result(0, 3, 3)] * 2
+    for serial in range(4, LOSSY_MESSAGES):
+        ring.finish(serial)
+    assert by_port(ring.finish(LOSSY_MESSAGES))[1][-2:] == [ring.result(0, LOSSY_MESSAGES, 3)] * 2
+    assert len(by_port(ring.finish(LOSSY_MESSAGES + 1))[1]) == PACKETS
 
 
 # ---- what it says, before and behind -----------------------------------------------------------------
@@ -322,7 +390,7 @@ def test_nothing_is_said_while_it_is_not_known_where_the_rank_is() -> None:
     assert said(complain(ring, psn(ring, 0, 0), reach=1)) == []
     ring.finish(0)
     ring.accelerator.step(PortDown(PortId(0)), NOW)
-    assert by_port(complain(ring, psn(ring, 0, 1), reach=1, there=0b1)) == {1: [ring.result(0, 0, 1)]}
+    assert by_port(complain(ring, psn(ring, 0, 1), reach=1, there=0b1)) == {1: [ring.result(0, 0, 1)] * 2}
 
 
 def test_the_switch_counts_no_message_and_passes_the_count_of_the_receiver() -> None:

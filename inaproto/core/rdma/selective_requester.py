@@ -20,6 +20,9 @@ is what is sent again, and when:
   gets here: whether a packet is there is then said of the switch. It acknowledges nothing by that. What is
   there is answered for by the switch, which has results to send again; so when a timeout asks for more, that
   is all that is not acknowledged.
+* Where one message alone is on its way nothing follows its last packet, nor what is sent again of it, that
+  would show soon that it was lost as well. To a switch that repairs these go twice, few packets of them,
+  while losses are expected: a frame costs less than a timer.
 * The window bounds what is not known to be there, and a loss leaves it as it is. So a missing packet stops
   nobody before ``behind_max`` others are there behind it, which is as many as the responder keeps.
 
@@ -38,6 +41,8 @@ from inaproto.wire.behind_gap import AtSwitch, BehindGap
 
 LOSSY_MESSAGES: Final = 64
 """So many messages after a loss, losses are expected."""
+TWICE_PACKETS_MAX: Final = 8
+"""So many packets that a switch asks for go twice; of more, the last one does."""
 SHORTEST_NS: Final = TIMEOUT_UNIT_NS << 6
 """No short timer is shorter than these 0.26 ms: daemons take their turns at the processor."""
 _FORGETTING: Final = 8
@@ -172,13 +177,29 @@ class SelectiveRequester(RcRequester):
         self._beyond = min(self._arrived.bit_count(), self.config.behind_max + 1 - self._window)
         nothing = self._newest <= self._una and not self._copies and not self._ask_more
         if nothing or self._rnr_until is not None:
-            return super()._transmit(now)
+            return self._go_on(now)
+        asks = self._ask_more
         lost = self._lost()
         if not lost:
-            return super()._transmit(now)
+            return self._go_on(now)
         if lost[0] == self._una and self._is_exhausted():
             return self._fail(Outcome.RETRY_EXCEEDED)
-        return self._send_again(lost, now) + super()._transmit(now)
+        again = self._send_again(lost, now)
+        if len(self._messages) == 1 and self._is_repaired and not asks:
+            again += self._orders(lost if len(lost) <= TWICE_PACKETS_MAX else lost[-1:], now)
+        return again + self._go_on(now)
+
+    def _go_on(self, now: Instant) -> list[RequesterAction]:
+        """Send what was not sent before."""
+        before = self._sent
+        return super()._transmit(now) + self._last_again(before, now)
+
+    def _last_again(self, before: int, now: Instant) -> list[RequesterAction]:
+        """Send the last packet of all twice, unless it was sent before: only a timer would show its loss."""
+        is_alone = len(self._messages) == 1 and before < self._sent == self._posted
+        if is_alone and self._lossy and self._is_repaired:
+            return self._orders([self._sent - 1], now)
+        return []
 
     def _lost(self) -> list[int]:
         """Packets of which something that was sent later is there, and those that ask, in order."""
@@ -210,6 +231,12 @@ class SelectiveRequester(RcRequester):
         self._copies |= dict.fromkeys(seqs, self._sent)
         self._lossy = LOSSY_MESSAGES
         self._timing = self._timer = None
+        orders = self._orders(seqs, now)
+        self._arm(now)
+        return orders
+
+    def _orders(self, seqs: list[int], now: Instant) -> list[RequesterAction]:
+        """Orders to send packets that were sent before, in rising order."""
         orders: list[RequesterAction] = []
         at, every = 0, self._ack_every
         for message in self._messages:
@@ -224,7 +251,6 @@ class SelectiveRequester(RcRequester):
                 orders.append(Transmit(message, first, at - begin, self._psn(seqs[begin]), acks))
             if at == len(seqs):
                 break
-        self._arm(now)
         return orders
 
     def _after_rnr(self, now: Instant) -> list[RequesterAction]:

@@ -153,7 +153,7 @@ class Accelerator:
             if kernels is None
             else Bursts(kernels, self._table, self._rings, self._ingest, self._counters, self._is_of_ring)
         )
-        self._repairs = Repairs(self._emission, self._counters)
+        self._repairs = Repairs(self._emission, self._early, self._counters)
         self._looks: dict[Connection, tuple[RingState, Flow, FlowRepair]] = {}
         """Flows of which something came in this step whose losses are looked after here."""
         self._trees = TreeTraffic(

@@ -100,6 +100,10 @@ class EarlyPackets:
         if left:
             self._of[flow.spec.connection] = left
 
+    def psns(self, flow: Flow) -> list[int]:
+        """Those of the packets that wait on a flow."""
+        return [psn for early in self._of.get(flow.spec.connection, ()) for psn in early.psns.tolist()]
+
     def expire(self, now: Instant) -> None:
         """Drop what has waited for its time."""
         for connection, known in list(self._of.items()):

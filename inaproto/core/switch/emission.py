@@ -6,10 +6,12 @@ step uses again.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.switch.aggregator import Region, consecutive
+from inaproto.core.switch.aggregator import AggregatorArray, Region, consecutive
 from inaproto.core.switch.bridge import Bridge
 from inaproto.core.switch.events import Action, Counters, Egress, EmitFrames, RingState
 from inaproto.core.switch.lookup_table import Flow
@@ -20,6 +22,9 @@ from inaproto.wire.vlan import with_tag
 
 Spans = list[tuple[int, int]]
 """Offsets in a message, as (begin, end)."""
+
+TWICE_PACKETS_MAX: Final = 32
+"""Longer stretches of results leave once, even where nothing would show that one of them is lost."""
 
 
 class Emission:
@@ -86,12 +91,17 @@ class Emission:
         self._results(ring, done, actions)
         if done:
             if ring.is_repaired:
-                self._left(ring, done)
+                self._left(ring, done, actions)
             ring.array.advance()
 
-    def _left(self, ring: RingState, done: list[tuple[Region, int, int]]) -> None:
-        """These results have left. Of those before others, which are late, what left after them tells."""
+    def _left(self, ring: RingState, done: list[tuple[Region, int, int]], actions: list[Action]) -> None:
+        """These results have left. Of those before others, which are late, what left after them tells.
+
+        That may be long in coming if no later message has begun. So they leave twice then, as the last one of
+        all does while losses are expected.
+        """
         array = ring.array
+        twice = []
         for region, begin, end in done:
             base = region.serial * ring.spec.message_packets
             if base + begin < array.done_high:
@@ -99,7 +109,12 @@ class Emission:
                 for flow in ring.flows:
                     if flow.repair is not None:
                         flow.repair.copies.update(late)
+                if goes_twice(array, region, end - begin):
+                    twice.append((region, begin, end))
+            elif end == region.packets and region.serial < ring.lossy_until and goes_twice(array, region, 1):
+                twice.append((region, end - 1, end))
             array.done_high = max(array.done_high, base + end - 1)
+        self._results(ring, twice, actions, is_first=False)
 
     def came_again(
         self, ring: RingState, flow: Flow, region: Region, offsets: NDArray[np.intp], actions: list[Action]
@@ -135,7 +150,14 @@ class Emission:
             for block in region.packets_out(slice(rank, rank + 1), begin, end, self._arena):
                 self._emit(flow, block[0], actions)
 
-    def _results(self, ring: RingState, passed: list[tuple[Region, int, int]], actions: list[Action]) -> None:
+    def _results(
+        self,
+        ring: RingState,
+        passed: list[tuple[Region, int, int]],
+        actions: list[Action],
+        *,
+        is_first: bool = True,
+    ) -> None:
         """Send results on every flow."""
         if not passed:
             return
@@ -143,7 +165,10 @@ class Emission:
         everyone = slice(0, size)
         egress = self._egress(ring)
         for region, begin, end in passed:
-            self._counters.results_out += (end - begin) * size
+            if is_first:
+                self._counters.results_out += (end - begin) * size
+            else:
+                self._counters.replayed += (end - begin) * size
             if region.kernels is None:
                 actions += each(region.packets_out(everyone, begin, end, self._arena), egress)
                 continue
@@ -207,3 +232,8 @@ class Emission:
         egress = self._bridge.egress(flow.dst_mac, flow.barred_port)
         frames = with_tag(frames, flow.tag)
         actions.extend(EmitFrames(PortId(port), frames) for port in egress)
+
+
+def goes_twice(array: AggregatorArray, region: Region, packets: int) -> bool:
+    """Whether so many results that leave out of order do so twice: those of the newest message."""
+    return packets <= TWICE_PACKETS_MAX and array.region_of(region.serial + 1).serial <= region.serial

@@ -214,6 +214,8 @@ class RingState:
     failed: bool = False
     is_repaired: bool = False
     """The switch looks after losses of some of its flows itself."""
+    lossy_until: int = 0
+    """Losses are expected in messages before this one."""
     dirty: dict[int, Region] = field(default_factory=dict)
     """Regions that got packets in this step, by serial."""
     opened_by: tuple[int, bytes, InaHeader, int] | None = None

@@ -28,7 +28,8 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.switch.emission import Emission
+from inaproto.core.switch.early_packets import EarlyPackets
+from inaproto.core.switch.emission import Emission, goes_twice
 from inaproto.core.switch.events import Action, Counters, EmitFrames, RingState
 from inaproto.core.switch.lookup_table import NOWHERE, Flow, FlowRepair, MessageEntry
 from inaproto.units import PortId
@@ -42,6 +43,8 @@ _ACK_SYNDROME: Final = 0x1F
 _UDP_SOURCE_PORT: Final = 0xC000
 """As NICs choose those of their packets, from the dynamic range."""
 _ONE: Final = (False,)
+LOSSY_MESSAGES: Final = 64
+"""So many messages after a loss, losses are expected."""
 
 Answered = tuple[bytes, bytes, int]
 """Addresses of who answers, and of whom, and the queue pair there."""
@@ -49,8 +52,9 @@ Repaired = tuple[RingState, Flow, FlowRepair]
 
 
 class Repairs:
-    def __init__(self, emission: Emission, counters: Counters) -> None:
+    def __init__(self, emission: Emission, early: EarlyPackets, counters: Counters) -> None:
         self._emission = emission
+        self._early = early
         self._counters = counters
         self._of: dict[Answered, Repaired] = {}
         self._ip_id = 0
@@ -90,6 +94,8 @@ class Repairs:
             if whole >= region.top[rank]:  # as ever, unless something is lost
                 if whole == region.packets:
                     repair.whole = newest + 1
+                    if self._early.waiting:
+                        self._next_opening(ring, flow, repair, actions)
                 return
         missing, end, came = -1, -1, 0
         for serial in range(max(repair.whole, array.next_serial), newest + 1):
@@ -109,6 +115,19 @@ class Repairs:
             reach = min(end - 1 - missing & flow.psn_mask, BEHIND_PACKETS_MAX)
             word = AtSwitch(reach, came & (1 << reach + 1) - 1)
             self._tell(ring, flow, repair, missing, word, actions)
+
+    def _next_opening(self, ring: RingState, flow: Flow, repair: FlowRepair, actions: list[Action]) -> None:
+        """All of the newest message is here: what waits, if anything does, is of one that has not opened."""
+        newest = flow.entries[repair.newest % len(flow.entries)]
+        if newest is None or newest.serial != repair.newest:
+            return
+        psn, came = newest.psn0 + newest.packets, 0
+        for waits in self._early.psns(flow):
+            distance = waits - psn & flow.psn_mask
+            if 0 < distance <= BEHIND_PACKETS_MAX:
+                came |= 1 << distance
+        if came:
+            self._tell(ring, flow, repair, psn, AtSwitch(came.bit_length() - 1, came), actions)
 
     def _of_message(
         self, ring: RingState, flow: Flow, serial: int, *, is_newest: bool
@@ -182,6 +201,7 @@ class Repairs:
         actions: list[Action],
     ) -> None:
         self._counters.losses_told += 1
+        ring.lossy_until = ring.array.next_serial + LOSSY_MESSAGES
         self._send(ring, flow, repair, psn, (SYNDROME_NAK, 0), word.encode(), actions)
 
     # ---- behind the switch -----------------------------------------------------------------------
@@ -262,9 +282,13 @@ class Repairs:
                 lost.setdefault(entry.serial, []).append(offset)
         for serial, offsets in lost.items():
             region = ring.array.region_of(serial)
-            self._emission.repeat(ring, flow, region, list(_spans(offsets)), actions)
+            for _ in range(2 if goes_twice(ring.array, region, len(offsets)) else 1):
+                self._emission.repeat(ring, flow, region, list(_spans(offsets)), actions)
             copies.update(dict.fromkeys((serial * length + at for at in offsets), ring.array.done_high + 1))
-        if lost and repair.warned != (serial := next(iter(lost))):
+        if not lost:
+            return
+        ring.lossy_until = ring.array.next_serial + LOSSY_MESSAGES
+        if repair.warned != (serial := next(iter(lost))):
             repair.warned = serial
             self._tell(ring, flow, repair, psn, AtSwitch(0, 0), actions)
 

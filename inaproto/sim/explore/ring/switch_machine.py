@@ -147,6 +147,7 @@ _RING_REST: Final = {
     "flows": "copied one by one",
     "failed": "copied",
     "is_repaired": "of selective rings alone, which are not explored",
+    "lossy_until": "of selective rings alone, which are not explored",
     "dirty": "empty between steps",
     "epoch": "constant where slots are its own",
     "opened_by": "spares a look at what is known",

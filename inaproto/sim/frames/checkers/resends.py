@@ -10,6 +10,8 @@ What a NIC may know is what acknowledgements told it that reached it. By that a 
   is ``min(SHORTEST_NS << k, T)`` after the timer was set, ``T`` being the first one of go-back-N; so in a
   silence of t there are at most log2(t / SHORTEST_NS) + t / T of them. It goes out twice at most, and from
   the second time on with the first packet of each message.
+- *twice*: what a switch that repairs has made known as lost, if it is few packets, else the last of them; and
+  the last packet of all. The second copy goes with the first, at once.
 - *asking more*: until other packets are heard of, 2 ** a packets, when that packet and what followed it were
   acknowledged a times.
 
@@ -23,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from inaproto.core.rdma.selective_requester import SHORTEST_NS
+from inaproto.core.rdma.selective_requester import SHORTEST_NS, TWICE_PACKETS_MAX
 from inaproto.sim.frames.checkers.checker import Checker, each_frame, is_intact
 from inaproto.sim.kernel.violated import Violated
 from inaproto.wire.behind_gap import AtSwitch, BehindGap, decode_behind
@@ -83,6 +85,11 @@ class _Sender:
     """An instant, and how many packets may be sent then without having been lost."""
     heads: int = 0
     """How many first packets of messages, too."""
+    leaving_at: int = -1
+    leaving: list[int] = field(default_factory=list)
+    """What left together at that instant, once: what was lost, or the newest packet."""
+    seconds: int = 0
+    """Of how many of these a second copy has left."""
 
     def position_of(self, psn: int) -> int:
         ahead = (psn - self.first_psn - self.una + _HALF) & _MASK
@@ -154,7 +161,10 @@ class _Sender:
     def sends(self, frame: bytes, now: int) -> str:
         """A packet leaves; returns what is wrong with that, if anything is."""
         at = self.position_of(int.from_bytes(frame[51:54], "big"))
+        if self._is_second(at, now):
+            return ""
         if at >= self.sent:
+            self.leaving = [at]
             if self.una == self.sent:
                 self.timer_at = now
             self.sent = at + 1
@@ -169,11 +179,25 @@ class _Sender:
                 return ""
             if wrong:
                 return wrong
+        else:
+            self.leaving.append(at)
         self.copies[at] = self.sent
         self.there.discard(at)
         self.highest = max(self.highest, at)
         self.timer_at = now
         return ""
+
+    def _is_second(self, at: int, now: int) -> bool:
+        """Whether it is a second copy that may leave."""
+        if now != self.leaving_at:
+            self.leaving_at, self.leaving, self.seconds = now, [], 0
+        firsts = self.leaving[-1:] if len(self.leaving) > TWICE_PACKETS_MAX else self.leaving
+        if self.is_repaired and self.seconds < len(firsts) and at == firsts[self.seconds]:
+            self.seconds += 1
+            return True
+        if self.seconds:
+            self.leaving, self.seconds = [], 0
+        return False
 
     def _asks(self, at: int, now: int, *, opens: bool) -> str | None:
         if self.may_ask[0] != now:
