@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from inaproto.core.switch.flow_order import flow_by_flow
+from inaproto.core.switch.flow_order import flow_by_flow, joined, joined_rows
 from inaproto.units import Frames
 from inaproto_hil.bench.traffic import Sender, host_ip, receiving_qp, ring_spec
 
@@ -118,3 +118,15 @@ def test_frames_of_any_length_and_empty_blocks_are_taken() -> None:
     found = grouped([np.zeros((0, 60), np.uint8), *blocks])
     assert sum(len(block) for block in found) == 14
     assert grouped([]) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_packets_one_by_one_are_joined_as_parts_of_blocks_are(seed: int) -> None:
+    rng = Random(seed)
+    frames = [rng.choice(of_ring(0xFFFFFC)) for _ in range(rng.randrange(1, 9))]
+    if rng.random() < 0.5:
+        frames = sorted(frames, key=of_ring(0xFFFFFC).index)
+    one_by_one = [np.frombuffer(frame, np.uint8)[None] for frame in frames]
+    for parts in (one_by_one, as_blocks(frames)):
+        found = [block.tolist() for block in joined_rows(one_by_one)]
+        assert found == [block.tolist() for block in joined(RING, parts)]

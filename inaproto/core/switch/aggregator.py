@@ -575,14 +575,30 @@ class Region:
 
 def spans_of(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Maximal runs of true values, as (begin, end)."""
-    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+    data = mask.tobytes()  # for messages, quicker than by arrays
+    spans: list[tuple[int, int]] = []
+    begin = data.find(1)
+    while begin >= 0:
+        end = data.find(0, begin)
+        if end < 0:
+            end = len(data)
+        spans.append((begin, end))
+        begin = data.find(1, end)
+    return spans
 
 
 def consecutive(offsets: NDArray[np.intp]) -> list[tuple[int, int]]:
     """Maximal runs of offsets that rise by ones, in the order given, as (begin, end)."""
-    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(offsets, breaks)]
+    numbers = offsets.tolist()
+    spans: list[tuple[int, int]] = []
+    begin = end = numbers[0]
+    for number in numbers:
+        if number != end:
+            spans.append((begin, end))
+            begin = number
+        end = number + 1
+    spans.append((begin, end))
+    return spans
 
 
 def bytes_needed(spec: RingSpec) -> int:

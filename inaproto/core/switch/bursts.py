@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from inaproto.core.kernels.compiled import HEAD_BYTES, Compiled, Parts, Scan
 from inaproto.core.switch.aggregator import FIRST, HEADER_BYTES, LAST_OPCODES, Region
 from inaproto.core.switch.events import Counters, RingState
-from inaproto.core.switch.flow_order import Connection, flow_by_flow, flow_of, joined
+from inaproto.core.switch.flow_order import Connection, flow_by_flow, flow_of, joined, joined_rows
 from inaproto.core.switch.ingest import Ingest
 from inaproto.core.switch.inlets import Inlet, RingInlet
 from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry
@@ -28,10 +28,12 @@ from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.core.switch.tree.ring import TreeRing
 from inaproto.units import Frames, PortId
 from inaproto.wire.ina_header import INA_HEADER_BYTES
-from inaproto.wire.vector import HEADER_COLUMNS
+from inaproto.wire.vector import BTH_END, HEADER_COLUMNS
 
 _KNOWN_MAX: Final = 1024
 """Flows whose masked headers are remembered."""
+_FEW: Final = 8
+"""Frames that are put together one by one sooner than by arrays."""
 UNREAD: Final = -1
 """Number of classes of frames at which nobody has looked."""
 _INA_BEGIN: Final = HEADER_BYTES[FIRST]
@@ -304,6 +306,10 @@ class Bursts:
                 if row < len(block):
                     return [block if len(block) == 1 else block[row : row + 1]]
                 row -= len(block)
+        if end - begin <= _FEW and len(numbers) == 1 and isinstance(flow, tuple):
+            few = list(self._few(blocks, begin, end))
+            if min(row.shape[1] for row in few) >= BTH_END:  # or they are no packets
+                return joined_rows(few)
         parts = [scan.frames(begin, end)]
         parts += [scan.frames(*scan.bounds(number)) for number in numbers[1:]]
         frames: NDArray[np.int64] = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
@@ -318,3 +324,12 @@ class Bursts:
                 together = int(rows[-1] - rows[0]) == high - low - 1
                 found.append(block[int(rows[0]) : int(rows[-1]) + 1] if together else block[rows])
         return joined(flow, [part for part in found if len(part)])
+
+    def _few(self, blocks: Sequence[Frames], begin: int, end: int) -> Iterator[Frames]:
+        """Some frames of a connection, each as a block."""
+        at, first = 0, 0
+        for frame in self._scan.frames(begin, end).tolist():
+            while frame >= first + len(blocks[at]):
+                first += len(blocks[at])
+                at += 1
+            yield blocks[at][frame - first : frame - first + 1]

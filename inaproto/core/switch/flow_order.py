@@ -18,7 +18,7 @@ it makes of the packets one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -152,6 +152,23 @@ def joined(flow: Connection | bytes, parts: list[Frames]) -> list[Frames]:
             out.append(run[0] if len(run) == 1 else np.concatenate(run))
             run = []
         run.append(part)
+    out.append(run[0] if len(run) == 1 else np.concatenate(run))
+    return out
+
+
+def joined_rows(rows: Iterable[Frames]) -> list[Frames]:
+    """The same with blocks of one frame each, packets of a ring."""
+    out: list[Frames] = []
+    run: list[Frames] = []
+    follows = length = -1
+    for row in rows:
+        n = row.shape[1]
+        psn = int.from_bytes(row[0, 51:54].tobytes(), "big")
+        if run and (psn != follows or n != length):
+            out.append(run[0] if len(run) == 1 else np.concatenate(run))
+            run = []
+        run.append(row)
+        follows, length = psn + 1 & PSN_MASK, n
     out.append(run[0] if len(run) == 1 else np.concatenate(run))
     return out
 
