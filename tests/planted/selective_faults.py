@@ -102,6 +102,16 @@ SELECTIVE_FAULTS: Final = (
         test="tests/unit/test_repairs.py::test_the_end_of_a_message_is_missing_when_a_later_one_has_begun",
     ),
     fault(
+        "damaged_packet_counts_as_the_newest",
+        REPAIRS,
+        "takes the last of several packets for the newest that came, though its ICRC is wrong",
+        Region.store_fresh,
+        "offsets.start + int(came[-1]) + 1",
+        "offsets.stop",
+        test="tests/unit/test_aggregator.py::test_of_fresh_packets_the_newest_is_the_last_right_one",
+        arguments=((1,), 2),
+    ),
+    fault(
         "each_nak_answered_anew",
         REPAIRS,
         "sends lost results again at each NAK that names them",

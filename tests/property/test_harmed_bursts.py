@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
 from inaproto.errors import DecodeError
 from inaproto.wire import icrc
 from tests.seeds import seeds
+from tests.unit.switched_ring import ring_of
 from tests.unit.test_bursts import PACKETS, Both
 
 MESSAGES = 6
+REPAIRED: dict[str, Any] = {
+    "selective": True,
+    "flows": tuple(replace(flow, src_qp=0x300 + flow.rank) for flow in ring_of(2).flows),
+}
+"""A ring whose losses the switch finds: what it says of them is part of what leaves."""
 
 
 def harmed(rng: Random, frames: list[bytes]) -> Iterator[bytes]:
@@ -41,12 +49,13 @@ def harmed(rng: Random, frames: list[bytes]) -> Iterator[bytes]:
             yield frame
 
 
+@pytest.mark.parametrize("changes", [{}, REPAIRED], ids=["plain", "repaired"])
 @pytest.mark.parametrize("seed", seeds(24))
 def test_whatever_comes_both_ways_do_the_same(
-    seed: int, use_kernels: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    seed: int, changes: dict[str, Any], use_kernels: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = Random(seed)
-    both = Both(use_kernels, monkeypatch)
+    both = Both(use_kernels, monkeypatch, **changes)
     for serial in range(1, MESSAGES):
         for rank in range(2):
             last_bytes = rng.choice([4, 24, 60, 64])

@@ -258,6 +258,19 @@ def test_fresh_packets_with_a_wrong_icrc_are_as_if_they_never_came() -> None:
     assert store_fresh(region, 1, whole, slice(1, 3)) is None, "one slot was filled before"
 
 
+@pytest.mark.parametrize(("harmed", "top"), [((), 3), ((0,), 3), ((1,), 2), ((0, 1), 0)])
+def test_of_fresh_packets_the_newest_is_the_last_right_one(harmed: tuple[int, ...], top: int) -> None:
+    region = fresh_region()
+    _, middle, _ = runs(1)
+    for row in harmed:
+        middle.frames[row, 60] ^= 1
+    (run,) = decode_runs(middle.frames)
+    assert isinstance(run, RoceRun)
+    assert store_fresh(region, 1, run, slice(1, 3)) == 2 - len(harmed)
+    assert region.top == [0, top, 0]
+    assert (1 in region.silent) is (top == 0)
+
+
 # -- layouts
 
 

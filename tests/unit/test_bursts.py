@@ -25,12 +25,14 @@ PACKETS = 8
 class Both:
     """The same ring at an accelerator with kernels and at one without; what comes is given to both."""
 
-    def __init__(self, use_kernels: UseKernels, patch: pytest.MonkeyPatch, ranks: int = 2) -> None:
+    def __init__(
+        self, use_kernels: UseKernels, patch: pytest.MonkeyPatch, ranks: int = 2, **changes: Any
+    ) -> None:
         self._use = use_kernels
         self.rings: dict[str, SwitchedRing] = {}
         for name in ("numpy", "compiled"):
             use_kernels(name)
-            self.rings[name] = SwitchedRing(ranks, message_packets=PACKETS)
+            self.rings[name] = SwitchedRing(ranks, message_packets=PACKETS, **changes)
         self.ring = self.rings["compiled"]
         self.left = 0
         """Packets of rings that were not taken at once by the accelerator with kernels."""

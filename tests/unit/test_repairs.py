@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -193,6 +194,25 @@ def test_of_messages_whose_ends_are_not_known_nothing_is_said() -> None:
     ring = repaired(window_messages=4)
     ring.finish(0)
     assert acknowledgements(ring.send(0, 3)) == {}
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "compiled"])
+@pytest.mark.parametrize("harmed", [(2,), (1, 2)])
+def test_what_came_damaged_has_not_come(
+    harmed: tuple[int, ...], kernels: str, use_kernels: Callable[[str], None]
+) -> None:
+    """With reach 0 its sender would take it for here."""
+    use_kernels(kernels)
+    ring = repaired()
+    for serial in (0, 1):
+        frames = [bytearray(ring.packet(0, serial, offset)) for offset in range(PACKETS)]
+        for offset in harmed if serial else ():
+            frames[offset][-7] ^= 4
+        ring.arrive(0, bytes(frames[0]))
+        assert acknowledgements(ring.arrive_blocks(0, block(*map(bytes, frames[1:3])))) == {}
+        if not serial:
+            ring.arrive(0, bytes(frames[3]))
+            ring.send(1, 0)
 
 
 # ---- behind the switch -------------------------------------------------------------------------------

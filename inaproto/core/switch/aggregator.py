@@ -320,8 +320,10 @@ class Region:
         self.header[rank, offsets, :_MIDDLE_HEADER_BYTES] = headers[:, :_MIDDLE_HEADER_BYTES]
         self.share[rank, offsets] = share
         self.seen[rank, offsets] = intact
-        self.stored(rank, right := int(np.count_nonzero(intact)), offsets.start, offsets.stop)
-        return right
+        came = np.flatnonzero(intact)
+        if len(came):
+            self.stored(rank, len(came), offsets.start, offsets.start + int(came[-1]) + 1)
+        return len(came)
 
     def store_single(
         self, rank: int, offset: int, header: bytes, tail: memoryview, share: int, *, again: bool = False
