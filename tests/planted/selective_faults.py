@@ -8,7 +8,7 @@ from inaproto.core.rdma.behind_gap import PacketsBehind
 from inaproto.core.rdma.selective_requester import SelectiveRequester
 from inaproto.core.rdma.selective_responder import SelectiveResponder
 from inaproto.core.switch.aggregator import Region
-from inaproto.core.switch.repairs import Repairs
+from inaproto.core.switch.repairs import Repairs, newest_of
 from inaproto.core.switch.tree.selective import SelectiveTreeEmission
 from tests.planted.planting import fault
 from tests.planted.shapes import across_racks
@@ -110,6 +110,15 @@ SELECTIVE_FAULTS: Final = (
         "offsets.stop",
         test="tests/unit/test_aggregator.py::test_of_fresh_packets_the_newest_is_the_last_right_one",
         arguments=((1,), 2),
+    ),
+    fault(
+        "message_that_was_sent_to_last_counts_as_the_newest",
+        REPAIRS,
+        "takes the message of the packet that came last for the newest of its rank",
+        newest_of,
+        "flow.entries[repair.newest % len(flow.entries)]",
+        "flow.entries[flow.latest]",
+        test="tests/unit/test_repairs.py::test_the_newest_message_is_not_the_one_whose_packets_came_last",
     ),
     fault(
         "each_nak_answered_anew",

@@ -56,6 +56,7 @@ def test_whatever_comes_both_ways_do_the_same(
 ) -> None:
     rng = Random(seed)
     both = Both(use_kernels, monkeypatch, **changes)
+    late: list[list[bytes]] = [[], []]
     for serial in range(1, MESSAGES):
         for rank in range(2):
             last_bytes = rng.choice([4, 24, 60, 64])
@@ -64,6 +65,8 @@ def test_whatever_comes_both_ways_do_the_same(
             frames = list(harmed(rng, whole))
             if rng.random() < 0.2:
                 rng.shuffle(frames)
+            frames += late[rank]  # behind what was sent after it
+            late[rank] = [frames.pop() for _ in range(rng.choice([0, 0, 1, 2])) if frames]
             if frames:
                 both.arrive(rank, frames)
             if rng.random() < 0.3:

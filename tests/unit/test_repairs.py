@@ -215,6 +215,22 @@ def test_what_came_damaged_has_not_come(
             ring.send(1, 0)
 
 
+def test_the_newest_message_is_not_the_one_whose_packets_came_last() -> None:
+    ring = repaired()
+    ring.send(0, 0, 0, 1)
+    late = [ring.packet(0, *place) for place in ((1, 0), (0, 3))]
+    told = acknowledgements(ring.arrive_blocks(0, *(block(frame) for frame in late)))
+    assert told == {0: [(psn(ring, 0, 2), NAK, AtSwitch(reach=2, arrived=0b110))]}
+
+
+def test_what_is_missing_of_the_newest_message_is_said_though_an_older_one_became_whole() -> None:
+    ring = repaired()
+    ring.send(0, 0, 0, 1, 2)
+    late = [ring.packet(0, *place) for place in ((1, 0), (1, 2), (0, 3))]
+    told = acknowledgements(ring.arrive_blocks(0, *(block(frame) for frame in late)))
+    assert told == {0: [(psn(ring, 1, 1), NAK, AtSwitch(reach=1, arrived=0b10))]}
+
+
 # ---- behind the switch -------------------------------------------------------------------------------
 
 
@@ -372,6 +388,18 @@ def test_what_is_said_has_the_latest_traffic_class_of_its_flow() -> None:
         [(_, told, _)] = said(lacking_one(ring, serial, tos=tos))
         [(_, passed, _)] = said(complain(ring, psn(ring, 0, 1), reach=1))
         assert (told.ip.tos, passed.ip.tos) == (tos, tos)
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "compiled"])
+def test_a_late_packet_of_an_older_message_does_not_change_the_traffic_class(
+    kernels: str, use_kernels: Callable[[str], None]
+) -> None:
+    use_kernels(kernels)
+    ring = repaired()
+    for serial, tos in enumerate((0x68, 0x28)):
+        lacking_one(ring, serial, tos=tos)
+    [(_, told, _)] = said(ring.send(0, 0, 1))
+    assert told.ip.tos == 0x28
 
 
 def test_before_its_flow_has_a_message_it_has_no_traffic_class() -> None:

@@ -48,7 +48,7 @@ class FlowRepair:
     whole: int
     """All messages before it have come from the rank, every packet."""
     newest: int = -1
-    """The newest message of which something came."""
+    """The newest message that has opened."""
     copies: dict[int, int] = field(default_factory=dict)
     """Positions of results that were sent late or again: the least position whose arrival says that they are
     lost."""
@@ -166,6 +166,8 @@ class Flow:
             return False
         self.entries[index] = entry
         self.latest = index
+        if self.repair is not None and entry.serial > self.repair.newest:
+            self.repair.newest = entry.serial
         return True
 
     def may_remember(self, entry: MessageEntry) -> bool:

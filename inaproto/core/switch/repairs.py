@@ -82,12 +82,9 @@ class Repairs:
 
     def look(self, ring: RingState, flow: Flow, repair: FlowRepair, actions: list[Action]) -> None:
         """More has come of a flow: tell its rank what is missing before it, if anything is."""
-        entries = flow.entries
-        latest = entries[flow.latest]
-        if latest is None or ring.failed:
+        if ring.failed or (opened := newest_of(flow, repair)) is None:
             return
-        array, rank = ring.array, flow.row
-        newest = repair.newest = max(repair.newest, latest.serial)
+        array, rank, newest = ring.array, flow.row, opened.serial
         region = array.region_of(newest)
         if max(repair.whole, array.next_serial) >= newest == region.serial:
             whole = region.first_missing(rank)
@@ -95,7 +92,7 @@ class Repairs:
                 if whole == region.packets:
                     repair.whole = newest + 1
                     if self._early.waiting:
-                        self._next_opening(ring, flow, repair, actions)
+                        self._next_opening(ring, flow, repair, opened, actions)
                 return
         missing, end, came = -1, -1, 0
         for serial in range(max(repair.whole, array.next_serial), newest + 1):
@@ -116,11 +113,10 @@ class Repairs:
             word = AtSwitch(reach, came & (1 << reach + 1) - 1)
             self._tell(ring, flow, repair, missing, word, actions)
 
-    def _next_opening(self, ring: RingState, flow: Flow, repair: FlowRepair, actions: list[Action]) -> None:
+    def _next_opening(
+        self, ring: RingState, flow: Flow, repair: FlowRepair, newest: MessageEntry, actions: list[Action]
+    ) -> None:
         """All of the newest message is here: what waits, if anything does, is of one that has not opened."""
-        newest = flow.entries[repair.newest % len(flow.entries)]
-        if newest is None or newest.serial != repair.newest:
-            return
         psn, came = newest.psn0 + newest.packets, 0
         for waits in self._early.psns(flow):
             distance = waits - psn & flow.psn_mask
@@ -166,8 +162,8 @@ class Repairs:
         """An acknowledge packet to the sender, as if its receiver had sent it."""
         if flow.ingress == NOWHERE:
             return
-        latest = flow.entries[flow.latest]
-        tos = 0 if latest is None else ring.array.region_of(latest.serial).traffic_class(flow.row)
+        newest = newest_of(flow, repair)
+        tos = 0 if newest is None else ring.array.region_of(newest.serial).traffic_class(flow.row)
         way = flow.src_mac, flow.dst_mac, tos
         if repair.builder is None or repair.way != way:
             template = FlowTemplate(
@@ -291,6 +287,11 @@ class Repairs:
         if repair.warned != (serial := next(iter(lost))):
             repair.warned = serial
             self._tell(ring, flow, repair, psn, AtSwitch(0, 0), actions)
+
+
+def newest_of(flow: Flow, repair: FlowRepair) -> MessageEntry | None:
+    """The newest message that has opened on a flow, wherever its last packet went; None: there is none."""
+    return flow.entries[repair.newest % len(flow.entries)]
 
 
 def _place(flow: Flow, psn: int) -> tuple[MessageEntry, int] | None:
