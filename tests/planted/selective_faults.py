@@ -121,6 +121,17 @@ SELECTIVE_FAULTS: Final = (
         test="tests/unit/test_repairs.py::test_the_newest_message_is_not_the_one_whose_packets_came_last",
     ),
     fault(
+        "gap_as_long_as_a_sender_says",
+        REPAIRS,
+        "takes whatever PSNs are between two messages for those of the one between them",
+        Repairs._of_message,
+        "not 0 < packets <= ring.spec.message_packets",
+        "packets < 0",
+        test="tests/unit/test_repairs.py"
+        "::test_between_messages_whose_psns_leave_no_place_for_another_the_gap_is_unknown",
+        arguments=((3, 1),),
+    ),
+    fault(
         "each_nak_answered_anew",
         REPAIRS,
         "sends lost results again at each NAK that names them",

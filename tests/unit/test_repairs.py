@@ -231,6 +231,16 @@ def test_what_is_missing_of_the_newest_message_is_said_though_an_older_one_becam
     assert told == {0: [(psn(ring, 1, 1), NAK, AtSwitch(reach=1, arrived=0b10))]}
 
 
+@pytest.mark.parametrize("psn_of", [(1, 0), (3, 1), (0, 2)], ids=["none", "too many", "less than none"])
+def test_between_messages_whose_psns_leave_no_place_for_another_the_gap_is_unknown(
+    psn_of: tuple[int, int],
+) -> None:
+    ring = repaired(window_messages=4)
+    ring.finish(0)
+    ring.arrive(0, ring.packet(0, 2, 0, psn=psn(ring, *psn_of)))
+    assert acknowledgements(ring.arrive(0, ring.packet(0, 2, 1, psn=psn(ring, *psn_of) + 1))) == {}
+
+
 # ---- behind the switch -------------------------------------------------------------------------------
 
 

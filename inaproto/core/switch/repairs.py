@@ -147,6 +147,8 @@ class Repairs:
         # Its first packet has not come. What has come behind that waits for it, and is told when that comes.
         psn = before.psn0 + before.packets
         packets = following.psn0 - psn & flow.psn_mask
+        if not 0 < packets <= ring.spec.message_packets:  # its sender contradicts itself
+            return None
         return psn, packets, (1 << packets) - 2
 
     def _send(
