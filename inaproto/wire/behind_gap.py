@@ -24,8 +24,8 @@ class AtSwitch(NamedTuple):
     """What has come to the switch: all before the packet of the NAK's PSN, and what is said of others."""
 
     reach: int
-    """Distance from it to the newest packet that came. 0: it has come, nothing is said of others, and results
-    are lost behind the switch."""
+    """Distance from it to the newest packet that is spoken of, which came, or something behind it did. 0: it
+    has come, nothing is said of others, and results are lost behind the switch."""
     arrived: int
     """Bit i: the packet of the PSN i behind it is there; of the others up to ``reach`` none is. Bit 0 is not
     set."""

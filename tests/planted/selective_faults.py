@@ -132,6 +132,16 @@ SELECTIVE_FAULTS: Final = (
         arguments=((3, 1),),
     ),
     fault(
+        "last_packet_before_a_gap_told_as_there",
+        REPAIRS,
+        "says with reach 0 that the last packet before a gap of unknown length is missing",
+        Repairs.look,
+        "end += 1",
+        "pass",
+        test="tests/unit/test_repairs.py"
+        "::test_of_a_last_packet_before_a_gap_of_unknown_length_it_is_said_that_it_is_missing",
+    ),
+    fault(
         "each_nak_answered_anew",
         REPAIRS,
         "sends lost results again at each NAK that names them",

@@ -400,6 +400,13 @@ def test_a_copy_is_given_up_when_something_that_was_sent_after_it_is_at_the_swit
     assert sent(at_switch(core, 103, 104, 105, 106, 107, 108)) == [103, 103, 112, 113, 114, 115, 115]
 
 
+def test_what_is_missing_up_to_the_reach_is_lost_before_it() -> None:
+    """Something behind the reach has come, where a switch does not know how long a gap is."""
+    core = requester()
+    post(core, 8)
+    assert sent(at_switch(core, 103, reach=1)) == [103] * 2
+
+
 def test_the_latest_word_counts() -> None:
     """Of packets that wait for the first one of their message the switch knows more when that has come."""
     core = requester()

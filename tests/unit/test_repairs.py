@@ -231,6 +231,14 @@ def test_what_is_missing_of_the_newest_message_is_said_though_an_older_one_becam
     assert told == {0: [(psn(ring, 1, 1), NAK, AtSwitch(reach=1, arrived=0b10))]}
 
 
+def test_of_a_last_packet_before_a_gap_of_unknown_length_it_is_said_that_it_is_missing() -> None:
+    """With reach 0 its sender would take it for here."""
+    ring = repaired(window_messages=4)
+    ring.send(0, 0, 0, 1, 2)
+    told = acknowledgements(ring.send(0, 3))
+    assert told == {0: [(psn(ring, 0, 3), NAK, AtSwitch(reach=1, arrived=0))]}
+
+
 @pytest.mark.parametrize("psn_of", [(1, 0), (3, 1), (0, 2)], ids=["none", "too many", "less than none"])
 def test_between_messages_whose_psns_leave_no_place_for_another_the_gap_is_unknown(
     psn_of: tuple[int, int],

@@ -98,6 +98,7 @@ class Repairs:
         for serial in range(max(repair.whole, array.next_serial), newest + 1):
             found = self._of_message(ring, flow, serial, is_newest=serial == newest)
             if found is None:
+                end += 1  # its first packet has not come; else it would be known
                 break
             psn, packets, seen = found
             end = psn + packets
