@@ -151,11 +151,13 @@ class Channel:
         whole: tuple[int, ...] | None = None,
         waited: Waited | None = None,
         filled: int | None = None,
+        call: str = "",
     ) -> PendingOperation:
         """Submit ``nbytes`` at byte ``at`` of ``region``. Raises ``LocalMisuse`` where there is no room.
 
         ``whole``: the shape of the tensor of which that is a slice. ``waited``: since the last one.
-        ``filled``: bytes that are there by now; :meth:`filled` says when more are.
+        ``filled``: bytes that are there by now; :meth:`filled` says when more are. ``call``: what it is, if
+        not an all-reduce of one tensor.
         """
         operation, data = self.protocol.all_reduce(
             segment=region.segment.number,
@@ -168,6 +170,7 @@ class Channel:
             whole=whole,
             waited=waited,
             filled=filled,
+            call=call,
         )
         self.send(data)
         return operation

@@ -166,12 +166,21 @@ class ParallelRings:
         shape: tuple[int, ...],
         *,
         waited: Waited | None = None,
+        call: str = "",
     ) -> SlicedOperation:
         """Submit the tensor at the beginning of ``region``, a slice to each ring."""
         size = dtype.itemsize
         parts = [
             ring.all_reduce(
-                region, length * size, dtype, op, (length,), at=first * size, whole=shape, waited=waited
+                region,
+                length * size,
+                dtype,
+                op,
+                (length,),
+                at=first * size,
+                whole=shape,
+                waited=waited,
+                call=call,
             )
             for ring, (first, length) in zip(
                 self.rings, slices(nbytes // size, size, len(self.rings)), strict=True

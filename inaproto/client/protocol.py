@@ -155,9 +155,11 @@ class ClientProtocol:
         whole: tuple[int, ...] | None = None,
         waited: Waited | None = None,
         filled: int | None = None,
+        call: str = "",
     ) -> tuple[PendingOperation, bytes]:
         """``whole``: the shape of the tensor that this is a part of. ``filled``: bytes that are there by now,
-        if not all are; :meth:`filled` says when more are.
+        if not all are; :meth:`filled` says when more are. ``call``: what it is, if not an all-reduce of one
+        tensor.
 
         Raises ``LocalMisuse`` for one more operation than the daemon keeps.
         """
@@ -177,12 +179,13 @@ class ClientProtocol:
                 wait_ns=None if waited is None else waited.began_ago_ns,
                 work_ns=None if waited is None else waited.ended_ago_ns,
                 filled=filled,
+                call=call,
             )
         )
         self._next_op += 1
         called = shape if whole is None else whole
-        call = f"{Op(op).name.lower()} of {Dtype(dtype).name.lower()} {tuple(called)}"
-        operation = PendingOperation(index, memory, call)
+        words = call or f"{Op(op).name.lower()} of {Dtype(dtype).name.lower()} {tuple(called)}"
+        operation = PendingOperation(index, memory, words)
         if self.failure is not None:
             operation.end(self.failure)
         else:

@@ -94,8 +94,11 @@ _RANGES: Final = (
 """Fields after the operation, in their order on the wire, and their bits."""
 
 
-def signature(dtype: int, op: int, shape: Sequence[int]) -> int:
-    """16-bit digest of an operation's element type, reduction and shape.
+def signature(dtype: int, op: int, shape: Sequence[int], call: str = "") -> int:
+    """16-bit digest of an operation's element type, reduction and shape, and of what a process calls it.
+
+    ``call`` is empty for an all-reduce: other collectives are all-reduces of vectors that alone do not tell
+    which one it is.
 
     A CRC-16 finds every difference within 16 neighbouring bits, hence every pair that differs in
     dtype and op alone, or in one dimension below 2**16; other pairs escape with probability 2**-16.
@@ -106,7 +109,7 @@ def signature(dtype: int, op: int, shape: Sequence[int]) -> int:
         record = struct.pack(f">BBB{len(shape)}Q", len(shape), dtype, op, *shape)
     except struct.error as error:
         raise LocalMisuse(f"signature of dtype {dtype}, op {op}, shape {tuple(shape)}: {error}") from None
-    return binascii.crc_hqx(record, 0xFFFF)
+    return binascii.crc_hqx(record + call.encode(), 0xFFFF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

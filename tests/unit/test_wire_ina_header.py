@@ -146,6 +146,15 @@ def test_signatures_of_one_size_in_several_shapes() -> None:
     assert len({signature(Dtype.F32, Op.SUM, shape) for shape in shapes}) == len(shapes)
 
 
+def test_signatures_differ_between_what_processes_call() -> None:
+    """docs/protocol.md 11: another collective is an all-reduce of a vector that may be the same."""
+    ranks = [f"broadcast of float32 (64, 10) from rank {root}" for root in range(12)]
+    kinds = ["reduce_scatter", "all_gather", "reduce to rank 0:", "avg", "split"]
+    calls = ["", "barrier", *ranks, *(f"{kind} of float32 (64, 10)" for kind in kinds)]
+    assert len({signature(Dtype.I32, Op.SUM, (640,), call) for call in calls}) == len(calls)
+    assert signature(Dtype.I32, Op.SUM, (640,)) == signature(Dtype.I32, Op.SUM, (640,), "")
+
+
 def test_signature_is_stable() -> None:
     """Part of the wire format: ranks of two versions must agree."""
     assert signature(Dtype.F32, Op.SUM, (64, 10)) == 0xE1ED

@@ -144,6 +144,7 @@ def check_request(rank: int, request: AllReduce, buffer: SharedBuffer | None) ->
     filled = request.filled
     if filled is not None and filled > nbytes:
         raise JobError(f"{name}: {filled} bytes are there of {nbytes}")
-    digest = signature(dtype, op, request.shape if request.whole is None else request.whole)
+    shape = request.shape if request.whole is None else request.whole
+    digest = signature(dtype, op, shape, request.call)
     memory = (Memory(rank, request.segment, request.offset, end),)
     return Operation(OpIndex(request.op_index), dtype, op, nbytes, digest, memory, filled)

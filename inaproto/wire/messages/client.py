@@ -20,6 +20,7 @@ from inaproto.wire.messages.types import (
     DtypeCode,
     Explanation,
     Flag,
+    LongText,
     Message,
     Name,
     OpCode,
@@ -100,6 +101,9 @@ class AllReduce(Message, type="all_reduce"):
     filled: U64 | None = None
     """Bytes of it that are there, from the first on; the process puts the others there now, and says so
     (``filled``). None: all."""
+    call: LongText = ""
+    """What the process calls it, if it is another collective than an all-reduce of one tensor: in its digest,
+    so that ranks that call different ones are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
