@@ -129,6 +129,8 @@ async def test_a_job_from_its_submission_to_its_end(runtime_dir: Path) -> None:
         )
         assert said.exit_code == 0
         (token,) = [line.partition(" ")[2] for line in said.output.splitlines() if line.startswith("token ")]
+        (following,) = [line for line in said.output.splitlines() if line.startswith("next: ")]
+        assert following == f"next: inaproto job watch --dir {daemon.settings.dir} train", "to be pasted"
         placed = await daemon.until("train", "placed")
         assert placed["hosts"] == ["h0", "h1"]
         while not (hosts[1].grants and switch.grants and hosts[1].grants[2].switches):

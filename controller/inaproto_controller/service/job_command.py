@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -112,7 +113,7 @@ def submit(
         else:
             click.echo(f"job {name} is {_state(found['job'])}")
             click.echo(f"token {found['token']}")
-            click.echo(f"next: inaproto job watch {name}", err=True)
+            click.echo(f"next: {_again('watch', name, **where)}", err=True)
 
 
 @job.command("list", short_help="List jobs.")
@@ -324,6 +325,13 @@ def _told(found: dict[str, Any]) -> str:
         said += f", hosts {', '.join(found['hosts'])}"
         said += f", tree {found['tree']['root']}" if found["tree"] else ", no tree"
     return said
+
+
+def _again(*words: str, directory: Path | None, controllers: tuple[str, ...], as_json: bool) -> str:
+    """The command that asks the same controller for ``words``, to be pasted into a shell."""
+    given = [] if directory is None else ["--dir", str(directory)]
+    given += [word for controller in controllers for word in ("--controller", controller)]
+    return shlex.join(["inaproto", "job", words[0], *given, *words[1:]])
 
 
 def _client(directory: Path | None, controllers: tuple[str, ...], as_json: bool) -> JobClient:

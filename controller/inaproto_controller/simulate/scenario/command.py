@@ -25,15 +25,19 @@ _EPILOG: Final = """
 \b
 The smallest scenario:
   [cluster]
-  degree = 8               # ports of a switch: 3 layers, 128 hosts
+  down = [4, 4, 4]         # 4 hosts in a rack, 4 racks in a pod, 4 pods
+  up = [1, 2, 2]           # links up of a host, a rack and a pod
+  [speeds]
+  preset = "sharing"       # 100 Gbit/s, 1.5 times that with INA
   [stream]
-  trace = 2                # jobs as in the second trace of MINA's evaluation
-  count = 200
-  [[compare]]              # exclusive trees, hosts placed as they are free
+  count = 60               # jobs of 2, 4 or 8 hosts
+  hosts = { 2 = 1, 4 = 1, 8 = 1 }
+  [[compare]]              # hosts placed as they are free
   placement = "first"
-  policy = "greedy"
+  trees = "exclusive"      # a tree is one job's until that ends
   [[compare]]              # against hosts placed close together
   placement = "least-fragments"
+  trees = "exclusive"
 
 \b
 Further: [speeds], [migration], [arrivals], [models.NAME], [[jobs]], seeds, until.

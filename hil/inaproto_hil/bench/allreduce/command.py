@@ -59,12 +59,14 @@ class Config:
     """NICs of each host, hence host daemons and parallel rings."""
     queued: int = 1
     """All-reduces that a rank calls before it waits for the first of them."""
+    sizes: tuple[int, ...] = ()
+    """Bytes; just these, if any, instead of those from ``begin`` to ``end``."""
 
     def plan(self) -> WorkerPlan:
         rows = [
             (dtype, size // DTYPES[dtype].itemsize)
             for dtype in self.dtypes
-            for size in report.sizes(self.begin, self.end, self.factor)
+            for size in self.sizes or report.sizes(self.begin, self.end, self.factor)
         ]
         return WorkerPlan(
             "bench",
@@ -327,8 +329,8 @@ def allreduce(
         raise click.UsageError("--path and --compare are for --fabric daemons")
     if is_memory and (rings > 1 or queued > 1):
         raise click.UsageError("--rings and --queued are for --fabric daemons")
-    if not is_memory and (topology is not None or sizes):
-        raise click.UsageError("--topology and --sizes are for --fabric memory")
+    if not is_memory and topology is not None:
+        raise click.UsageError("--topology is for --fabric memory")
     if is_memory:
         if weather or _is_given(context, "timeout"):
             raise click.UsageError("--fabric memory has no weather and no timeout: see inaproto soak")
@@ -376,6 +378,7 @@ def allreduce(
         paths=comparison.PATHS if compare else (path,),
         rings=rings,
         queued=queued,
+        sizes=sizes,
     )
     env = environment.describe()
     table = sys.stderr if json_path == "-" else sys.stdout

@@ -1,0 +1,136 @@
+"""What pages and outputs print is pasted as it stands, in a directory of the test's own."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from inaproto_hil.rigs.cluster import inaproto_command
+from inaproto_hil.rigs.models_cluster import free_ports
+
+TREE: Final = Path(__file__).parents[2]
+RUN_TIMEOUT_S: Final = 600
+_BLOCK: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Page:
+    """The blocks of a page, with a directory of the test's in the place of its ``/tmp/ina``."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        text = (TREE / name).read_text().replace("/tmp/ina", str(directory / "ina"))
+        for port in sorted(set(re.findall(r"127\.0\.0\.1:(75\d\d)", text))):
+            text = text.replace(f":{port}", f":{free_ports(1)[0]}")
+        self.directory = directory
+        self.blocks: list[tuple[str, str]] = _BLOCK.findall(text)
+
+    def block(self, kind: str, word: str) -> str:
+        """The first block of that kind that has ``word`` in it."""
+        return next(block for found, block in self.blocks if found == kind and word in block)
+
+    @contextmanager
+    def daemons(self, block: str) -> Iterator[None]:
+        """Those that a shell block starts in the background, one a line."""
+        started: list[subprocess.Popen[bytes]] = []
+        try:
+            for line in block.splitlines():
+                command, behind, _ = line.partition(" &")
+                assert behind, f"{line}: starts no daemon"
+                words = shlex.split(command)
+                assert words[0] == "inaproto"
+                log = (self.directory / f"daemon{len(started)}.log").open("w")
+                with log:
+                    argv = [inaproto_command(), *words[1:]]
+                    process = subprocess.Popen(argv, cwd=self.directory, stdout=log, stderr=log)
+                started.append(process)
+            yield
+            assert [process.poll() for process in started] == [None] * len(started)
+        finally:
+            for process in started:
+                process.send_signal(signal.SIGINT)
+            for process in started:
+                process.wait(RUN_TIMEOUT_S)
+
+    def run(self, *programs: str) -> list[str]:
+        """Runs them at the same time; what each printed."""
+        running = [
+            subprocess.Popen(
+                [sys.executable, *shlex.split(program)],
+                cwd=self.directory,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for program in programs
+        ]
+        printed = []
+        for process in running:
+            out, err = process.communicate(timeout=RUN_TIMEOUT_S)
+            assert process.returncode == 0, err
+            printed.append(out)
+        return printed
+
+
+def test_the_first_script_of_the_readme(runtime_dir: Path) -> None:
+    page = Page("README.md", runtime_dir)
+    script = page.block("python", "connect_blocking") + "print(total.dtype, total.sum(), total.size)\n"
+    (runtime_dir / "rank0.py").write_text(script)
+    (runtime_dir / "rank1.py").write_text(script.replace("rank=0", "rank=1").replace("h0.sock", "h1.sock"))
+    with page.daemons(page.block("sh", "inaproto host")):
+        assert page.run("rank0.py", "rank1.py") == ["float32 200000.0 100000\n"] * 2
+
+
+def test_the_worker_of_push_and_pull_runs_and_runs_again(runtime_dir: Path) -> None:
+    page = Page("docs/push-pull.md", runtime_dir)
+    for name, kind in (("models.toml", "toml"), ("worker.py", "python")):
+        (runtime_dir / name).write_text(page.block(kind, f"# {name}"))
+    text = (TREE / "docs/push-pull.md").read_text()
+    said = re.search(r"It ends with `(.*?)`", text)
+    assert said is not None
+    with page.daemons(page.block("sh", "inaproto server")):
+        first = page.run("worker.py h0", "worker.py h1")
+        again = page.run("worker.py h0", "worker.py h1")
+    assert (first, again) == ([f"{said[1]}\n"] * 2, [f"{said[1]}\n"] * 2)
+
+
+def test_the_smallest_scenario_of_simulate_shows_a_difference(runtime_dir: Path) -> None:
+    told = subprocess.run(
+        [inaproto_command(), "simulate", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    scenario = told.partition("The smallest scenario:\n")[2].partition("\n\n")[0]
+    (runtime_dir / "cluster.toml").write_text(scenario)
+    run = subprocess.run(
+        [inaproto_command(), "simulate", "cluster.toml", "--jobs", "1"],
+        cwd=runtime_dir,
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "A user waits least" in run.stdout
+    assert "and the same" not in run.stdout
+
+
+@pytest.mark.parametrize("words", ["bench allreduce --hosts 2 --sizes 4K,64K --iterations 1 --dtype int32"])
+def test_sizes_of_a_bench_with_daemons(words: str) -> None:
+    run = subprocess.run(
+        [inaproto_command(), *words.split(), "--json", "-"],
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert [int(line.split()[0]) for line in run.stderr.splitlines() if line[:12].strip().isdigit()] == [
+        4096,
+        65536,
+    ]
