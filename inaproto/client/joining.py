@@ -20,7 +20,9 @@ between them."""
 CONNECT_RETRY_S = 0.05
 REPORT_AFTER_S = 1.0
 """A daemon that is missing for this long is worth a line in the log."""
-_SWITCH_SOCKETS = ("control.sock", "ports.sock")
+FRAMES_SOCKET = "ports.sock"
+"""Name of the socket at which a switch takes frames. It answers nobody who asks in words."""
+_SWITCH_SOCKETS = ("control.sock", FRAMES_SOCKET)
 
 log = logging.getLogger("inaproto.client")
 
@@ -32,11 +34,21 @@ def find_socket(environment: dict[str, str]) -> tuple[Path | None, str]:
     made it, to be handed the job's key and tensors.
     """
     if environment.get(SOCKET_VARIABLE):
-        return Path(environment[SOCKET_VARIABLE]), ""
+        return named_socket(Path(environment[SOCKET_VARIABLE]))
     directory = run_directory(environment)
     owner = _stranger(directory)
     if owner is not None and not environment.get(DIRECTORY_VARIABLE):
         return None, f"{directory} belongs to user {owner}, not to {os.geteuid()}, and is not trusted"
+    return _only_socket(directory)
+
+
+def named_socket(path: Path) -> tuple[Path | None, str]:
+    """The socket that ``path`` names, or None and why it is not known: of a run directory, which daemons and
+    commands take by ``--dir``, the only host daemon's in it."""
+    return _only_socket(path) if path.is_dir() else (path, "")
+
+
+def _only_socket(directory: Path) -> tuple[Path | None, str]:
     found = sorted(
         path
         for path in directory.glob("*.sock")
@@ -69,12 +81,16 @@ def reach_daemon(
 ) -> Steps[Channel]:
     report_at: float | None = clock() + REPORT_AFTER_S
     while True:
-        target, why = (path, "") if path is not None else find_socket(dict(os.environ))
+        target, why = find_socket(dict(os.environ)) if path is None else named_socket(path)
+        if target is not None and target.name == FRAMES_SOCKET and target.is_socket():
+            raise _unreachable(who, f"{target} takes the frames of hosts, and is a switch's")
         if target is not None:
             try:
                 return Channel(dial(target), target, who, protocol)
             except OSError as error:
                 why = f"{target}: {error.strerror or error}"
+                if target.exists() and not target.is_socket():
+                    why += ", as it is no socket"
                 if error.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN):
                     raise _unreachable(who, why) from None
         if until is not None and clock() >= until:

@@ -113,14 +113,21 @@ def explain_join(channel: Channel, timeout: float | None, clock: Clock) -> Steps
     switch = status.get("switch", {})
     if not switch.get("connected"):
         return SwitchUnreachable(
-            f"{who}: the host daemon {status.get('name')} has no switch: {switch.get('error')}. Start one "
-            "(`inaproto switch --help`) with the same --dir"
+            f"{who}: the host daemon {status.get('name')} has no switch: {switch.get('error')}. "
+            f"{_start_switch(str(switch.get('path', '')))}"
         )
     ranks = ranks or "other ranks"
     return OperationTimeout(
         f"{who}: joined on host {status.get('name')}, but {ranks} of {who.size} did not within "
         f"{timeout:g} s; start them, or give a longer timeout{_elsewhere(status, who)}"
     )
+
+
+def _start_switch(path: str) -> str:
+    """What to do about a switch that is missing at ``path``, as its host daemon calls it."""
+    if "://" in path:
+        return f"Start it there, or give the host daemon the address where it is (--control; now {path})"
+    return "Start one (`inaproto switch --help`) with the same --dir"
 
 
 def explain_operation(

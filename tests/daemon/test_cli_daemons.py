@@ -117,6 +117,8 @@ def test_a_killed_switch_is_replaced_and_a_living_one_is_not(runtime_dir: Path) 
     stale = run("status", "--dir", sw)
     assert stale.returncode == 1
     assert "nobody listens there" in stale.stderr
+    (runtime_dir / "models.toml").touch()
+    assert "it is no socket" in run("status", "--socket", str(runtime_dir / "models.toml")).stderr
     with daemon("switch", "--dir", sw) as second:
         assert status("--dir", sw)["switch"]["pid"] == second.process.pid
         assert second.end(signal.SIGTERM)[0] == 0

@@ -19,6 +19,7 @@ from inaproto.client.channel import Channel, JobRank, Wait
 from inaproto.client.communicator import BlockingCommunicator, connect_blocking
 from inaproto.client.joining import find_socket
 from inaproto.client.memory import ALIGNMENT, SharedMemory
+from inaproto.client.model import connect_model_blocking
 from inaproto.client.protocol import ClientProtocol, PendingOperation
 from inaproto.client.waits import explain_join
 from inaproto.errors import (
@@ -367,6 +368,32 @@ def test_a_run_directory_of_another_user_is_not_trusted(
         assert find_socket({"XDG_RUNTIME_DIR": str(tmp_path / "mine")})[0] is None, "a link of a stranger"
     named = {"INAPROTO_HOST_SOCKET": str(directory / "h9.sock")}
     assert find_socket(environment | named)[0] == directory / "h9.sock", "named by the user: not guessed"
+
+
+def test_a_socket_may_be_named_by_its_directory(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As daemons and commands take it by ``--dir``."""
+    with pytest.raises(DaemonUnreachable, match=rf"no host daemon's socket in {runtime_dir};"):
+        connect_blocking("j", 0, size=2, timeout=0, socket=runtime_dir)
+    for name in ("control.sock", "ports.sock", "h0.sock"):
+        (runtime_dir / name).touch()
+    with pytest.raises(DaemonUnreachable, match=r"h0\.sock: Connection refused"):
+        connect_blocking("j", 0, size=2, timeout=0, socket=runtime_dir)
+    monkeypatch.setenv("INAPROTO_HOST_SOCKET", str(runtime_dir))
+    with pytest.raises(DaemonUnreachable, match=r"h0\.sock: Connection refused"):
+        connect_blocking("j", 0, size=2, timeout=0)
+    with pytest.raises(DaemonUnreachable, match=r"h0\.sock: Connection refused"):
+        connect_model_blocking("m", timeout=0, socket=runtime_dir)
+
+
+def test_what_is_no_host_daemons_socket_is_called_what_it_is(runtime_dir: Path) -> None:
+    (runtime_dir / "h0.sock").touch()
+    with pytest.raises(DaemonUnreachable, match="Connection refused, as it is no socket"):
+        connect_blocking("j", 0, size=2, timeout=0, socket=runtime_dir / "h0.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as frames:
+        frames.bind(str(runtime_dir / "ports.sock"))
+        frames.listen()
+        with pytest.raises(DaemonUnreachable, match="takes the frames of hosts, and is a switch's"):
+            connect_blocking("j", 0, size=2, socket=runtime_dir / "ports.sock")
 
 
 def test_a_missing_runtime_directory_is_not_where_the_daemon_listens(tmp_path: Path) -> None:

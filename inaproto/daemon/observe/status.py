@@ -103,6 +103,13 @@ class StatusRefused(Exception):
     """A daemon gave no status; the text says which and why."""
 
 
+def _why_nobody(path: Path) -> str:
+    """Why a connection to ``path`` is refused, and what to do."""
+    if not path.is_socket():
+        return "it is no socket; give a daemon's, or its --dir"
+    return "nobody listens there; the daemon was killed, start it again"
+
+
 async def ask(path: Path) -> dict[str, Any]:
     """The status of the daemon that listens at ``path``. Raises ``ConfigError`` or ``StatusRefused``."""
     try:
@@ -110,7 +117,7 @@ async def ask(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise StatusRefused(f"{path}: there is no such socket; is the daemon started, and there?") from None
     except ConnectionRefusedError:
-        raise StatusRefused(f"{path}: nobody listens there; the daemon was killed, start it again") from None
+        raise StatusRefused(f"{path}: {_why_nobody(path)}") from None
     except OSError as error:
         raise StatusRefused(f"{path}: cannot connect: {error.strerror}") from None
     return await _ask_over(stream, str(path))
