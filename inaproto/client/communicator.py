@@ -19,10 +19,11 @@ import numpy as np
 import trio
 from numpy.typing import DTypeLike, NDArray
 
-from inaproto.client.arguments import check_arguments, check_sockets
+from inaproto.client.arguments import check_sockets
 from inaproto.client.arrays import check_array, check_in_place, check_out, wire_dtype, wire_op
 from inaproto.client.channel import Channel, Clock, Steps
 from inaproto.client.drivers import TrioDriver, drive_blocking
+from inaproto.client.environment import who_joins
 from inaproto.client.in_place import InPlace, InPlaceOperation, adds_in_place
 from inaproto.client.memory import Region
 from inaproto.client.parallel_rings import (
@@ -410,11 +411,11 @@ class Communicator(_Communicator):
 
 
 async def connect(
-    job: str,
-    rank: int,
+    job: str | None = None,
+    rank: int | None = None,
     *,
-    size: int,
-    key: str = "",
+    size: int | None = None,
+    key: str | None = None,
     socket: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     timeout: float | None = 30.0,
     path: PathAsked | None = None,
@@ -423,6 +424,12 @@ async def connect(
     dial: Dial = dial_unix,
 ) -> Communicator:
     """Join ``job`` as ``rank`` of ``size``, and wait until all ranks have joined.
+
+    Under a launcher no argument is needed: what is not given here is read from the variables that ``inaproto
+    run``, torchrun, Open MPI's ``mpirun``, ``mpiexec`` of MPICH or ``srun`` has set, or from
+    ``$INAPROTO_JOB``, ``$INAPROTO_RANK``, ``$INAPROTO_SIZE`` and ``$INAPROTO_KEY``. ``key`` is a secret that
+    all ranks of the job give alike, and who gives another is refused. Without one, any process that may use a
+    host daemon's socket may join the job under its name.
 
     ``socket`` is that of the host daemon on this machine; by default ``$INAPROTO_HOST_SOCKET``, else the
     only one in the run directory. A machine with several NICs has a host daemon for each, and ``socket``
@@ -460,7 +467,7 @@ async def connect(
     ``JoinRefused``, ``RankLost``, ``OperationTimeout`` when ranks are missing.
     """
     wishes = check_wishes(path, exact_plan, elastic, os.environ)
-    who = check_arguments(job, rank, size, key, timeout, wishes)
+    who = who_joins(job, rank, size, key, timeout, wishes, os.environ)
     sockets = check_sockets(socket, who, os.environ)
     driver = TrioDriver()
     steps = joining_rings(sockets, who, timeout=timeout, clock=trio.current_time, dial=dial)
@@ -519,11 +526,11 @@ class BlockingCommunicator(_Communicator):
 
 
 def connect_blocking(
-    job: str,
-    rank: int,
+    job: str | None = None,
+    rank: int | None = None,
     *,
-    size: int,
-    key: str = "",
+    size: int | None = None,
+    key: str | None = None,
     socket: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     timeout: float | None = 30.0,
     path: PathAsked | None = None,
@@ -532,7 +539,7 @@ def connect_blocking(
 ) -> BlockingCommunicator:
     """As :func:`connect`, for programs without an event loop."""
     wishes = check_wishes(path, exact_plan, elastic, os.environ)
-    who = check_arguments(job, rank, size, key, timeout, wishes)
+    who = who_joins(job, rank, size, key, timeout, wishes, os.environ)
     sockets = check_sockets(socket, who, os.environ)
     steps = joining_rings(sockets, who, timeout=timeout, clock=time.monotonic, dial=dial_unix)
     return BlockingCommunicator(drive_blocking(steps), time.monotonic)

@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from inaproto.client.run_directory import default_run_directory
+from inaproto.client.variables import PREFIX, misspelt
 from inaproto.core.rendezvous.path_costs import LinkFigures
 from inaproto.daemon.net.control_address import (
     Endpoint,
@@ -51,7 +52,6 @@ from inaproto.faults.weather import Weather
 from inaproto.units import US
 from inaproto.wire.udp import SHARDS_MAX
 
-ENVIRONMENT_PREFIX: Final = "INAPROTO_"
 CONFIG_BYTES_MAX: Final = 1 << 20
 WEATHER_EXAMPLE: Final = "drop=0.01,duplicate=0.001,reorder=0.01"
 
@@ -550,7 +550,7 @@ def _load(
         values[name] = value
         sources[name] = f"{file}: {model.table}.{name}"
     for name in model.model_fields:
-        variable = ENVIRONMENT_PREFIX + name.upper()
+        variable = PREFIX + name.upper()
         if environment.get(variable):  # empty counts as not set
             values[name] = environment[variable]
             sources[name] = f"environment variable {variable}"
@@ -561,7 +561,7 @@ def _load(
         settings = model.model_validate(values)
     except ValidationError as error:
         raise ConfigError(_describe(error, model, sources)) from None
-    return Loaded(settings, sources, tuple(_unknown_variables(environment, model)))
+    return Loaded(settings, sources, tuple(_misspelt(environment)))
 
 
 def _read_table(file: Path, table: str) -> dict[str, Any]:
@@ -605,7 +605,7 @@ def _describe(error: ValidationError, model: type[Settings], sources: Mapping[st
             )
         elif problem["type"] == "missing":
             lines.append(
-                f"{path}: is missing; give --{field.replace('_', '-')}, {ENVIRONMENT_PREFIX}{field.upper()} "
+                f"{path}: is missing; give --{field.replace('_', '-')}, {PREFIX}{field.upper()} "
                 f"or the field {field} in the configuration file"
             )
         else:
@@ -619,14 +619,9 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
     return f", did you mean {close[0]!r}?" if close else ""
 
 
-def _unknown_variables(environment: Mapping[str, str], model: type[Settings]) -> Iterable[str]:
-    fields = [*SwitchSettings.model_fields, *HostSettings.model_fields, *model.model_fields]
-    known = {ENVIRONMENT_PREFIX + name.upper() for name in fields}
-    for variable in sorted(environment):
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known:
-            close = get_close_matches(variable, sorted(known), n=1, cutoff=0.85)
-            if close:  # others belong to training scripts and the demo
-                yield f"environment variable {variable} is not known, did you mean {close[0]}?"
+def _misspelt(environment: Mapping[str, str]) -> Iterable[str]:
+    for variable, close in misspelt(environment):
+        yield f"environment variable {variable} is not known, did you mean {close}?"
 
 
 def _toml(value: object) -> str:

@@ -1,0 +1,47 @@
+"""The environment variables that begin with ``INAPROTO_``, and slips of the pen in them.
+
+Each daemon reads one for each field of its settings, training processes and commands read some of their own.
+A process is warned of a variable that looks like one of these and is none: ``INAPROTO_RNAK=1`` would else be
+as good as nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Final
+
+PREFIX: Final = "INAPROTO_"
+SIMILAR: Final = 0.85
+"""How like one that is read a variable's name is to be a slip of the pen (difflib's ratio)."""
+
+_SETTINGS: Final = """
+    adapter agents_listen busy_polls capture capture_mb cluster control control_listen controller
+    cpus dir fabric fabric_root host_gbit_s ip job_secret jobs_max lease_ms link_latency_us
+    link_mbps link_probe_kib listen log_format log_level mac memory_kib message_packets metrics
+    models models_ip models_nic models_port models_tls moderation mtu mtu_max name nic
+    operation_timeout_ms pool_rings port ports_max ranks_max recover_ms relaxed_ordering report_ms
+    retry_count rings_max seed selective service_level shards share_max stall_ms store switch
+    switch_mbps tcp tensor_kib tls token_days traffic_class transport_timeout trees weather
+    window_messages
+"""
+"""Fields of the daemons' settings, which stand above this package; a test compares."""
+_OF_COMMANDS: Final = """
+    crashes crash_seed job job_api job_submission kernels key host_socket new_pictures path pyverbs rank
+    rank_memory require rotation seed seeds size torch verbs_pair
+"""
+"""What training processes, commands and the tests read."""
+KNOWN: Final = frozenset(PREFIX + name.upper() for name in (_SETTINGS + _OF_COMMANDS).split())
+
+
+def misspelt(environment: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Variables that begin like ours and are not known, each with the known one that it looks like.
+
+    Others that begin so belong to training scripts.
+    """
+    known = sorted(KNOWN)
+    for variable in sorted(environment):
+        if variable.startswith(PREFIX) and variable not in KNOWN:
+            close = get_close_matches(variable, known, n=1, cutoff=SIMILAR)
+            if close:
+                yield variable, close[0]
