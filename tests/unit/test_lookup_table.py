@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry
+from inaproto.core.switch.lookup_table import Flow, FlowRepair, LookupTable, MessageEntry
 from inaproto.core.switch.ring_spec import FlowSpec
 
 SPEC = FlowSpec(0, b"\1\1\1\1", b"\2\2\2\2", 17)
@@ -48,6 +48,15 @@ def expected(entries: list[MessageEntry], psns: list[int], mask: int = MASK) -> 
 
 THREE = [MessageEntry(0, 250, 4), MessageEntry(1, 254, 5), MessageEntry(2, 3, 2)]
 """Side by side around the wrap of 8-bit PSNs: 250-253, 254-2, 3-4."""
+
+
+def test_the_newest_message_stays_the_newest_when_an_older_one_opens() -> None:
+    """A switch that repairs says what is missing up to there (docs/protocol.md 6.14)."""
+    made = flow()
+    made.repair = FlowRepair(0)
+    for entry, newest in zip((THREE[1], THREE[0], THREE[2]), (1, 1, 2), strict=True):
+        assert made.open_message(entry)
+        assert made.repair.newest == newest
 
 
 @given(

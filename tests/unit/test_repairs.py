@@ -231,6 +231,14 @@ def test_what_is_missing_of_the_newest_message_is_said_though_an_older_one_becam
     assert told == {0: [(psn(ring, 1, 1), NAK, AtSwitch(reach=1, arrived=0b10))]}
 
 
+def test_of_a_message_of_one_packet_that_is_missing() -> None:
+    ring = repaired()
+    ring.finish(0)
+    missing = psn(ring, 1, 0)
+    told = acknowledgements(ring.arrive(0, ring.packet(0, 2, 0, psn=missing + 1 & PSN_MASK)))
+    assert told == {0: [(missing, NAK, AtSwitch(reach=1, arrived=0b10))]}
+
+
 def test_of_a_last_packet_before_a_gap_of_unknown_length_it_is_said_that_it_is_missing() -> None:
     """With reach 0 its sender would take it for here."""
     ring = repaired(window_messages=4)
