@@ -515,6 +515,56 @@ def test_a_damaged_nak_is_dropped() -> None:
     assert ring.accelerator.counters.dropped == {"wrong ICRC": 1}
 
 
+def test_naks_that_come_together_are_answered_as_each_alone() -> None:
+    alone, together = repaired(), repaired()
+    for ring in (alone, together):
+        ring.finish(0)
+        ring.finish(1)
+    frames = [nak(alone, 0, psn(alone, *place), reach=2, there=0b10) for place in ((0, 1), (0, 2), (1, 0))]
+    one_by_one = [sent for frame in frames for sent in emitted(alone.arrive(1, frame))]
+    assert emitted(together.arrive_blocks(1, block(*frames))) == one_by_one
+    assert {port for port, _ in one_by_one} == {0, 1}
+    assert together.accelerator.counters == alone.accelerator.counters
+    assert together.accelerator.counters.naks_in == len(frames)
+
+
+@pytest.mark.parametrize("harmed", [(0,), (1,), (0, 1)])
+def test_of_naks_that_come_together_damaged_ones_are_dropped(harmed: tuple[int, ...]) -> None:
+    alone, together = repaired(), repaired()
+    for ring in (alone, together):
+        ring.finish(0)
+    frames = [bytearray(nak(alone, 0, psn(alone, 0, offset), reach=1)) for offset in (1, 2)]
+    right = [bytes(frame) for at, frame in enumerate(frames) if at not in harmed]
+    for at in harmed:
+        frames[at][-6] ^= 1
+    one_by_one = [sent for frame in right for sent in emitted(alone.arrive(1, frame))]
+    assert emitted(together.arrive_blocks(1, block(*map(bytes, frames)))) == one_by_one
+    assert together.accelerator.counters.dropped == {"wrong ICRC": len(harmed)}
+    assert together.accelerator.counters.naks_in == len(right)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"flows": ring_of(2).flows}, {"selective": False}, {}],
+    ids=["not told", "not selective", "removed"],
+)
+def test_naks_of_other_rings_that_come_together_pass(changes: dict[str, Any]) -> None:
+    ring = repaired(**changes)
+    ring.finish(0)
+    if not changes:
+        ring.accelerator.step(RemoveRing(ring.spec.ring_id), LATER)
+    frames = [nak(ring, 0, psn(ring, 0, offset), reach=1) for offset in (1, 2)]
+    sent = emitted(ring.accelerator.step(FramesArrived(PortId(1), [block(*frames)]), LATER))
+    assert sent == [(0, frame) for frame in frames]
+
+
+def test_other_acknowledgements_that_come_together_pass() -> None:
+    ring = repaired()
+    ring.finish(0)
+    frames = [nak(ring, 0, psn(ring, 0, offset), reach=1, syndrome=RNR_NAK) for offset in (1, 2)]
+    assert emitted(ring.arrive_blocks(1, block(*frames))) == [(0, frame) for frame in frames]
+
+
 def test_naks_of_what_nobody_sent_change_nothing() -> None:
     ring = repaired()
     ring.finish(0)

@@ -170,11 +170,6 @@ class Flow:
             self.repair.newest = entry.serial
         return True
 
-    def may_remember(self, entry: MessageEntry) -> bool:
-        """Whether ``open_message`` would remember it."""
-        present = self.entries[entry.serial % len(self.entries)]
-        return present is None or present.serial != entry.serial or present == entry
-
     def forget_messages(self) -> None:
         """Their slots are another ring's: what still comes of them belongs nowhere."""
         self.entries = [None] * len(self.entries)
