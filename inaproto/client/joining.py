@@ -7,10 +7,10 @@ import logging
 import os
 from pathlib import Path
 
-from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait, wait_until
+from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait
 from inaproto.client.protocol import ClientProtocol
 from inaproto.client.run_directory import DIRECTORY_VARIABLE, SERVER_SOCKETS, run_directory
-from inaproto.client.waits import explain_join
+from inaproto.client.waits import explain_join, until_joined
 from inaproto.errors import DaemonUnreachable
 from inaproto.ports import Dial
 
@@ -143,7 +143,7 @@ def joining(channel: Channel, until: float | None, timeout: float | None, clock:
     """Join the job by a channel that is connected, and wait until all ranks have. Raises ``JobError``."""
     protocol = channel.protocol
     ask_to_join(channel)
-    there = yield from wait_until(
+    there = yield from until_joined(
         channel, lambda: protocol.joined is not None or protocol.failure is not None, until, clock
     )
     if protocol.failure is not None:

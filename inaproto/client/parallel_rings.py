@@ -39,6 +39,7 @@ from inaproto.client.waits import (
     leaving,
     my_ring,
     rings_of,
+    until_joined,
     waiting,
 )
 from inaproto.errors import JobError, JoinRefused
@@ -235,7 +236,7 @@ class ParallelRings:
         """Join all rings, and wait until all ranks have joined all. Raises ``JobError``."""
         for ring in self.rings:
             ask_to_join(ring)
-        yield from wait_until(
+        yield from until_joined(
             self,
             lambda: self.failure is not None or all(ring.protocol.joined for ring in self.rings),
             until,

@@ -29,7 +29,18 @@ from inaproto.wire.control_messages import (
     job_error,
 )
 from inaproto.wire.ina_header import Dtype, Op
-from inaproto.wire.messages.client import AllReduce, Buffer, Done, Filled, Join, Joined, Leave, Ok, Taken
+from inaproto.wire.messages.client import (
+    AllReduce,
+    Buffer,
+    Done,
+    Filled,
+    Join,
+    Joined,
+    JoinWaits,
+    Leave,
+    Ok,
+    Taken,
+)
 
 REASON_CHARACTERS_MAX = 1000
 
@@ -81,6 +92,8 @@ class ClientProtocol:
         self.regrouped: Regrouped | JobError | None = None
         """The answer to :meth:`regroup`."""
         self.joined: Joined | None = None
+        self.refused = ""
+        """Ranks that this one waits for while it joins and that were refused, as the daemon said last."""
         self.failure: JobError | None = None
         self.has_left = False
         """The daemon has confirmed ``Leave``, or is gone anyway."""
@@ -260,6 +273,8 @@ class ClientProtocol:
                     running.takes(nbytes)
             case Joined():
                 self.joined = message
+            case JoinWaits(refused=refused):
+                self.refused = refused
             case Error(op_index=int(op_index)):
                 operation = self._pending.pop(op_index, None)
                 if operation is not None:

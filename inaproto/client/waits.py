@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait, again, wait_until
+from inaproto.client.channel import Channel, Clock, JobRank, Pumped, Steps, Wait, again, wait_until
 from inaproto.client.protocol import PendingOperation
 from inaproto.client.ring_names import parse_ring_job
 from inaproto.errors import DaemonUnreachable, JobError, OperationTimeout, SwitchUnreachable
+
+log = logging.getLogger("inaproto.client")
 
 EXPLAIN_S = 3.0
 """A wait in vain may take this much longer, to learn what it was for."""
@@ -28,6 +31,21 @@ def waiting(
             raise late
     if operation.error is not None:
         raise again(operation.error)
+
+
+def until_joined(
+    pumped: Pumped, is_over: Callable[[], bool], until: float | None, clock: Clock
+) -> Steps[bool]:
+    """Whether ``is_over`` became true in time. Refusals of ranks that are waited for are logged."""
+
+    def is_over_now() -> bool:
+        for channel in pumped.channels:
+            refused, channel.protocol.refused = channel.protocol.refused, ""
+            if refused:
+                log.warning("%s waits for others: %s", channel.who, refused)
+        return is_over()
+
+    return (yield from wait_until(pumped, is_over_now, until, clock))
 
 
 def leaving(channel: Channel, clock: Clock) -> Steps[None]:
@@ -117,9 +135,11 @@ def explain_join(channel: Channel, timeout: float | None, clock: Clock) -> Steps
             f"{_start_switch(str(switch.get('path', '')))}"
         )
     ranks = ranks or "other ranks"
+    refused = my_ring(status, who).get("refused")
+    what = f": {refused}; each was told what to do" if refused else "; start them, or give a longer timeout"
     return OperationTimeout(
         f"{who}: joined on host {status.get('name')}, but {ranks} of {who.size} did not within "
-        f"{timeout:g} s; start them, or give a longer timeout{_elsewhere(status, who)}"
+        f"{timeout:g} s{what}{_elsewhere(status, who)}"
     )
 
 

@@ -12,8 +12,8 @@ unless it has a default. ``id`` is a serial number of the sender; a reply carrie
 Between client and host daemon: :mod:`inaproto.wire.messages.client`, and Regroup, Regrouped, Status,
 StatusReply and Error.
 Of rings that leave their switches for others: :mod:`inaproto.wire.messages.ina`.
-host daemon -> switch: Hello, Member, Ready, OpStarted, Broken, Halted, Left, Gone, Regroup, Status, Ping,
-Pong.
+host daemon -> switch: Hello, Member, RankRefused, Ready, OpStarted, Broken, Halted, Left, Gone, Regroup,
+Status, Ping, Pong.
 switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, Regrouped, StatusReply, Error,
 Ping, Pong.
 Between switches: :mod:`inaproto.wire.messages.switch`. Of captures: :mod:`inaproto.wire.messages.capture`.
@@ -223,6 +223,16 @@ class Member(Message, type="member"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankRefused(Message, type="rank_refused"):
+    """This host has not taken a process as that rank, and has asked for no seat for it."""
+
+    job: Name
+    rank: U16
+    pid: U32
+    reason: Explanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ring(Message, type="ring"):
     """All ranks are there: how this host connects. Sent once for each of its ranks, with the ``id`` of its
     ``Member`` and otherwise the same; it connects once.
@@ -317,6 +327,8 @@ class JobStatus(Message, type="job_status"):
     op_index: U32 | None = None
     waiting_for: Ranks
     mismatch: Explanation = ""
+    refused: Explanation = ""
+    """While ranks join: which were refused, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

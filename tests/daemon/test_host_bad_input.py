@@ -72,6 +72,34 @@ async def test_a_wrong_key(runtime_dir: Path) -> None:
         await cluster.connect("j", 1, size=2, key="right")
 
 
+async def test_who_waits_for_a_refused_rank_hears_of_it_at_once(
+    runtime_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """docs/protocol.md 12.4: by its log, by its daemon's, and by its timeout. Its job goes on waiting."""
+    async with open_cluster(runtime_dir, 3, **SMALL) as cluster, trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: cluster.connect("j", 0, size=3, key="right"))
+        await seated(cluster.hosts[0], "j")
+        with pytest.raises(JoinRefused):
+            await cluster.connect("j", 1, size=3, key="wrong")
+        with pytest.raises(JoinRefused):  # refused by the host
+            await cluster.connect("j", 0, size=3, key="right")
+        wrong = f"rank 1 (h1, pid {os.getpid()}) was refused: wrong key"
+        twice = f"rank 0 (h0, pid {os.getpid()}) was refused: the rank is held by process {os.getpid()}"
+        said = f"rank 0 of job 'j' waits for others: {wrong}; {twice} on this host"
+        while said not in caplog.messages:
+            await trio.lowlevel.checkpoint()
+        records = [record for record in caplog.records if wrong in record.getMessage()]
+        assert {record.name for record in records} == {"inaproto.client", "inaproto.host"}
+        [ring] = cluster.hosts[0].daemon.status()["rings"]
+        assert ring["refused"] == f"{wrong}; {twice} on this host"
+        with pytest.raises(OperationTimeout) as late:
+            await cluster.connect("j", 2, size=3, key="right", timeout=0.1)
+        assert f"rank 1 of 3 did not within 0.1 s: {wrong}; {twice}" in str(late.value)
+        assert "start them" not in str(late.value)
+        assert "right" not in caplog.text + str(late.value)
+        nursery.cancel_scope.cancel()
+
+
 async def test_sizes_that_differ(runtime_dir: Path) -> None:
     async with cluster_with_bystanders(runtime_dir) as cluster, trio.open_nursery() as nursery:
         nursery.start_soon(lambda: cluster.connect("j", 0, size=2))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from inaproto.core.rendezvous.endings import Endings
+from inaproto.core.rendezvous.jobs import Job
 from inaproto.core.rendezvous.life import Running
 from inaproto.core.rendezvous.rendezvous import Rendezvous
 from tests.planted.planting import fault
 from tests.planted.shapes import calm
 
+REFUSALS: Final = "docs/protocol.md 12.4, refusals"
 RINGS: Final = "NetReduce 3.1, rings; inaproto.core.rendezvous.rendezvous"
 
 CONTROL_FAULTS: Final = (
@@ -53,5 +55,32 @@ CONTROL_FAULTS: Final = (
         Running.leave,
         "any(other.left_after is None for other in job.seats.values()):",
         "all(other.left_after is None for other in job.seats.values()):",
+    ),
+    fault(
+        "refusals_without_limit",
+        REFUSALS,
+        "tells those who wait of every refusal, as often as somebody without the key likes",
+        Job.note_refusal,
+        "known in self.refused or len(self.refused) >= REFUSALS_TOLD_MAX",
+        "known in self.refused",
+        test="tests/unit/test_rendezvous.py::test_few_refusals_are_told_however_many_there_are",
+    ),
+    fault(
+        "refusal_of_a_process",
+        REFUSALS,
+        "takes each process for news, and tells of one that is started again and again each time",
+        Job.note_refusal,
+        "known = rank, host, cause",
+        "known = rank, host, f'{cause}{pid}'",
+        test="tests/unit/test_rendezvous.py::test_who_waits_for_a_rank_hears_that_it_was_refused",
+    ),
+    fault(
+        "refusal_remembered",
+        REFUSALS,
+        "goes on telling of refusals of a rank that has come",
+        Job.forget_refusals,
+        "if known[0] != rank",
+        "if known",
+        test="tests/unit/test_rendezvous.py::test_a_refusal_is_forgotten_when_its_rank_comes",
     ),
 )

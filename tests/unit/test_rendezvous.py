@@ -17,6 +17,7 @@ from inaproto.core.rendezvous.events import (
     MemberGone,
     MemberLeft,
     MemberReady,
+    MemberRefused,
     OperationStalled,
     RefuseHost,
     RendezvousAction,
@@ -44,6 +45,7 @@ from inaproto.wire.control_messages import (
     Member,
     Message,
     OpStarted,
+    RankRefused,
     Ready,
     Ring,
     Start,
@@ -261,6 +263,73 @@ def test_refusals_say_what_and_what_to_do(change: dict[str, object], words: str)
     assert "secret" not in text
     assert "guess" not in text
     assert world.core.view().jobs == before
+
+
+def waits(actions: Sequence[RendezvousAction]) -> list[tuple[int, str]]:
+    """Which hosts hear of which refusals."""
+    return [(session, told.refused) for session, told in sent(actions, JobStatus)]
+
+
+def test_who_waits_for_a_rank_hears_that_it_was_refused() -> None:
+    """docs/protocol.md 12.4: at once, without what the refused process is to do, and with no key."""
+    world = World()
+    world.join(member(0))
+    world.join(member(2))
+    wrong = replace(member(1), key="guess")
+    text = "rank 1 (h1, pid 1001) was refused: wrong key"
+    actions = world.join(wrong)
+    assert "give the key" in refusal(actions)
+    assert sent(actions, JobStatus) == [
+        (session, JobStatus(job="train", waiting_for=(1,), refused=text)) for session in (0, 2)
+    ]
+    assert waits(world.join(replace(wrong, pid=7))) == [], "the same again, of another process"
+    sizes = waits(world.join(replace(member(1), size=2)))
+    assert sizes == [(0, both := f"{text}; {sizes[0][1].partition('; ')[2]}"), (2, both)]
+    assert "it says the job has 2 ranks" in both
+    assert waits(world.gone(2)) == [(0, both)]
+    assert waits(world.join(member(2))) == [(0, both), (2, both)], "who comes later hears of it"
+    assert len(sent(world.join(member(1)), Ring)) == 3
+    assert waits(world.join(wrong)) == []
+    ready = world.step(MemberReady(SessionId(1), Ready(job="train", rank=1)))
+    assert waits(ready) == [(session, "") for session in range(3)]
+
+
+def test_a_refusal_is_forgotten_when_its_rank_comes() -> None:
+    world = World()
+    world.join(member(0))
+    world.join(replace(member(1), key="guess"))
+    world.join(replace(member(2), key="guess"))
+    assert [told for _, told in waits(world.join(member(1)))] == [
+        "rank 2 (h2, pid 1002) was refused: wrong key"
+    ] * 2
+
+
+def test_few_refusals_are_told_however_many_there_are() -> None:
+    """docs/protocol.md 12.4: who has no key can flood nobody with them."""
+    world = World()
+    world.join(member(0, size=50))
+    told = [waits(world.join(replace(member(rank, host=1, size=50), key="guess"))) for rank in range(1, 40)]
+    assert [len(each) for each in told] == [1] * 8 + [0] * 31
+    assert len(told[7][0][1]) < 8 * 300
+
+
+def test_a_host_says_which_rank_it_has_not_taken() -> None:
+    """docs/protocol.md 12.4: as if the control plane had refused it."""
+    world = World()
+    world.join(member(0))
+    words = RankRefused(job="train", rank=0, pid=9, reason="the rank is held by process 8; " + 300 * "x")
+    assert world.step(MemberRefused(SessionId(9), words)) == [], "a host that has said no hello"
+    assert world.step(MemberRefused(SessionId(2), replace(words, job="other"))) == []
+    told = waits(world.step(MemberRefused(SessionId(2), words)))
+    assert told == [(0, "rank 0 (h2, pid 9) was refused: the rank is held by process 8")]
+    [(_, long)] = waits(world.step(MemberRefused(SessionId(2), replace(words, reason=300 * "x"))))
+    assert long.endswith("; rank 0 (h2, pid 9) was refused: " + 200 * "x")
+
+
+def test_a_host_that_speaks_for_another_is_not_told_of() -> None:
+    world = World()
+    world.join(member(0))
+    assert waits(world.join(replace(member(1), host="h2"), session=1)) == []
 
 
 def test_a_host_cannot_direct_the_flows_of_another() -> None:
@@ -541,6 +610,12 @@ EVENTS = st.one_of(
     ),
     st.builds(
         lambda s, job, r: MemberGone(SessionId(s), Gone(job=job, rank=r, reason="gone")),
+        SESSIONS,
+        JOBS,
+        st.integers(0, 2),
+    ),
+    st.builds(
+        lambda s, job, r: MemberRefused(SessionId(s), RankRefused(job=job, rank=r, pid=7, reason="so")),
         SESSIONS,
         JOBS,
         st.integers(0, 2),

@@ -353,7 +353,9 @@ class Carrier:
         self._begin(now)
         awaited = self._awaited
         if status.op_index is None:  # of a ring that is not there yet, not of an all-reduce
-            self.watch.waiting_for = status.waiting_for
+            if self.watch.gathers(status):
+                self._out.append(events.Log(f"{self._them} waits for others: {status.refused}"))
+                self._out.append(events.RanksWait(status.refused))
         elif awaited and status.op_index == next(iter(awaited.values())).index:  # else of others
             if self.watch.heard(status, without=awaited):
                 text = f"{self._them}: all-reduce without progress: {self.watch.stall}"

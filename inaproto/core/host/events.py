@@ -433,6 +433,13 @@ class SumLocally(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class RanksWait:
+    """Ranks that all ranks here wait for were refused: which, and why."""
+
+    refused: str
+
+
+@dataclass(frozen=True, slots=True)
 class RanksBegun:
     """The first ring runs: all ranks may call all-reduces."""
 
@@ -531,6 +538,7 @@ ShellAction = (
     | Tell
     | ForgetNic
     | RanksBegun
+    | RanksWait
     | RankFailed
     | RankClosed
     | RankEnded

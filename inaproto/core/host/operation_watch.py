@@ -23,6 +23,8 @@ class OperationWatch:
     def __init__(self) -> None:
         self.waiting_for: tuple[int, ...] = ()
         """Ranks; while joining, those that are missing."""
+        self.refused = ""
+        """While joining, those of them that were refused, and why."""
         self.stall = ""
         """For people; empty while there is progress."""
         self._has_heard = False
@@ -56,6 +58,12 @@ class OperationWatch:
         self._has_heard = True
         text = status.mismatch or self._whom()
         is_news, self.stall = text != self.stall, text  # said again every stall_ms
+        return is_news
+
+    def gathers(self, status: JobStatus) -> bool:
+        """The switch has said for whom the job waits that gathers; whether that has news of a refusal."""
+        is_news = status.refused not in ("", self.refused)
+        self.waiting_for, self.refused = status.waiting_for, status.refused
         return is_news
 
     def overdue(self, overdue: Overdue, now: Instant) -> bool:

@@ -45,6 +45,7 @@ class HostView:
     is_parked: bool
     operations_by_path: Mapping[DonePath, int]
     waiting_for: tuple[int, ...]
+    refused: str
     stall: str
     operations: RingView | None
     wait: Wait | None
@@ -65,6 +66,7 @@ class HostView:
             is_parked=engine is not None and engine.is_parked,
             operations_by_path=dict(carrier.done_by),
             waiting_for=carrier.watch.waiting_for,
+            refused=carrier.watch.refused,
             stall=carrier.watch.stall,
             operations=None if carrier.engine is None else carrier.engine.view(),
             wait=carrier.wait,

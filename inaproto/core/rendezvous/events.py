@@ -25,6 +25,7 @@ from inaproto.wire.control_messages import (
     Member,
     Message,
     OpStarted,
+    RankRefused,
     Ready,
     Regroup,
 )
@@ -133,6 +134,14 @@ class MemberGone:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberRefused:
+    """A host, or what guards the control plane, has not taken a process as a rank: no seat is asked for."""
+
+    session: SessionId
+    message: RankRefused
+
+
+@dataclass(frozen=True, slots=True)
 class OperationStalled:
     session: SessionId
     message: OpStarted
@@ -223,6 +232,7 @@ HostEvent = (
     | SessionEnded
     | MemberAsked
     | MemberEvent
+    | MemberRefused
     | MemberRegroups
     | TreesWished
     | Woke

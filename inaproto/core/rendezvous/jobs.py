@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import assert_never
+from typing import Final, assert_never
 
 from inaproto.core.plan.accumulators import accumulators_on
 from inaproto.core.plan.host_tree import OverlayTree
@@ -34,6 +34,11 @@ from inaproto.units import Instant
 from inaproto.wire.control_messages import IntoAddress, Member, OpStarted, OutAddress, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto.wire.messages.switch import PoolSpec
+
+REFUSALS_TOLD_MAX: Final = 8
+"""Ranks that were refused, told to those who wait for them: who has no key for a job can make them hear no
+more, however often it tries."""
+CAUSE_CHARACTERS_MAX: Final = 200
 
 
 class Phase(Enum):
@@ -126,6 +131,8 @@ class Job:
     """Bound of its overlay."""
     links: str = ""
     """What its costs are computed from."""
+    refused: dict[tuple[int, str, str], str] = field(default_factory=dict)
+    """Words for processes that were refused while it gathers, by rank, host and cause."""
 
     def __post_init__(self) -> None:
         self.recovery = JobRecovery.on(self.first.path)
@@ -134,6 +141,24 @@ class Job:
         """In the switches, which may take a ring of it now."""
         self.recovery.room_made(now)
         self.tree.room_made(now)
+
+    def note_refusal(self, rank: int, host: str, pid: int, reason: str) -> bool:
+        """Whether those who wait are to hear of it: a cause once, whichever process it meets, and few."""
+        cause = reason.partition(";")[0][:CAUSE_CHARACTERS_MAX]  # what to do is for the process itself
+        known = rank, host, cause
+        if self.phase is not Phase.JOINING or known in self.refused or len(self.refused) >= REFUSALS_TOLD_MAX:
+            return False
+        self.refused[known] = f"rank {rank} ({host}, pid {pid}) was refused: {cause}"
+        return True
+
+    def forget_refusals(self, rank: int) -> None:
+        """It has come."""
+        self.refused = {known: text for known, text in self.refused.items() if known[0] != rank}
+
+    @property
+    def refusals(self) -> str:
+        """For those who wait while it gathers: who was refused, and why."""
+        return "; ".join(self.refused.values()) if self.phase is Phase.JOINING else ""
 
     @property
     def can_chain(self) -> bool:

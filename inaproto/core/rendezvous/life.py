@@ -56,6 +56,7 @@ class Joining:
         member = event.message
         self._state.jobs[job.name] = job
         seat = job.seats[member.rank] = Seat(event.session, member, left_after=member.left_after)
+        job.forget_refusals(member.rank)
         hello = self._state.hosts[event.session].hello
         seat.instance, seat.overlays = hello.instance, hello.overlays
         seat.switch = hello.switch or self._state.config.root

@@ -45,6 +45,7 @@ from inaproto.core.rendezvous.events import (
     MemberLeft,
     MemberParked,
     MemberReady,
+    MemberRefused,
     MemberRegroups,
     Noted,
     OperationStalled,
@@ -186,6 +187,8 @@ class Rendezvous:
                 | OperationStalled()
             ):
                 return self._member_event(event)
+            case MemberRefused(session, refused):
+                return self._state.tell_refusal(session, refused, refused.reason)
             case MemberRegroups():
                 regrouping = self._regroupings.asked(event, self._state.hello(event.session), now)
                 return self._endings.regrouped(regrouping)

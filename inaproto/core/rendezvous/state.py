@@ -39,6 +39,7 @@ from inaproto.wire.control_messages import (
     JobStatus,
     Member,
     Message,
+    RankRefused,
     error_message,
 )
 from inaproto.wire.messages.trees import TreeWished
@@ -76,7 +77,20 @@ class State:
         self.counters["refused"] += 1
         who = f"rank {member.rank} ({member.host}, pid {member.pid})"
         error = JoinRefused(f"{who} cannot join job {member.job!r}: {reason}")
-        return [Send(session, error_message(error, of=member.id))]
+        host = self.hello(session)
+        is_its = host is not None and host.host == member.host  # else it speaks for another
+        told = self.tell_refusal(session, member, reason) if is_its else []
+        return [Send(session, error_message(error, of=member.id)), *told]
+
+    def tell_refusal(
+        self, session: SessionId, refused: Member | RankRefused, reason: str
+    ) -> list[RendezvousAction]:
+        """Those who wait for that rank hear at once that it was refused; a job does not fail by that: anybody
+        could end it so."""
+        job, host = self.jobs.get(refused.job), self.hello(session)
+        if job is None or host is None or not job.note_refusal(refused.rank, host.host, refused.pid, reason):
+            return []
+        return self.tell_waiting(job)
 
     def refuse_seat(self, job: Job, event: MemberAsked) -> list[RendezvousAction]:
         seat = job.seats[event.message.rank]
@@ -96,7 +110,8 @@ class State:
             waiting = job.missing()
         else:
             waiting = tuple(seat.member.rank for seat in job.in_order() if not seat.ready)
-        return self.tell_all(job, JobStatus(job=job.name, waiting_for=waiting))
+        status = JobStatus(job=job.name, waiting_for=waiting, refused=job.refusals)
+        return self.tell_all(job, status)
 
     def tell_all(self, job: Job, message: Message, *, without: Sequence[Seat] = ()) -> list[RendezvousAction]:
         """Sends it to every host that has members, once, and that is still there."""

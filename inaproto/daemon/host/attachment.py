@@ -63,6 +63,7 @@ from inaproto.wire.control_messages import (
     Message,
     Ping,
     Pong,
+    RankRefused,
     Regrouped,
     Ring,
     Start,
@@ -160,8 +161,14 @@ class Fabric:
             holder = ring.ranks.get(join.rank)
             if holder is not None:
                 who = f"rank {join.rank} ({self.settings.name}, pid {join.pid})"
-                raise JoinRefused(f"{who} cannot join job {join.job!r}: {holder.why_not_beside()}")
+                reason = holder.why_not_beside()
+                self.tell_refusal(join, reason)
+                raise JoinRefused(f"{who} cannot join job {join.job!r}: {reason}")
         return self._announce_new(LocalRank(join, owner))
+
+    def tell_refusal(self, join: Join, reason: str) -> None:
+        """This host does not take a process as a rank that others, at other hosts too, may wait for."""
+        self._tell(RankRefused(id=next(self._ids), job=join.job, rank=join.rank, pid=join.pid, reason=reason))
 
     def _announce_new(self, rank: LocalRank) -> LocalRank:
         """Put it to the ranks of its job that are gathering here, or begin to gather."""

@@ -41,6 +41,9 @@ class Owner(Protocol):
     """Whoever speaks to the training process."""
 
     def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None: ...
+    def waits(self, refused: str) -> None:
+        """Ranks that it waits for while it joins were refused: which, and why."""
+
     def held(self) -> AbstractContextManager[None]:
         """What is said meanwhile is said together, at the end."""
 

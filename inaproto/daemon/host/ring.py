@@ -159,6 +159,7 @@ class HostRing(HostDriver):
     def _on_ranks(
         self,
         action: events.RanksBegun
+        | events.RanksWait
         | events.RankFailed
         | events.RankClosed
         | events.RankEnded
@@ -170,6 +171,9 @@ class HostRing(HostDriver):
         match action:
             case events.RanksBegun(ring_id):
                 self._ranks_begun(ring_id)
+            case events.RanksWait(refused):
+                for rank in self.ranks.values():
+                    rank.owner.waits(refused)
             case events.RankFailed(number, error):
                 self._end_of(number).fail(error)
             case events.RankClosed(number):

@@ -30,6 +30,7 @@ def ring_status(
         "is_parked": view.is_parked,
         "operations_by_path": dict(view.operations_by_path),
         "waiting_for": list(view.waiting_for),
+        "refused": view.refused,
         "stall": view.stall,
     }
     if operations is not None:

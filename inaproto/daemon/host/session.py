@@ -43,6 +43,7 @@ from inaproto.wire.messages.client import (
     Filled,
     Join,
     Joined,
+    JoinWaits,
     Leave,
     Ok,
     Taken,
@@ -207,6 +208,8 @@ class ClientSession:
         """Raises ``JoinRefused``."""
         refusal = self._daemon.seats.refusal_of(join.job, join.rank, join.key)
         if refusal:
+            if self._daemon.fabric is not None:
+                self._daemon.fabric.tell_refusal(join, refusal)
             raise JoinRefused(f"rank {join.rank} (pid {join.pid}) cannot join job {join.job!r}: {refusal}")
 
     async def _buffer(self, message: Buffer) -> None:
@@ -303,6 +306,10 @@ class ClientSession:
                     fills=fills,
                 )
             )
+
+    def waits(self, refused: str) -> None:
+        if self._join is not None:
+            self._send(JoinWaits(id=self._join.id, refused=refused))
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -32,6 +32,7 @@ from inaproto.core.rendezvous.events import (
     MemberLeft,
     MemberParked,
     MemberReady,
+    MemberRefused,
     MemberRegroups,
     OperationStalled,
     SessionEnded,
@@ -49,6 +50,7 @@ from inaproto.daemon.net.session_rules import (
     NOT_AUTHORISED,
     Allowance,
     Guard,
+    for_people,
     identity_of,
     refusal_of,
 )
@@ -70,6 +72,7 @@ from inaproto.wire.control_messages import (
     OpStarted,
     Ping,
     Pong,
+    RankRefused,
     Ready,
     Regroup,
     Status,
@@ -382,6 +385,9 @@ class ControlServer:
                 self._handle(MemberLeft(session_id, message))
             case Gone():
                 self._handle(MemberGone(session_id, message))
+            case RankRefused():
+                words = replace(message, reason=for_people(message.reason))
+                self._handle(MemberRefused(session_id, words))
             case Regroup():
                 self._handle(MemberRegroups(session_id, message))
             case AskPeer() | TellPeerDecision():
@@ -414,6 +420,9 @@ class ControlServer:
             )
             self._log_refusal(Error(code=key.code, message=text))
             self.send(session_id, error_message(JoinRefused(text), of=member.id))
+            reason = f"its token does not admit it ({key.code})"
+            refused = RankRefused(job=member.job, rank=member.rank, pid=member.pid, reason=reason)
+            self._handle(MemberRefused(session_id, refused))
             return
         self._handle(MemberAsked(session_id, replace(member, key=key), self._random_bits(64)))
 

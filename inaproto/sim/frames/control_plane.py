@@ -24,6 +24,7 @@ from inaproto.core.rendezvous.events import (
     MemberLeft,
     MemberParked,
     MemberReady,
+    MemberRefused,
     MemberRegroups,
     Noted,
     OperationStalled,
@@ -69,6 +70,7 @@ from inaproto.wire.control_messages import (
     Member,
     Message,
     OpStarted,
+    RankRefused,
     Ready,
     Regroup,
     Welcome,
@@ -244,6 +246,8 @@ class ControlPlane:
                 self.handle(MemberBroken(number, message))
             case Halted():
                 self.handle(MemberHalted(number, message, self._draws.raw()))
+            case RankRefused():
+                self.handle(MemberRefused(number, message))
             case Regroup():
                 self.handle(MemberRegroups(number, message))
             case OpStarted():

@@ -1,7 +1,7 @@
 """Control messages between a training process and the daemon of its host.
 
 client -> host daemon: Join, Buffer (one memfd beside it), AllReduce, Leave, Regroup, Status.
-host daemon -> client: Joined, Ok, Taken, Done, Regrouped, StatusReply, Error.
+host daemon -> client: JoinWaits, Joined, Ok, Taken, Done, Regrouped, StatusReply, Error.
 
 What is not here is in :mod:`inaproto.wire.control_messages`: it is said to switches too.
 """
@@ -47,6 +47,13 @@ class Join(Message, type="join"):
     exact_plan: Flag = True
     elastic: Flag = False
     """As in ``Member``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinWaits(Message, type="join_waits"):
+    """The job of a process that joins waits for others, some of which were refused: which, and why."""
+
+    refused: Explanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
