@@ -11,7 +11,7 @@ PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 9 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check lint types unit coverage mutation fuzz hil figures bench soak crashes twins lock clean FORCE
+.PHONY: help venv demo test check lint types unit torch coverage mutation fuzz hil figures bench soak crashes twins lock clean FORCE
 
 help: ## Show this list
 	@echo 'make demo          is where to begin; make test checks a change, make check everything. All targets:'
@@ -43,6 +43,9 @@ types: $(STAMP) ## mypy --strict over everything
 
 unit: $(STAMP) ## The fast tests alone, on all cores; what each costs: make unit ARGS='--cpu-report FILE'
 	$(PYTEST) -m 'not slow and not hil and not figures' $(ARGS)
+
+torch: $(STAMP) ## Make .venv-torch, for the tests of inaproto.torch, which are skipped without it; where torch is: make torch ARGS='--index-url URL'
+	$(PY) deploy/torch_environment.py $(ARGS)
 
 coverage: $(STAMP) ## The tests with branch coverage of wire and core
 	$(PY) -m coverage run -m pytest $(ARGS)
@@ -80,7 +83,7 @@ lock: $(STAMP) ## Pin dependencies anew in requirements.lock; newest of all: mak
 	  --custom-compile-command 'make lock' --quiet --output-file requirements.lock $(ARGS)
 
 clean: ## Remove .venv and all caches
-	rm -rf .venv .mutation .mypy_cache .import_linter_cache .hypothesis .coverage dist
+	rm -rf .venv .venv-torch .mutation .mypy_cache .import_linter_cache .hypothesis .coverage dist
 	find . \( -name __pycache__ -o -name .ruff_cache \) -type d -prune -exec rm -rf {} +
 
 C_SOURCES := $(wildcard inaproto/core/kernels/*.c adapters/inaproto_adapters/frames/*.c)

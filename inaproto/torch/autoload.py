@@ -1,0 +1,52 @@
+"""What torch calls at the end of ``import torch``: the entry point of group ``torch.backends``.
+
+An exception here would break ``import torch`` for everybody in the environment, so none leaves
+:func:`register`: what is wrong becomes a warning. Nothing of inaproto is imported but wishes and names, and
+nothing is changed in torch but the list of backends, unless the environment has a wish.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+from inaproto.torch.wishes import NAME, torch_wishes
+
+
+def register() -> None:
+    """Make the backend known to torch; with a wish in the environment, take the all-reduces over, too."""
+    try:
+        _register()
+    except Exception as error:  # noqa: BLE001  whatever it is, it must not break `import torch`
+        warnings.warn(
+            f"inaproto: cannot be a backend of torch: {type(error).__name__}: {error}", stacklevel=2
+        )
+
+
+def _register() -> None:
+    wishes = torch_wishes(os.environ)
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_gloo_available():
+        if wishes.taken:
+            raise RuntimeError("this build of torch has no distributed package with gloo")
+        return
+    if not hasattr(dist.Backend, NAME.upper()):
+        dist.Backend.register_backend(NAME, create, devices=["cpu"])
+        # Devices that no group names stay with the backends that torch has for them.
+        dist.Backend.default_device_backend_map["cpu"] = "gloo"
+    if wishes.taken:
+        from inaproto.torch.kernels import install
+
+        install()
+
+
+def create(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    """A group's backend under the name of inaproto: gloo, above which the all-reduces are taken over."""
+    from torch.distributed import ProcessGroupGloo
+
+    from inaproto.torch.kernels import install
+
+    install()
+    return ProcessGroupGloo(store, rank, size, timeout=timeout)

@@ -1,0 +1,94 @@
+"""Tensors as vectors that inaproto sums, and which tensors those are.
+
+The choice between inaproto and torch's own backend depends on type, operation, layout and device alone, so
+all ranks make it alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import ml_dtypes
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+TYPES: Final = frozenset(
+    (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64)
+)
+COMPLEX: Final = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+_OPS: Final = {
+    int(dist.ReduceOp.SUM): "sum",
+    int(dist.ReduceOp.MAX): "max",
+    int(dist.ReduceOp.MIN): "min",
+    int(dist.ReduceOp.AVG): "avg",
+}
+_NAMES: Final = {int(kind): name for name, kind in dist.ReduceOp.RedOpType.__members__.items()}
+PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+
+
+def op_name(op: int) -> str:
+    """``sum``, ``max``, ``min`` or ``avg``; empty for one that inaproto does not do."""
+    return _OPS.get(op, "")
+
+
+def why_elsewhere(tensors: Sequence[Any], op: int) -> str:
+    """Why torch's own backend is to reduce these tensors of one call; empty: inaproto does."""
+    if not op_name(op):
+        return f"{_NAMES.get(op, op)} is none of sum, max, min and avg"
+    first = tensors[0].dtype
+    for tensor in tensors:
+        if type(tensor) not in PLAIN:
+            return f"{type(tensor).__name__} is no plain tensor"
+        if tensor.layout != torch.strided:
+            return f"layout {str(tensor.layout).removeprefix('torch.')}"
+        if tensor.device.type != "cpu":
+            return f"device {tensor.device.type}"
+        if tensor.dtype != first:
+            return "tensors of several types in one call"
+    if first in COMPLEX:
+        return "" if op_name(op) in ("sum", "avg") else f"{op_name(op)} of complex numbers"
+    if first not in TYPES:
+        return f"elements of type {str(first).removeprefix('torch.')}"
+    return ""
+
+
+class Vector:
+    """The elements of one call as a contiguous vector, and the way back."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        parts = [_real(tensor.detach()) for tensor in tensors]
+        self._parts: list[torch.Tensor] | None = None
+        if len(parts) == 1 and parts[0].is_contiguous():
+            self.elements = parts[0].view(-1)
+        else:
+            self._parts = parts
+            self.elements = torch.cat([part.reshape(-1) for part in parts])
+
+    def array(self) -> NDArray[Any]:
+        """The same memory, as numpy has it."""
+        elements = self.elements
+        found: NDArray[Any]
+        if elements.dtype == torch.bfloat16:
+            found = elements.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        else:
+            found = elements.numpy()
+        return found
+
+    def finish(self, op: str, size: int) -> None:
+        """The result is in :attr:`elements`: make the average of a sum, and put it where it belongs."""
+        if op == "avg":
+            if self.elements.is_floating_point():
+                self.elements.div_(size)
+            else:
+                self.elements.div_(size, rounding_mode="trunc")
+        if self._parts is not None:
+            at = 0
+            for part in self._parts:
+                part.copy_(self.elements[at : at + part.numel()].view(part.shape))
+                at += part.numel()
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.dtype in COMPLEX else tensor

@@ -1,0 +1,182 @@
+"""The all-reduces of torch's process groups, taken over: kernels for ``c10d::allreduce_`` and its coalesced
+form.
+
+Groups, their names and their devices stay torch's; what inaproto does not do, and what is of another group,
+goes to the group's own backend. That is called by its bindings, which release the interpreter's lock: gloo's
+worker takes that lock while it holds its queue's, so who called gloo with the lock held would stop for ever.
+
+A kernel has to return what C++ keeps alive, which hides from Python whether it has ended. So callers from
+Python are met earlier, at ``ProcessGroup.allreduce``, and get the work itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from inaproto.errors import Unsupported
+from inaproto.torch.elements import PLAIN, Vector, op_name, why_elsewhere
+from inaproto.torch.groups import ServedGroup, served, shut_down
+from inaproto.torch.record import went_elsewhere
+from inaproto.torch.works import AllReduceWork, boxed
+
+OLDEST: Final = (2, 13)
+NEWEST: Final = (2, 15)
+"""Of the versions with which the tests were run."""
+
+_lock = threading.Lock()
+_library: Any = None
+_allreduce: Any = None
+_shutdown: Any = None
+
+
+def install() -> None:
+    """Take the all-reduces over, once. Raises ``Unsupported`` for a version of torch that is too old."""
+    global _library, _allreduce, _shutdown  # noqa: PLW0603  a process has one torch
+    with _lock:
+        if _library is not None:
+            return
+        _check_version()
+        library = torch.library.Library("c10d", "IMPL")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators")
+            library.impl("allreduce_", _allreduce_kernel, "CPU")
+            library.impl("allreduce_coalesced_", _coalesced_kernel, "CPU")
+        _library = library
+        _allreduce = dist.ProcessGroup.allreduce
+        _shutdown = dist.ProcessGroup.shutdown
+        dist.ProcessGroup.allreduce = _allreduce_method
+        dist.ProcessGroup.shutdown = _shutdown_method
+
+
+def _check_version() -> None:
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < OLDEST:
+        raise Unsupported(
+            "inaproto as a backend of torch",
+            f"this is torch {torch.__version__}; it needs torch {_words(OLDEST)} or later",
+        )
+    if version > NEWEST:
+        warnings.warn(
+            f"inaproto: torch {torch.__version__} is newer than {_words(NEWEST)}, the newest that was tested",
+            stacklevel=2,
+        )
+
+
+def _words(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+# --- what C++ calls
+
+
+def _allreduce_kernel(
+    tensors: list[torch.Tensor],
+    process_group: Any,
+    reduce_op: Any,
+    sparse_indices: Any,
+    async_op: bool = True,
+    timeout: int = -1,
+) -> tuple[list[torch.Tensor], Any]:
+    return tensors, _from_kernel("allreduce", tensors, process_group, reduce_op, timeout)
+
+
+def _coalesced_kernel(
+    tensors: list[torch.Tensor], process_group: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
+) -> Any:
+    return _from_kernel("allreduce_coalesced", tensors, process_group, reduce_op, timeout)
+
+
+def _from_kernel(
+    name: str, tensors: list[torch.Tensor], process_group: Any, reduce_op: Any, timeout: int
+) -> Any:
+    group = dist.ProcessGroup.unbox(process_group)
+    op = _op_of(reduce_op)
+    asked = timedelta(milliseconds=timeout)
+    found = served(group)
+    if found is not None:
+        work = _started(found, name, tensors, op, asked)
+        if work is not None:
+            return boxed(work, _allreduce)
+    backend = group._get_backend(tensors[0].device)
+    if name == "allreduce":
+        options = dist.AllreduceOptions()
+    else:
+        options = dist.AllreduceCoalescedOptions()
+    options.reduceOp = dist.ReduceOp(dist.ReduceOp.RedOpType(op))
+    options.timeout = asked
+    return getattr(backend, name)(tensors, options).boxed()
+
+
+def _op_of(reduce_op: Any) -> int:
+    """The number of a reduction, of the script object that a kernel is given."""
+    if hasattr(dist.ReduceOp, "unbox"):
+        return int(dist.ReduceOp.unbox(reduce_op).op)
+    return int(reduce_op.op())
+
+
+# --- what Python calls
+
+
+def _allreduce_method(self: Any, tensors: Any, *arguments: Any, **named: Any) -> Any:
+    found = _of_python(self, tensors, arguments, named)
+    return _allreduce(self, tensors, *arguments, **named) if found is None else found
+
+
+def _of_python(
+    group: Any, tensors: Any, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> AllReduceWork | None:
+    """A call whose work is given to Python as it is; None: torch goes on, if to the kernel."""
+    if not (isinstance(tensors, list | tuple) and tensors and len(arguments) == 1 and not named):
+        return None
+    options = arguments[0]
+    if not isinstance(options, dist.AllreduceOptions) or type(tensors[0]) not in PLAIN:
+        return None
+    if tensors[0].device.type != "cpu" or _get_current_dispatch_mode() is not None:
+        return None
+    found = served(group)
+    if found is None:
+        return None
+    op = int(options.reduceOp.op)
+    if len(tensors) != 1 or why_elsewhere(tensors, op):
+        return None
+    return _started(found, "allreduce", list(tensors), op, options.timeout)
+
+
+def _shutdown_method(self: Any) -> None:
+    shut_down(self)
+    _shutdown(self)
+
+
+# --- both
+
+
+def _started(
+    found: ServedGroup, name: str, tensors: Sequence[torch.Tensor], op: int, asked: timedelta | None
+) -> AllReduceWork | None:
+    """None: torch's own backend is to do it."""
+    record = found.record
+    why = why_elsewhere(tensors, op)
+    if not why and name == "allreduce" and len(tensors) != 1:
+        why = "several tensors that are one rank's"
+    if why:
+        went_elsewhere(record, why)
+        return None
+    vector = Vector(tensors)
+    word = op_name(op)
+    record.all_reduces += 1
+    record.nbytes += vector.elements.nbytes
+    work = AllReduceWork(tensors, f"{record.name}: all-reduce {record.all_reduces - 1} ({word})")
+    if record.size == 1 or not vector.elements.numel():
+        work.end()
+        work.fulfil()
+    else:
+        found.engine.submit(vector, word, work, found.timeout_s(asked))
+    return work

@@ -1,0 +1,112 @@
+"""Works: what torch holds of an all-reduce under way.
+
+A future's error that was set by ``set_exception`` is a mere value to C++, so each future is chained to
+another, which raises. A work whose Python half is collected while C++ holds it would never end: what goes to
+C++ goes through a process group of Python, whose works C++ keeps alive.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from inaproto.errors import InaprotoError, OperationTimeout
+
+
+def as_torch_error(error: BaseException) -> BaseException:
+    """As torch's users expect errors of a backend; each call gives a new one."""
+    if isinstance(error, InaprotoError):
+        found: BaseException = dist.DistBackendError(f"{type(error).__name__}: {error}")
+        found.__cause__ = error
+        return found
+    return error
+
+
+class AllReduceWork(dist.Work):  # type: ignore[misc]  # torch has no types here
+    """Complete when the result is in the tensors, or with an error."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], call: str) -> None:
+        super().__init__()
+        self._tensors = list(tensors)
+        self._call = call
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._inner: Any = torch.futures.Future()
+        self._future = self._inner.then(self._outcome)
+
+    def _outcome(self, _: Any) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise as_torch_error(self._error)
+        return self._tensors
+
+    # --- for the engine
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The result is there, or never will be: who waits goes on."""
+        self._error = error
+        self._ended.set()
+
+    def fulfil(self) -> None:
+        """After :meth:`end`, in a thread that may block: call what is chained to the future."""
+        self._inner.set_result(None)
+
+    # --- for torch
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Raises the error of the all-reduce as ``torch.distributed.DistBackendError``."""
+        seconds = None if timeout is None or timeout <= timedelta(0) else timeout.total_seconds()
+        if not self._ended.wait(seconds):
+            raise as_torch_error(OperationTimeout(f"{self._call} did not end within {seconds:g} s"))
+        if self._error is not None:
+            raise as_torch_error(self._error)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._ended.is_set()
+
+    def is_success(self) -> bool:
+        return self._ended.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return None if self._error is None else as_torch_error(self._error)
+
+    def result(self) -> list[torch.Tensor]:
+        return self._tensors
+
+    def get_future(self) -> Any:
+        return self._future
+
+    def source_rank(self) -> NoReturn:
+        raise RuntimeError("an all-reduce has no source rank")
+
+
+class _Carrier(dist.ProcessGroup):  # type: ignore[misc]
+    """A group whose all-reduce is a work that was started elsewhere: C++ keeps what comes from it alive."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+        self.next = threading.local()
+
+    def allreduce(self, tensors: Any, options: Any) -> Any:
+        work, self.next.work = self.next.work, None
+        return work
+
+
+_carrier: _Carrier | None = None
+
+
+def boxed(work: AllReduceWork, allreduce: Any) -> Any:
+    """The work as kernels return it. ``allreduce``: torch's own ``ProcessGroup.allreduce``."""
+    global _carrier  # noqa: PLW0603  made when torch is whole
+    if _carrier is None:
+        _carrier = _Carrier()
+    _carrier.next.work = work
+    return allreduce(_carrier, work.result(), dist.AllreduceOptions()).boxed()

@@ -1,0 +1,31 @@
+"""inaproto as a backend of torch: under its name, and behind gloo's for scripts that name that."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.torch.conftest import Ranks
+
+TAKEN = {"INAPROTO_TORCH": "gloo"}
+
+
+@pytest.mark.parametrize("backend", ["inaproto", "cpu:inaproto", "gloo"])
+def test_every_type_and_operation_has_the_bytes_of_additions_in_rank_order(
+    one_host: Ranks, backend: str
+) -> None:
+    for found in one_host.results("every_type_and_operation", 3, TAKEN, backend=backend):
+        assert found == ["inaproto"]
+
+
+def test_without_a_wish_gloo_stays_gloo(one_host: Ranks) -> None:
+    assert [found["carriers"] for found in one_host.results("train", 2, backend="gloo")] == [[], []]
+
+
+@pytest.mark.parametrize("path", ["auto", "chain", "overlay"])
+def test_ddp_trains_to_the_weights_of_one_process_on_each_path(
+    one_host: Ranks, two_hosts: Ranks, path: str
+) -> None:
+    for ranks, size in ((one_host, 4), (two_hosts, 2)):
+        found = ranks.results("train", size, {**TAKEN, "INAPROTO_PATH": path}, backend="gloo")
+        assert {each["weights"] for each in found} == {found[0]["alone"]}
+        assert all(each["carriers"] == ["inaproto"] for each in found)
