@@ -2,15 +2,14 @@
 
 from inaproto.client.communicator import (
     BlockingCommunicator,
-    BlockingWork,
     Communicator,
     CommunicatorStatistics,
     OperationRecord,
-    Work,
     connect,
     connect_blocking,
 )
 from inaproto.client.model import BlockingModel, Model, PullRecord, connect_model, connect_model_blocking
+from inaproto.client.works import BlockingWork, Work
 
 __all__ = [
     "BlockingCommunicator",

@@ -8,6 +8,9 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import trio
+
 from inaproto.client.channel import JobRank
 from inaproto.client.joining import SOCKET_VARIABLE
 from inaproto.client.ring_names import parse_ring_job, ring_job
@@ -35,8 +38,7 @@ def check_arguments(
         raise LocalMisuse(f"connect: rank is {rank!r:.200}; ranks of a job of {size} are 0 to {size - 1}")
     if not isinstance(key, str) or len(key.encode()) > KEY_BYTES_MAX:
         raise LocalMisuse(f"connect: key must be text of at most {KEY_BYTES_MAX} bytes")
-    if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
-        raise LocalMisuse(f"connect: timeout is {timeout!r:.200}; it must be seconds, or None for no limit")
+    check_timeout("connect", timeout)
     return JobRank(job, int(rank), int(size), key, wishes)
 
 
@@ -80,6 +82,22 @@ def _check_rings(who: JobRank, rings: int) -> None:
     room = JOB_BYTES_MAX - len(ring_job("", rings - 1, rings).encode())
     if len(who.job.encode()) > room:
         raise LocalMisuse(f"connect: job is {who.job!r}; with {rings} sockets it may have {room} bytes")
+
+
+def check_timeout(call: str, timeout: Any) -> None:
+    """Raises ``LocalMisuse`` unless it is seconds, or None."""
+    if timeout is not None and not (isinstance(timeout, int | float | np.floating) and timeout >= 0):
+        raise LocalMisuse(f"{call}: timeout is {timeout!r:.200}; it must be seconds, or None for no limit")
+
+
+def require_trio(call: str, blocking: str) -> None:
+    """Raises ``LocalMisuse`` where a coroutine of ours runs in another event loop, which cannot drive it."""
+    if not trio.lowlevel.in_trio_run():
+        raise LocalMisuse(
+            f"`await inaproto.{call}(...)` needs Trio, and this is no Trio program; use "
+            f"inaproto.{blocking}(...), which needs no event loop (under asyncio: "
+            f"`await asyncio.to_thread(inaproto.{blocking}, ...)`)"
+        )
 
 
 def is_integer(value: object) -> bool:

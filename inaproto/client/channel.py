@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from inaproto.client.forks import keep_from_children
 from inaproto.client.memory import Region, SharedMemory
 from inaproto.client.protocol import ClientProtocol, PendingOperation, Waited
 from inaproto.client.unix_stream import as_stream
@@ -90,6 +91,7 @@ class Channel:
         self._pid = os.getpid()
         self._output: deque[tuple[memoryview, int | None]] = deque()
         self._closed = False
+        keep_from_children(self)
 
     def fileno(self) -> int:
         return self._stream.fileno()
@@ -117,6 +119,28 @@ class Channel:
     @property
     def has_output(self) -> bool:
         return bool(self._output)
+
+    @property
+    def failure(self) -> JobError | None:
+        """What the communicator has failed with."""
+        return self.protocol.failure
+
+    @property
+    def operations_called(self) -> int:
+        """All-reduces that the daemon was asked for."""
+        return self.protocol.operations_called
+
+    @property
+    def is_full(self) -> bool:
+        """As many operations as the daemon keeps have not ended, as far as this process has read."""
+        return self.protocol.is_full
+
+    def vital_descriptors(self) -> Sequence[int]:
+        """As :class:`inaproto.client.forks.Inherited`: by the socket's end the daemon knows of ours."""
+        try:
+            return (self._stream.fileno(),)
+        except OSError:  # no kernel object is behind it
+            return ()
 
     def require_usable(self) -> None:
         """Raises the error that the communicator has failed with; ``LocalMisuse`` after a fork."""

@@ -1,16 +1,17 @@
 """What a training process holds: a communicator of one rank, Trio or blocking, and its operations.
 
 ``connect`` and ``connect_blocking`` differ in how they wait and in nothing else
-(:mod:`inaproto.client.channel`). A communicator belongs to one thread (blocking) or one event loop,
-and to one process: it survives neither ``fork`` nor pickling.
+(:mod:`inaproto.client.channel`). A communicator belongs to one event loop, a blocking one to all threads of
+its process (:mod:`inaproto.client.progress`); it survives neither ``fork`` nor pickling.
 """
 
 from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
@@ -19,25 +20,20 @@ import numpy as np
 import trio
 from numpy.typing import DTypeLike, NDArray
 
-from inaproto.client.arguments import check_sockets
+from inaproto.client.arguments import check_sockets, check_timeout, require_trio
 from inaproto.client.arrays import check_array, check_in_place, check_out, wire_dtype, wire_op
-from inaproto.client.channel import Channel, Clock, Steps
+from inaproto.client.channel import Channel, Clock, JobRank, Steps
 from inaproto.client.drivers import TrioDriver, drive_blocking
 from inaproto.client.environment import who_joins
-from inaproto.client.in_place import InPlace, InPlaceOperation, adds_in_place
-from inaproto.client.memory import Region
-from inaproto.client.parallel_rings import (
-    RankChannel,
-    SlicedOperation,
-    joining_rings,
-    leaving_all,
-    waiting_for,
-)
+from inaproto.client.in_place import InPlace, adds_in_place
+from inaproto.client.parallel_rings import RankChannel, joining_rings, leaving_all
 from inaproto.client.passage import Passage, passes_in_parts
-from inaproto.client.protocol import PendingOperation, Waited
+from inaproto.client.progress import Engine
+from inaproto.client.protocol import Waited
 from inaproto.client.shrinking import FIRST, Survivors, shrinking
 from inaproto.client.unix_stream import dial_unix
 from inaproto.client.wishes import check_wishes
+from inaproto.client.works import AnyWork, BlockingWork, Call, Operation, Work
 from inaproto.errors import LocalMisuse
 from inaproto.ports import Dial
 from inaproto.wire.control_messages import PathAsked
@@ -46,8 +42,6 @@ RECORDS_MAX = 1024
 """Operations whose times are kept."""
 
 T = TypeVar("T")
-Operation = PendingOperation | SlicedOperation | InPlaceOperation
-Started = tuple[Operation, NDArray[Any], Passage | None, Region | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,53 +77,7 @@ class CommunicatorStatistics:
     each writes its sums to all, ``copies`` has a reason, or they have not added any."""
 
 
-class _Work:
-    """One all-reduce that was started; shared by :class:`Work` and :class:`BlockingWork`."""
-
-    def __init__(
-        self,
-        communicator: _Communicator,
-        operation: Operation,
-        array: NDArray[Any],
-        passage: Passage | None = None,
-        region: Region | None = None,
-    ) -> None:
-        self._communicator = communicator
-        self._operation = operation
-        self._result = array
-        self._passage = passage
-        self._region = region
-        self._is_noted = False
-        self._submitted_ns = communicator.now_ns()
-
-    @property
-    def op_index(self) -> int:
-        return self._operation.op_index
-
-    @property
-    def done(self) -> bool:
-        """Whether the result, or the error, is here as far as this process has read."""
-        return self._operation.ended
-
-    def _waiting(self, timeout: float | None) -> Steps[NDArray[Any]]:
-        communicator, operation = self._communicator, self._operation
-        began = communicator.now_ns()
-        communicator.wait_began(began)
-        if isinstance(operation, InPlaceOperation):
-            yield from communicator.in_place.waiting(operation, timeout)
-        else:
-            yield from waiting_for(communicator.channel, operation, timeout, communicator.clock)
-        communicator.wait_ended()
-        if not self._is_noted:
-            if self._passage is not None:
-                self._passage.end()
-            self._region = self._passage = None
-            self._is_noted = True
-            communicator.note(operation, self._result.nbytes, self._submitted_ns, began)
-        return self._result
-
-
-class _Communicator:
+class AnyCommunicator:
     """What both kinds share: everything that does not wait."""
 
     _yields: ClassVar[bool]
@@ -162,6 +110,11 @@ class _Communicator:
     @property
     def job(self) -> str:
         return self.channel.who.job
+
+    @property
+    def who(self) -> JobRank:
+        """Rank and job, as errors name them."""
+        return self.channel.who
 
     @property
     def rank(self) -> int:
@@ -207,10 +160,13 @@ class _Communicator:
         nbytes = kind.itemsize
         for length in lengths:
             nbytes *= length
-        self.channel.require_usable()
+        self._require_usable()
         region = self.channel.memory.register(nbytes)
-        self.channel.announce()
+        self._announce()
         return region.array(lengths, kind)
+
+    def _announce(self) -> None:
+        self.channel.announce()
 
     def statistics(self) -> CommunicatorStatistics:
         return CommunicatorStatistics(
@@ -248,8 +204,11 @@ class _Communicator:
         """What was called in place, where the ranks of one host add."""
         if self._in_place is None:
             assert isinstance(self.channel, Channel)
-            self._in_place = InPlace(self.channel, self.clock, yields=self._yields)
+            self._in_place = self._open_in_place(self.channel)
         return self._in_place
+
+    def _open_in_place(self, channel: Channel) -> InPlace:
+        return InPlace(channel, self.clock, yields=self._yields)
 
     def close_in_place(self) -> None:
         """Give back what it needs."""
@@ -269,62 +228,81 @@ class _Communicator:
             )
         )
 
-    def _start(self, array: object, op: str, out: object, in_place: bool) -> Started:
-        """(operation, where the result goes, how it gets there from shared memory, and from which region)."""
+    def _checked(self, array: object, op: str, out: object, in_place: bool, timeout: float | None) -> Call:
+        """What is called. Raises ``LocalMisuse``, or what the communicator has failed with."""
         source = check_array(array, "array")
         dtype, operator = wire_dtype(source.dtype), wire_op(op)
         if in_place:
             out = check_in_place(source, out)
         result = None if out is None else check_out(out, source)
-        channel = self.channel
-        channel.require_usable()
-        if in_place and adds_in_place(channel):
-            return self.in_place.call(source, op), source, None, None
-        channel.require_room()
-        region = channel.memory.find(source)
-        passage: Passage | None = None
-        if region is None:
-            region = channel.memory.allocate(source.nbytes)
-            is_early = in_place or result is None
-            result = np.empty_like(source) if result is None else result
-            passage = Passage(source, region.array(source.shape, source.dtype), result, is_early=is_early)
-            if isinstance(channel, Channel) and passes_in_parts(channel, source.nbytes):
-                channel.announce()
-                called = passage.call(channel, region, dtype, operator, source.shape, self._waited())
-                return called, result, passage, region
-            passage.fill()
-        elif result is None or result is source:
+        check_timeout("all_reduce", timeout)
+        self._require_usable()
+        adds = in_place and adds_in_place(self.channel)
+        if adds:
+            _ = self.in_place  # or refuse it now
+        return Call(source, result, op, dtype, operator, in_place, timeout, adds)
+
+    def _require_usable(self) -> None:
+        self.channel.require_usable()
+
+    def _place(self, call: Call, *, is_filled: bool = False) -> None:
+        """Find, or make, the shared memory that it goes through; ``is_filled``: and copy it there.
+
+        Raises ``LocalMisuse``, ``MemoryError``.
+        """
+        if call.adds_in_place:
+            return
+        source, memory = call.source, self.channel.memory
+        call.region = memory.find(source)
+        if call.region is None:
+            call.region = memory.allocate(source.nbytes)
+            is_early = call.in_place or call.result is None
+            if call.result is None:
+                call.result = np.empty_like(source)
+            shared = call.region.array(source.shape, source.dtype)
+            call.passage = Passage(source, shared, call.result, is_early=is_early)
+            if is_filled:
+                call.passage.fill()
+                call.is_filled = True
+        elif call.result is None or call.result is source:
             if not source.flags.writeable:
                 raise LocalMisuse(
                     "all_reduce: a registered buffer gets its result in place; this one is read-only"
                 )
-            result = source
+            call.result = source
         else:
-            passage = Passage(source, source, result, is_early=False)
+            call.passage = Passage(source, source, call.result, is_early=False)
+            call.is_filled = True
+
+    def begin(self, call: Call) -> Operation:
+        """Start it. Raises ``JobError``; ``LocalMisuse`` where the daemon has no room."""
+        channel, source = self.channel, call.source
+        if call.adds_in_place:
+            return self.in_place.call(source, call.op)
+        region, passage = call.region, call.passage
+        assert region is not None
+        if passage is not None and not call.is_filled:
+            if isinstance(channel, Channel) and passes_in_parts(channel, source.nbytes):
+                channel.announce()
+                return passage.call(channel, region, call.dtype, call.operator, source.shape, self._waited())
+            passage.fill()
         channel.announce()
-        operation = channel.all_reduce(
-            region, source.nbytes, dtype, operator, source.shape, waited=self._waited()
+        return channel.all_reduce(
+            region, source.nbytes, call.dtype, call.operator, source.shape, waited=self._waited()
         )
-        return operation, result, passage, region
+
+    def _begin_now(self, work: AnyWork, call: Call) -> None:
+        """Start it, if the daemon has room."""
+        if not call.adds_in_place:
+            self.channel.require_room()
+        self._place(call)
+        work.begin()
 
 
 # --- Trio
 
 
-class Work(_Work):
-    """An all-reduce under way: ``await`` it, as often as you like, from any task of its event loop."""
-
-    _communicator: Communicator
-
-    def __await__(self) -> Generator[Any, Any, NDArray[Any]]:
-        return self.wait().__await__()
-
-    async def wait(self, timeout: float | None = None) -> NDArray[Any]:
-        """The result. Raises the job's error, or ``OperationTimeout``: the operation then still runs."""
-        return await self._communicator.drive(self._waiting(timeout))
-
-
-class Communicator(_Communicator):
+class Communicator(AnyCommunicator):
     """One rank of a job, for Trio programs; made by :func:`connect`."""
 
     _yields = True
@@ -342,6 +320,7 @@ class Communicator(_Communicator):
         *,
         out: NDArray[Any] | None = None,
         in_place: bool = False,
+        timeout: float | None = None,
     ) -> Work:
         """Start an all-reduce with all ranks of the job, and return at once.
 
@@ -354,10 +333,15 @@ class Communicator(_Communicator):
         alike, the result replaces a private array, too, as it comes in: leave it alone until the result is
         here; after a failure it is a mix. Where all ranks are on one host they then add among themselves,
         while they wait, and copy less: the fastest way for large arrays that are not from :meth:`buffer`.
+        With ``timeout``, in seconds, the work fails with ``OperationTimeout`` if it has not ended by then,
+        whether or not anybody waits; the operation still runs, as all other ranks take part in it.
         Raises ``LocalMisuse`` before anything is sent (also when as many operations as the host daemon keeps
         have not ended), or the error that the job failed with.
         """
-        return Work(self, *self._start(array, op, out, in_place))
+        call = self._checked(array, op, out, in_place, timeout)
+        work = Work(self, call)
+        self._begin_now(work, call)
+        return work
 
     async def shrink(self, timeout: float | None = 30.0) -> Communicator:
         """After ``RankLost``: a communicator of the ranks that are left. The job must be ``elastic``.
@@ -390,6 +374,13 @@ class Communicator(_Communicator):
 
     async def drive(self, steps: Steps[T]) -> T:
         return await self._driver.drive(steps)
+
+    def look(self) -> None:
+        """Read what is there, without waiting, unless a task does."""
+        if not self._driver.is_reading:
+            self.channel.pump()
+            if self._in_place is not None:
+                self._in_place.look()
 
     async def aclose(self) -> None:
         """Leave the job. Operations that have not ended are lost, for all ranks."""
@@ -466,6 +457,7 @@ async def connect(
     Raises ``LocalMisuse``, ``Unsupported``, or a ``JobError``: ``DaemonUnreachable``, ``SwitchUnreachable``,
     ``JoinRefused``, ``RankLost``, ``OperationTimeout`` when ranks are missing.
     """
+    require_trio("connect", "connect_blocking")
     wishes = check_wishes(path, exact_plan, elastic, os.environ)
     who = who_joins(job, rank, size, key, timeout, wishes, os.environ)
     sockets = check_sockets(socket, who, os.environ)
@@ -477,18 +469,22 @@ async def connect(
 # --- blocking
 
 
-class BlockingWork(_Work):
-    """An all-reduce under way: :meth:`wait` for it."""
+class BlockingCommunicator(AnyCommunicator):
+    """One rank of a job, for plain scripts; made by :func:`connect_blocking`.
 
-    def wait(self, timeout: float | None = None) -> NDArray[Any]:
-        """The result. Raises the job's error, or ``OperationTimeout``: the operation then still runs."""
-        return drive_blocking(self._waiting(timeout))
-
-
-class BlockingCommunicator(_Communicator):
-    """One rank of a job, for plain scripts; made by :func:`connect_blocking`."""
+    Any thread may use it: operations are numbered in the order of the calls, and results may be waited for
+    in any order and by any thread. All ranks must call the same operations in the same order; where several
+    threads call, the program has to bring that about. In a child of ``fork`` it raises ``LocalMisuse``.
+    """
 
     _yields = False
+
+    def __init__(
+        self, channel: RankChannel, clock: Clock, dial: Dial = dial_unix, survivors: Survivors = FIRST
+    ) -> None:
+        super().__init__(channel, clock, dial, survivors)
+        self.engine = Engine(channel, clock)
+        weakref.finalize(self, self.engine.abandon).atexit = False
 
     def all_reduce(
         self,
@@ -497,20 +493,60 @@ class BlockingCommunicator(_Communicator):
         *,
         out: NDArray[Any] | None = None,
         in_place: bool = False,
+        timeout: float | None = None,
     ) -> BlockingWork:
-        """As :meth:`Communicator.all_reduce`; the result is ``.wait()``."""
-        return BlockingWork(self, *self._start(array, op, out, in_place))
+        """As :meth:`Communicator.all_reduce`; the result is ``.wait()``.
+
+        Once there is a progress thread (:class:`BlockingWork`) a call never waits for room, nor is it refused
+        for want of it: it queues.
+        """
+        call = self._checked(array, op, out, in_place, timeout)
+        work = BlockingWork(self, call)
+        engine = self.engine
+        with engine.lock:
+            if not engine.is_shared:
+                self._begin_now(work, call)
+                return work
+        self._place(call, is_filled=not in_place)
+        with engine.lock:
+            engine.submit(work, is_numbered=not call.adds_in_place)
+        return work
+
+    def buffer(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        with self.engine.lock:
+            return super().buffer(shape, dtype)
+
+    buffer.__doc__ = AnyCommunicator.buffer.__doc__
+
+    def _open_in_place(self, channel: Channel) -> InPlace:
+        with self.engine.lock:
+            if self.engine.in_place is None:
+                self.engine.in_place = super()._open_in_place(channel)
+            return self.engine.in_place
+
+    def _require_usable(self) -> None:
+        self.engine.require_usable()
+
+    def _announce(self) -> None:
+        if not self.engine.is_shared:  # else before the first operation that begins
+            self.channel.announce()
 
     def shrink(self, timeout: float | None = 30.0) -> BlockingCommunicator:
         """As :meth:`Communicator.shrink`."""
         steps = shrinking(self.channel, timeout=timeout, clock=self.clock, dial=self._dial)
-        channel, survivors = drive_blocking(steps)
+        channel, survivors = self.engine.drive(steps)
         return BlockingCommunicator(channel, self.clock, self._dial, survivors)
 
     def close(self) -> None:
         """Leave the job. Operations that have not ended are lost, for all ranks."""
+        self.engine.close(self._closing(leaves=True))
+
+    def _closing(self, *, leaves: bool) -> Steps[None]:
         self.close_in_place()
-        drive_blocking(leaving_all(self.channel, self.clock))
+        if leaves:
+            yield from leaving_all(self.channel, self.clock)
+        else:
+            self.channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -521,8 +557,7 @@ class BlockingCommunicator(_Communicator):
         if error is None:
             self.close()
         else:
-            self.close_in_place()
-            self.channel.close()
+            self.engine.close(self._closing(leaves=False))
 
 
 def connect_blocking(

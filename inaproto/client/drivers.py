@@ -22,6 +22,11 @@ class TrioDriver:
         self._reading = False
         self._followers = trio.lowlevel.ParkingLot()
 
+    @property
+    def is_reading(self) -> bool:
+        """A task waits for what is to be read."""
+        return self._reading
+
     async def drive(self, steps: Steps[T]) -> T:
         await trio.lowlevel.checkpoint()
         try:

@@ -22,7 +22,7 @@ import os
 import stat
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -60,6 +60,20 @@ class InPlaceOperation:
     error: JobError | None = None
     path: str = "local"
     daemon_ns: int = field(default=0, init=False)
+    told: Callable[[], None] | None = None
+
+    def tell(self, told: Callable[[], None]) -> None:
+        """As :meth:`inaproto.client.protocol.PendingOperation.tell`."""
+        if self.ended:
+            told()
+        else:
+            self.told = told
+
+    def end(self, error: JobError | None = None) -> None:
+        self.ended, self.error = True, error
+        told, self.told = self.told, None
+        if told is not None:
+            told()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +111,7 @@ class InPlace:
         self._channel = channel
         self._clock = clock
         self._yields = yields
+        self._pid = os.getpid()
         self._stage: SharedMemoryStage | None = None
         self._called: deque[InPlaceOperation] = deque()
         self._steps: Steps[None] | None = None
@@ -119,38 +134,65 @@ class InPlace:
         return operation
 
     def close(self) -> None:
-        """Others that wait for this rank learn that it left."""
+        """Others that wait for this rank learn that it left; not by a child of a fork, which is no rank."""
+        if os.getpid() != self._pid:
+            return
         self._steps = None
         if self._stage is not None:
             self._stage.close()
             self._stage = None
 
-    def waiting(self, operation: InPlaceOperation, timeout: float | None) -> ChannelSteps[None]:
-        """As :func:`inaproto.client.waits.waiting`."""
-        until = None if timeout is None else self._clock() + timeout
+    @property
+    def has_called(self) -> bool:
+        """Something that was called has not ended."""
+        return bool(self._called)
+
+    def step(self) -> Wait | None:
+        """Do some of what was called. What is to be waited for; None: it can go on, or has nothing to do."""
+        failure = self._channel.protocol.failure
+        if failure is not None:
+            self._end_all(failure)
+        wait = self._advance() if self._called else None
+        if wait is None or wait is TURN:
+            return None
+        sources: Sequence[Pollable] = () if wait.source is None else (_Source(wait.source),)
+        return Wait((*sources, *self._channel.channels), wait.until)
+
+    def look(self) -> None:
+        """Do what can be done of what was called first, without waiting."""
+        called = len(self._called)
+        while self._called and len(self._called) == called and self.step() is None:
+            pass
+
+    def waiting(
+        self, operation: InPlaceOperation, timeout: float | None, until: float | None = None
+    ) -> ChannelSteps[None]:
+        """As :func:`inaproto.client.parallel_rings.waiting_for`."""
+        if until is None and timeout is not None:
+            until = self._clock() + timeout
         while not operation.ended:
             self._channel.pump()
-            failure = self._channel.protocol.failure
-            if failure is not None:
-                self._end_all(failure)
-                break
-            wait = self._advance()
-            if wait is TURN:
-                if self._yields:
-                    yield Wait((), self._clock())
-            elif wait is not None:
+            wait = self.step()
+            if wait is not None:
                 if until is not None and self._clock() >= until:
-                    raise OperationTimeout(self._late(timeout))
-                sources: Sequence[Pollable] = () if wait.source is None else (_Source(wait.source),)
-                soonest = wait.until if until is None else min(wait.until, until)
-                yield Wait((*sources, *self._channel.channels), soonest)
+                    raise self.late(timeout)
+                yield (
+                    wait
+                    if until is None or wait.until is None
+                    else Wait(wait.channels, min(wait.until, until))
+                )
+            elif self._yields and not operation.ended:
+                yield Wait((), self._clock())
         if operation.error is not None:
             raise again(operation.error)
 
-    def _late(self, timeout: float | None) -> str:
+    def late(self, timeout: float | None) -> OperationTimeout:
+        """For whom a call waits in vain."""
         missing = [] if self._stage is None else self._stage.missing()
         names = f"; waits for rank {', '.join(map(str, missing))}" if missing else ""
-        return f"an all-reduce in place of {self._channel.who} did not end within {timeout:g} s{names}"
+        return OperationTimeout(
+            f"an all-reduce in place of {self._channel.who} did not end within {timeout:g} s{names}"
+        )
 
     def _advance(self) -> Any:
         """What is to be waited for; None when the first operation has ended."""
@@ -163,7 +205,7 @@ class InPlace:
             self._steps = None
             self._called.popleft()
             self._channel.protocol.operations_done += 1
-            operation.ended = True
+            operation.end()
         except (JobError, ConfigError, Unsupported) as fault:
             error = fault if isinstance(fault, JobError) else JobError(str(fault))
             self._channel.send(self._channel.protocol.leave(f"{type(error).__name__}: {error}"))
@@ -211,8 +253,7 @@ class InPlace:
             told, error = error, type(error)(f"{error}{stage.warning}")
             error.operations_done = told.operations_done
         while self._called:
-            operation = self._called.popleft()
-            operation.ended, operation.error = True, error
+            self._called.popleft().end(error)
 
 
 def _private_directory() -> Path:

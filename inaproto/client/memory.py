@@ -7,6 +7,8 @@ The daemon takes a bounded number of segments, for each is a memory region of th
 are cut from shared segments, and these become larger when there are many: their number grows as the
 logarithm of their bytes, at the price of about an eighth of unused memory.
 
+Any thread may ask for memory, and find what it has.
+
 Invariants: regions in use never overlap; a region comes back to the pool only after its last
 reference has gone, and an operation holds one until it has ended; every segment is sealed against
 shrinking and wholly allocated, which the daemon insists on.
@@ -18,6 +20,7 @@ import bisect
 import fcntl
 import mmap
 import os
+import threading
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +77,7 @@ class SharedMemory:
 
     def __init__(self, segments_max: int = 256) -> None:
         self.segments_max = segments_max
+        self._lock = threading.RLock()
         self._numbers = 0
         self._nbytes = 0
         self._unannounced: list[tuple[SharedSegment, int]] = []
@@ -91,37 +95,40 @@ class SharedMemory:
 
     def take_unannounced(self) -> list[tuple[SharedSegment, int]]:
         """New segments with their descriptors, which the caller sends to the daemon and closes."""
-        taken, self._unannounced = self._unannounced, []
+        with self._lock:
+            taken, self._unannounced = self._unannounced, []
         return taken
 
     def allocate(self, nbytes: int) -> Region:
         """A pooled region for a private array. Raises ``MemoryError``, ``LocalMisuse`` at the limit."""
         size = _size_class(nbytes)
-        free = self._free.setdefault(size, [])
-        if not free and self._is_full:  # then a larger region will do
-            free = next(
-                (self._free[each] for each in sorted(self._free) if each > size and self._free[each]), free
-            )
-        segment, offset = free.pop() if free else self._cut(self._open_pooled, size, POOLED_BYTES_MIN)
+        with self._lock:
+            free = self._free.setdefault(size, [])
+            if not free and self._is_full:  # then a larger region will do
+                larger = (each for each in sorted(self._free) if each > size and self._free[each])
+                free = self._free[next(larger, size)]
+            segment, offset = free.pop() if free else self._cut(self._open_pooled, size, POOLED_BYTES_MIN)
         region = Region(segment, offset, nbytes)
         weakref.finalize(region, free.append, (segment, offset)).atexit = False
         return region
 
     def register(self, nbytes: int) -> Region:
         """A region of zeros, never pooled. Raises ``MemoryError``, ``LocalMisuse`` at the limit."""
-        segments = self._numbers
-        segment, offset = self._cut(self._open_registered, max(nbytes, 1), REGISTERED_BYTES_MIN)
-        if self._numbers > segments:
-            bisect.insort(self._registered, (segment.address, segment), key=lambda item: item[0])
+        with self._lock:
+            segments = self._numbers
+            segment, offset = self._cut(self._open_registered, max(nbytes, 1), REGISTERED_BYTES_MIN)
+            if self._numbers > segments:
+                bisect.insort(self._registered, (segment.address, segment), key=lambda item: item[0])
         return Region(segment, offset, nbytes)
 
     def find(self, array: NDArray[Any]) -> Region | None:
         """Where ``array`` lies, if it lies in a registered buffer."""
         address = int(array.__array_interface__["data"][0])
-        at = bisect.bisect_right(self._registered, address, key=lambda item: item[0]) - 1
-        if at < 0:
-            return None
-        start, segment = self._registered[at]
+        with self._lock:
+            at = bisect.bisect_right(self._registered, address, key=lambda item: item[0]) - 1
+            if at < 0:
+                return None
+            start, segment = self._registered[at]
         if address + array.nbytes > start + segment.nbytes:
             return None
         return Region(segment, address - start, array.nbytes)

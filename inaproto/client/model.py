@@ -31,7 +31,13 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from inaproto.client.arguments import JOB_BYTES_MAX, KEY_BYTES_MAX, is_integer
+from inaproto.client.arguments import (
+    JOB_BYTES_MAX,
+    KEY_BYTES_MAX,
+    check_timeout,
+    is_integer,
+    require_trio,
+)
 from inaproto.client.channel import Channel, Clock, ModelWorker, Steps, Wait, again, wait_until
 from inaproto.client.drivers import TrioDriver, drive_blocking
 from inaproto.client.joining import reach_daemon
@@ -154,7 +160,7 @@ class _Model:
             raise LocalMisuse("an update is being finished: wait for finish() before anything else")
 
     def _finishing(self, timeout: float | None) -> Steps[int]:
-        _check_timeout("finish", timeout)
+        check_timeout("finish", timeout)
         if self._finish is None:
             self._begin_to_finish()
         request = self._finish
@@ -183,7 +189,7 @@ class _Model:
 
     def _pulling(self, staleness: int | None, timeout: float | None) -> Steps[NDArray[Any]]:
         staleness = _checked_staleness(staleness)
-        _check_timeout("pull", timeout)
+        check_timeout("pull", timeout)
         self._require_usable()
         began, late = self._seconds(), self._late_pulls.pop((self._clock, staleness), None)
         request, region = self._ask_to_pull(staleness) if late is None else late
@@ -212,7 +218,7 @@ class _Model:
         return request, region
 
     def _saving(self, timeout: float | None) -> Steps[int]:
-        _check_timeout("make_durable", timeout)
+        check_timeout("make_durable", timeout)
         self._require_usable()
         late, self._late_save = self._late_save, None
         if late is not None and late[0] == self._clock:
@@ -230,7 +236,7 @@ class _Model:
         return answer.clock
 
     def _leaving(self, timeout: float | None) -> Steps[None]:
-        _check_timeout("leave", timeout)
+        check_timeout("leave", timeout)
         self._require_usable()
         if self._open is not None:
             raise LocalMisuse("leave: an update is not finished; finish() it first, or close the connection")
@@ -393,6 +399,7 @@ async def connect_model(
     ``JobError``: ``DaemonUnreachable``, ``JoinRefused`` (another process is the worker, or it has left),
     ``OperationTimeout``, which names the servers that are missing.
     """
+    require_trio("connect_model", "connect_model_blocking")
     driver, who = TrioDriver(), _who(model, key, socket, timeout)
     steps = _joining(None if socket is None else Path(socket), who, timeout, trio.current_time, dial)
     channel, protocol, told = await driver.drive(steps)
@@ -465,7 +472,7 @@ def _who(model: object, key: object, socket: object, timeout: object) -> ModelWo
         raise LocalMisuse(
             f"connect_model: the socket path {socket} is longer than {UNIX_PATH_BYTES_MAX} bytes"
         )
-    _check_timeout("connect_model", timeout)
+    check_timeout("connect_model", timeout)
     return ModelWorker(model, 0, 1, key)
 
 
@@ -475,8 +482,3 @@ def _checked_staleness(staleness: Any) -> int | None:
     if not is_integer(staleness) or not 0 <= staleness <= CLOCKS_MAX:
         raise LocalMisuse(f"pull: staleness {staleness!r:.60}; it is a number of clocks, 0 or more")
     return int(staleness)
-
-
-def _check_timeout(call: str, timeout: Any) -> None:
-    if timeout is not None and not (isinstance(timeout, int | float | np.floating) and timeout >= 0):
-        raise LocalMisuse(f"{call}: timeout is {timeout!r:.200}; it must be seconds, or None for no limit")

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -40,7 +40,6 @@ from inaproto.client.waits import (
     my_ring,
     rings_of,
     until_joined,
-    waiting,
 )
 from inaproto.errors import JobError, JoinRefused
 from inaproto.ports import Dial
@@ -86,6 +85,19 @@ class SlicedOperation:
                 return self.rings.failure or self.rings.named(ring, part.error)
         return None
 
+    def tell(self, told: Callable[[], None]) -> None:
+        """As :meth:`PendingOperation.tell`: when the last slice ends."""
+        left = len(self.parts)
+
+        def tell_last() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                told()
+
+        for part in self.parts:
+            part.tell(tell_last)
+
     @property
     def path(self) -> str:
         """Paths by which its slices were summed, each once."""
@@ -122,6 +134,16 @@ class ParallelRings:
     def is_closed(self) -> bool:
         return not self.channels
 
+    @property
+    def operations_called(self) -> int:
+        """All-reduces that the daemon was asked for."""
+        return self.rings[0].protocol.operations_called
+
+    @property
+    def is_full(self) -> bool:
+        """As :attr:`Channel.is_full`: some ring is, and an all-reduce begins in all or in none."""
+        return any(ring.is_full for ring in self.rings)
+
     def named(self, ring: int, error: JobError) -> JobError:
         """``error``, saying where."""
         channel = self.rings[ring]
@@ -139,8 +161,8 @@ class ParallelRings:
             ring.require_usable()
 
     def require_room(self) -> None:
-        """As :meth:`Channel.require_room`: in all rings, for an all-reduce begins in all or in none."""
-        if any(ring.protocol.is_full for ring in self.rings):
+        """As :meth:`Channel.require_room`, in all rings."""
+        if self.is_full:
             self.pump()
             self.require_usable()
         for ring in self.rings:
@@ -281,19 +303,17 @@ class ParallelRings:
         self.fail(found)
         raise found
 
-    def waiting(self, operation: SlicedOperation, timeout: float | None, clock: Clock) -> Steps[None]:
-        """As :func:`inaproto.client.waits.waiting`."""
-        until = None if timeout is None else clock() + timeout
-        ended = yield from wait_until(self, lambda: operation.ended, until, clock)
-        if not ended:
-            for number, part in enumerate(operation.parts):
-                if not part.ended:
-                    late = yield from explain_operation(self.rings[number], part, timeout, clock)
-                    if late is not None:
-                        raise self.named(number, late)
-            self._settle()
-        if operation.error is not None:
-            raise again(operation.error)
+    def explaining(
+        self, operation: SlicedOperation, timeout: float | None, clock: Clock
+    ) -> Steps[JobError | None]:
+        """As :func:`inaproto.client.waits.explain_operation`."""
+        for number, part in enumerate(operation.parts):
+            if not part.ended:
+                late = yield from explain_operation(self.rings[number], part, timeout, clock)
+                if late is not None:
+                    return self.named(number, late)
+        self._settle()
+        return None
 
     def leaving(self, clock: Clock) -> Steps[None]:
         """As :func:`inaproto.client.waits.leaving`."""
@@ -362,12 +382,34 @@ def waiting_for(
     operation: PendingOperation | SlicedOperation,
     timeout: float | None,
     clock: Clock,
+    until: float | None = None,
 ) -> Steps[None]:
-    """Wait for an operation's end. Raises its error, or ``OperationTimeout``: it then still runs."""
+    """Wait for an operation's end. Raises its error, or ``OperationTimeout``: it then still runs.
+
+    ``until``: the end of the ``timeout`` where that did not begin now.
+    """
+    if until is None and timeout is not None:
+        until = clock() + timeout
+    ended = yield from wait_until(channel, lambda: operation.ended, until, clock)
+    if not ended:
+        late = yield from explaining(channel, operation, timeout, clock)
+        if late is not None:
+            raise late
+    if operation.error is not None:
+        raise again(operation.error)
+
+
+def explaining(
+    channel: RankChannel,
+    operation: PendingOperation | SlicedOperation,
+    timeout: float | None,
+    clock: Clock,
+) -> Steps[JobError | None]:
+    """Why it did not end within ``timeout``, as far as the daemon knows. None if it ended meanwhile."""
     if isinstance(operation, SlicedOperation):
-        yield from operation.rings.waiting(operation, timeout, clock)
-    elif isinstance(channel, Channel):
-        yield from waiting(channel, operation, timeout, clock)
+        return (yield from operation.rings.explaining(operation, timeout, clock))
+    assert isinstance(channel, Channel)
+    return (yield from explain_operation(channel, operation, timeout, clock))
 
 
 def leaving_all(channel: RankChannel, clock: Clock) -> Steps[None]:

@@ -69,11 +69,22 @@ class PendingOperation:
     """From submission to result, as the daemon saw it."""
     takes: Callable[[int], None] | None = None
     """Called with how many bytes are the result, from the first on, while it is not whole."""
+    told: Callable[[], None] | None = None
+
+    def tell(self, told: Callable[[], None]) -> None:
+        """Call ``told`` when the operation ends, or now if it has; whoever reads the socket calls it."""
+        if self.ended:
+            told()
+        else:
+            self.told = told
 
     def end(self, error: JobError | None = None) -> None:
         self.ended = True
         self.error = error
         self.memory = self.takes = None
+        told, self.told = self.told, None
+        if told is not None:
+            told()
 
 
 class ClientProtocol:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from inaproto.client.channel import Channel, Clock, JobRank, Pumped, Steps, Wait, again, wait_until
+from inaproto.client.channel import Channel, Clock, JobRank, Pumped, Steps, Wait, wait_until
 from inaproto.client.protocol import PendingOperation
 from inaproto.client.ring_names import parse_ring_job
 from inaproto.errors import DaemonUnreachable, JobError, OperationTimeout, SwitchUnreachable
@@ -17,20 +17,6 @@ EXPLAIN_S = 3.0
 """A wait in vain may take this much longer, to learn what it was for."""
 EXPLAIN_AGAIN_S = 0.05
 LEAVE_S = 1.0
-
-
-def waiting(
-    channel: Channel, operation: PendingOperation, timeout: float | None, clock: Clock
-) -> Steps[None]:
-    """Wait for an operation's end. Raises its error, or ``OperationTimeout``: it then still runs."""
-    until = None if timeout is None else clock() + timeout
-    ended = yield from wait_until(channel, lambda: operation.ended, until, clock)
-    if not ended:
-        late = yield from explain_operation(channel, operation, timeout, clock)
-        if late is not None:
-            raise late
-    if operation.error is not None:
-        raise again(operation.error)
 
 
 def until_joined(

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from inaproto.client.channel import again
-from inaproto.client.communicator import BlockingCommunicator, BlockingWork, connect_blocking
+from inaproto.client.communicator import BlockingCommunicator, connect_blocking
 from inaproto.client.joining import SOCKET_VARIABLE, find_socket
 from inaproto.client.stage.waits import HasDescriptor
+from inaproto.client.works import BlockingWork
 from inaproto.errors import DaemonUnreachable, JobError, LocalMisuse
 from inaproto.torch.completion import CompletionThreads
 from inaproto.torch.elements import Vector

@@ -27,6 +27,7 @@ from typing import Final
 
 import numpy as np
 
+from inaproto.client.forks import keep_from_children
 from inaproto.client.stage.layout import WORDS, Words
 from inaproto.client.stage.waits import Clock, Steps, Wait
 from inaproto.errors import JobError, OperationTimeout, RankLost
@@ -87,9 +88,9 @@ class Descriptors:
 
     def close_own_end(self) -> None:
         """Now all others see that this rank is gone."""
-        if self.own_end >= 0:
-            os.close(self.own_end)
-            self.own_end = -1
+        own_end, self.own_end = self.own_end, -1  # before anybody forks
+        if own_end >= 0:
+            os.close(own_end)
 
 
 class Barrier:
@@ -118,6 +119,7 @@ class Barrier:
         for descriptor in self._rank_of:
             self._epoll.register(descriptor, 0)  # its hang-up is reported in any case
         self._words[rank, _PID] = os.getpid()
+        keep_from_children(self)
 
     def passing(self, what: str, timeout: float) -> Steps[None]:
         """Arrive, and wait until all others have. ``timeout`` is in seconds; ``what`` the wait is for.
@@ -181,6 +183,10 @@ class Barrier:
         poll = select.poll()
         poll.register(self._descriptors.others[rank], 0)  # its hang-up is reported in any case
         return bool(poll.poll(0))
+
+    def vital_descriptors(self) -> Sequence[int]:
+        """As :class:`inaproto.client.forks.Inherited`."""
+        return (self._descriptors.own_end,)
 
     def _leave(self, state: State) -> None:
         if self._words[self.rank, _STATE] == State.RUNNING:

@@ -1,0 +1,527 @@
+"""Who reads for a blocking communicator, and drives its waits: the thread that waits, or one of its own.
+
+Most programs have one thread that calls and waits; it reads then, and nobody else needs to. A progress thread
+is started when something is to happen by itself (a callback, a future, a descriptor), or when a second thread
+calls while one waits. From then on it alone touches the channel: others put what they want into its orders,
+and wake it up. It begins queued operations in the order of their calls while the daemon has room, settles
+those that have ended, sees to deadlines, and drives all other waits, the same generators
+(:mod:`inaproto.client.channel`), to their ends.
+
+Invariants: the channel is used by one thread at a time: under ``lock`` while there is no progress thread, by
+that thread alone while there is one. A thread that waits gives the lock back while it waits. No callback of
+the user runs in the progress thread. Whatever ends that thread, nothing is left under way. It never keeps the
+interpreter from ending.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import heapq
+import logging
+import os
+import select
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+from numpy.typing import NDArray
+
+from inaproto.client.channel import Clock, Pollable, Steps, Wait, again
+from inaproto.client.completions import COMPLETIONS
+from inaproto.client.in_place import InPlace
+from inaproto.client.parallel_rings import ParallelRings, RankChannel
+from inaproto.errors import JobError, LocalMisuse
+
+T = TypeVar("T")
+
+QUEUED_MAX: Final = 1 << 16
+"""Operations that wait to begin."""
+DEADLINES_MIN: Final = 64
+"""With fewer nobody looks for those that are of no account any more."""
+DRAIN_S: Final = 1.0
+"""Whoever closes a communicator waits so long for callbacks."""
+EXIT_S: Final = 0.5
+"""The end of the interpreter takes this much longer, at most, for what is under way."""
+
+log = logging.getLogger("inaproto.client")
+
+
+class Work(Protocol):
+    """An operation as its caller holds it (:class:`inaproto.client.works.BlockingWork`)."""
+
+    _communicator: Any
+    _operation: Any
+    _op_index: int
+    _until: float | None
+    _timeout: float | None
+    _is_settled: bool
+    _is_watched: bool
+
+    @property
+    def _has_ended(self) -> bool: ...
+    def begin(self) -> None: ...
+    def event(self) -> threading.Event: ...
+    def settle(self) -> None: ...
+    def expire(self, late: JobError | None = None) -> None: ...
+    def refuse(self, error: JobError) -> None: ...
+    def _outcome(self) -> NDArray[Any]: ...
+    def _waiting(self, timeout: float | None) -> Steps[NDArray[Any]]: ...
+    def _explaining(self, timeout: float | None) -> Steps[JobError | None]: ...
+
+
+class Alarm:
+    """Wakes up whoever polls it."""
+
+    has_output: Final = False
+
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def ring(self) -> None:
+        os.eventfd_write(self._descriptor, 1)
+
+    def quiet(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._descriptor)
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+class _Task(Generic[T]):
+    """Steps that the progress thread drives for another one."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self.steps = steps
+        self.wait: Wait | None = None
+        self._ended = threading.Event()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def step(self) -> bool:
+        """Whether it has ended."""
+        try:
+            self.wait = next(self.steps)
+        except StopIteration as stop:
+            self.end(stop.value)
+        except BaseException as error:  # noqa: BLE001  whoever waits for the outcome raises it
+            self.end(None, error)
+        return self._ended.is_set()
+
+    def end(self, result: T | None, error: BaseException | None = None) -> None:
+        self._result, self._error = result, error
+        self._ended.set()
+
+    def outcome(self) -> T:
+        """Wait for it, and return or raise what the steps did."""
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._result)
+
+
+class Engine:
+    """Who reads for one communicator; all methods but ``_run`` and what it calls are for any thread."""
+
+    def __init__(self, channel: RankChannel, clock: Clock) -> None:
+        self.channel = channel
+        self.in_place: InPlace | None = None
+        self.lock = threading.RLock()
+        """Guards the channel while there is no progress thread, and the order of the calls in any case."""
+        self.listening = threading.RLock()
+        """Guards what the works tell whom; nobody waits for anything while it is held."""
+        self._clock = clock
+        self._pid = os.getpid()
+        self._is_driving = False
+        """A thread waits, and has given the lock back meanwhile."""
+        self._alarm = Alarm()
+        self._is_polling = False
+        self._thread: threading.Thread | None = None
+        self._ordering = threading.RLock()
+        """Guards the orders: nothing is ordered when the thread has ended."""
+        self._is_to_end = False
+        self._orders: deque[Callable[[], object]] = deque()
+        self._queue: deque[Work] = deque()
+        self._queued = 0
+        """In ``_queue``, and in orders that bring it there."""
+        self._next_index = 0
+        self._ended: deque[Work] = deque()
+        self._tasks: list[_Task[Any]] = []
+        self._deadlines: list[tuple[float, int, weakref.ref[Work]]] = []
+        self._deadlines_max = DEADLINES_MIN
+        self._numbers = count()
+
+    # --- for the threads of the program
+
+    def require_process(self) -> None:
+        """Raises ``LocalMisuse`` in a child of a fork."""
+        if os.getpid() != self._pid:
+            raise LocalMisuse(
+                f"{self.channel.who}: a communicator does not survive fork; connect in the new process"
+            )
+
+    def require_usable(self) -> None:
+        """Raises what the communicator has failed with; ``LocalMisuse`` in a child of a fork."""
+        self.require_process()
+        if self.channel.failure is not None:
+            raise again(self.channel.failure)
+
+    @property
+    def is_shared(self) -> bool:
+        """A progress thread has the channel; it is started where another thread waits. With the lock."""
+        if self._thread is None and self._is_driving:
+            self._start()
+        return self._thread is not None
+
+    def start(self) -> None:
+        """From now on operations go on by themselves."""
+        self.require_process()
+        with self.lock:
+            if self._thread is None:
+                self._start()
+
+    def drive(self, steps: Steps[T]) -> T:
+        """Take ``steps`` to their end: in this thread, or by the progress thread if there is one."""
+        self.require_process()
+        with self.lock:
+            if not self.is_shared:
+                is_done, result = self._drive_here(steps)
+                if is_done:
+                    return cast("T", result)
+        return self._perform(steps)
+
+    def wait(self, work: Work, timeout: float | None) -> NDArray[Any]:
+        """Wait for its result, as :meth:`inaproto.client.works.BlockingWork.wait`."""
+        self.require_process()
+        until = None if timeout is None else self._clock() + timeout
+        with self.lock:
+            if not self.is_shared:
+                steps = work._waiting(timeout)
+                is_done, result = self._drive_here(steps)
+                if is_done:
+                    return cast("NDArray[Any]", result)
+                steps.close()  # a progress thread has been started meanwhile
+        work._communicator.wait_began(work._communicator.now_ns())
+        self.watch(work)
+        ended = work.event()
+        while not ended.wait(None if until is None else max(0.0, until - self._clock())):
+            late = self.drive(work._explaining(timeout))
+            if late is not None and not ended.is_set():
+                raise late
+            until = None  # it has ended, and will be settled
+        work._communicator.wait_ended()
+        return work._outcome()
+
+    def look(self) -> None:
+        """Read what is there, without waiting, unless somebody else does."""
+        if os.getpid() != self._pid or not self.lock.acquire(blocking=False):
+            return
+        try:
+            if self._thread is None and not self._is_driving:
+                self.channel.pump()
+                if self.in_place is not None:
+                    self.in_place.look()
+        finally:
+            self.lock.release()
+
+    def submit(self, work: Work, *, is_numbered: bool) -> None:
+        """Queue it, with the lock held, where there is a progress thread.
+
+        ``is_numbered``: the host daemon will hear of it. Raises ``LocalMisuse``, or what the communicator has
+        failed with.
+        """
+        if self._queued >= QUEUED_MAX:
+            raise LocalMisuse(f"all_reduce: {self._queued} of them wait to begin, the limit; wait for some")
+        work._is_watched, work._op_index = True, self._next_index
+        if not self._order(partial(self._take, work)):
+            self.require_usable()
+            raise LocalMisuse(f"{self.channel.who}: the interpreter ends")
+        self._queued += 1
+        self._next_index += is_numbered
+
+    def watch(self, work: Work) -> None:
+        """Have it settled as soon as it has ended."""
+        self.require_process()
+        with self.lock:
+            if work._is_watched or work._is_settled:
+                return
+            work._is_watched = True
+            if not self.is_shared and not work._has_ended:
+                self._start()
+            if not self._order(partial(self._watch, work)):
+                work.settle()  # it has ended: the channel is closed, or the thread has just failed
+
+    def expire(self, work: Work) -> None:
+        """Look at its deadline, where nobody else does."""
+        with self.lock:
+            is_late = work._until is not None and self._clock() >= work._until
+            if is_late and self._thread is None and not self._is_driving:
+                work.expire()
+
+    def close(self, steps: Steps[None]) -> None:
+        """Drive ``steps``, which close the channel, and end the thread. In a child of a fork: nothing."""
+        if os.getpid() != self._pid:
+            steps.close()
+            return
+        try:
+            self.drive(steps)
+        finally:
+            thread = self._end_thread()
+            if thread is not None and thread is not threading.current_thread():
+                thread.join()
+                COMPLETIONS.drain(DRAIN_S)
+
+    def abandon(self) -> None:
+        """Nobody has the communicator any more: close the channel, as without a progress thread."""
+        if self._thread is not None and os.getpid() == self._pid:
+            self._order(self.channel.close)
+            self._end_thread()
+
+    def end_at_exit(self) -> None:
+        """The interpreter ends: nothing is begun or called any more."""
+        thread = self._end_thread()
+        if thread is not None:
+            thread.join(EXIT_S)
+
+    def _end_thread(self) -> threading.Thread | None:
+        self._is_to_end = True
+        thread = self._thread
+        if thread is not None:
+            self._alarm.ring()
+        return thread
+
+    def _start(self) -> None:
+        """With the lock held."""
+        self._is_to_end = False
+        self._next_index = self.channel.operations_called
+        self._thread = threading.Thread(target=self._run, name=f"inaproto {self.channel.who}", daemon=True)
+        _RUNNING.add(self)
+        self._thread.start()
+        if self._is_driving:
+            self._alarm.ring()
+
+    def _order(self, order: Callable[[], object]) -> bool:
+        """Have the progress thread do it, in the order of these calls. False: there is none."""
+        with self._ordering:
+            if self._thread is None:
+                return False
+            self._orders.append(order)
+        if self._is_polling:  # else it looks once more before it polls
+            self._alarm.ring()
+        return True
+
+    def _perform(self, steps: Steps[T]) -> T:
+        task = _Task(steps)
+        if not self._order(partial(self._tasks.append, task)):
+            return self.drive(steps)
+        try:
+            return task.outcome()
+        except BaseException:
+            self._order(partial(self._give_up, task))  # this thread was interrupted, or the steps have ended
+            raise
+
+    def _drive_here(self, steps: Steps[T]) -> tuple[bool, T | None]:
+        """With the lock held. False: a progress thread was started meanwhile, which has to go on."""
+        self._is_driving = is_mine = True
+        try:
+            while True:
+                wait = next(steps)
+                self._poll_unlocked(wait)
+                if self._thread is not None:
+                    is_mine = False
+                    return False, None
+        except StopIteration as stop:
+            return True, stop.value
+        finally:
+            self._is_driving = False
+            if is_mine:
+                steps.close()
+
+    def _poll_unlocked(self, wait: Wait) -> None:
+        poll = select.poll()
+        poll.register(self._alarm, select.POLLIN)
+        for channel in wait.channels:
+            poll.register(channel, select.POLLIN | (select.POLLOUT if channel.has_output else 0))
+        left = None if wait.until is None else max(0.0, wait.until - self._clock()) * 1000 + 1
+        self.lock.release()
+        try:
+            poll.poll(left)
+        finally:
+            self.lock.acquire()
+
+    # --- the progress thread
+
+    def _run(self) -> None:
+        try:
+            while not self._is_to_end:
+                self._poll(self._step())
+        except BaseException as fault:
+            log.exception("%s: its progress thread failed", self.channel.who)
+            self._fail(JobError(f"{self.channel.who}: its progress thread failed: {fault!r}"))
+        finally:
+            with self._ordering:
+                self._end_all()
+                _RUNNING.discard(self)
+                self._thread = None
+
+    def _step(self) -> list[Wait]:
+        """Do all that can be done now. What has to be waited for; none: nothing, there is more to be done."""
+        self._is_polling = False
+        while self._orders:
+            self._orders.popleft()()
+        self.channel.pump()
+        waits = []
+        if self.in_place is not None and self.in_place.has_called:
+            wait = self.in_place.step()
+            waits.append(wait or Wait((), self._clock()))
+        while self._queue and (self.channel.failure is not None or not self.channel.is_full):
+            self._begin(self._queue.popleft())
+        for task in [task for task in self._tasks if task.step()]:
+            self._tasks.remove(task)
+        waits += [task.wait for task in self._tasks if task.wait is not None]
+        while self._ended:
+            self._ended.popleft().settle()
+        channels = () if self.channel.is_closed else self.channel.channels
+        waits.append(Wait(channels, self._next_deadline()))
+        return waits
+
+    def _poll(self, waits: list[Wait]) -> None:
+        sources: dict[int, tuple[Pollable, int]] = {}
+        until: float | None = None
+        for wait in waits:
+            for source in wait.channels:
+                events = select.POLLIN | (select.POLLOUT if source.has_output else 0)
+                sources[id(source)] = (source, events)
+            if wait.until is not None:
+                until = wait.until if until is None else min(until, wait.until)
+        left = None if until is None else max(0.0, until - self._clock()) * 1000
+        self._is_polling = True
+        if self._orders or self._ended or self._is_to_end or left == 0:
+            return
+        poll = select.poll()
+        poll.register(self._alarm, select.POLLIN)
+        for source, events in sources.values():
+            if source.fileno() >= 0:  # else it was closed since, by another task
+                poll.register(source, events)
+        poll.poll(None if left is None else left + 1)
+        self._alarm.quiet()
+
+    def _take(self, work: Work) -> None:
+        self._queue.append(work)
+        if work._until is not None:
+            self._note_deadline(work)
+
+    def _watch(self, work: Work) -> None:
+        """It was begun before there was a progress thread."""
+        operation = work._operation
+        if operation is not None:
+            operation.tell(partial(self._ended.append, work))
+            if work._until is not None:
+                self._note_deadline(work)
+
+    def _begin(self, work: Work) -> None:
+        self._queued -= 1
+        try:
+            if self.channel.failure is not None:
+                raise again(self.channel.failure)
+            work.begin()
+        except JobError as error:
+            work.refuse(error)
+        except BaseException as fault:  # noqa: BLE001  whatever it is, the works are told
+            # The others may have begun it: without it, numbers of operations would not agree any more.
+            why = JobError(f"{self.channel.who}: all-reduce {work._op_index} could not begin: {fault!r}")
+            self._fail(why)
+            work.refuse(why)
+        else:
+            assert work._operation is not None
+            work._operation.tell(partial(self._ended.append, work))
+
+    def _note_deadline(self, work: Work) -> None:
+        assert work._until is not None
+        heapq.heappush(self._deadlines, (work._until, next(self._numbers), weakref.ref(work)))
+        if len(self._deadlines) > self._deadlines_max:
+            kept = [each for each in self._deadlines if _is_under_way(each[2]())]
+            heapq.heapify(kept)
+            self._deadlines = kept
+            self._deadlines_max = max(DEADLINES_MIN, 2 * len(kept))
+
+    def _next_deadline(self) -> float | None:
+        """The earliest one; the works whose time is over are asked after."""
+        while self._deadlines:
+            until, _, reference = self._deadlines[0]
+            work = reference()
+            if work is not None and _is_under_way(work):
+                if self._clock() < until:
+                    return until
+                self._tasks.append(_Task(_expiring(work)))
+                self._alarm.ring()
+            heapq.heappop(self._deadlines)
+        return None
+
+    def _give_up(self, task: _Task[Any]) -> None:
+        if task in self._tasks:
+            self._tasks.remove(task)
+            task.steps.close()
+
+    def _fail(self, error: JobError) -> None:
+        channel = self.channel
+        if isinstance(channel, ParallelRings):
+            channel.fail(error)
+        elif channel.failure is None:
+            channel.send(channel.protocol.leave(str(error)))
+            channel.protocol.fail(error)
+            channel.close()
+
+    def _end_all(self) -> None:
+        """What is left when the thread ends; nothing, if the channel is open: the interpreter ends."""
+        while self._orders:
+            self._orders.popleft()()
+        failure = self.channel.failure
+        if failure is None:
+            return
+        if self.in_place is not None and self.in_place.has_called:
+            self.in_place.step()  # which ends all that was called
+        while self._queue:
+            self._begin(self._queue.popleft())
+        while self._ended:
+            self._ended.popleft().settle()
+        while self._tasks:
+            task = self._tasks.pop()
+            task.steps.close()
+            task.end(None, again(failure))
+
+
+def _is_under_way(work: Work | None) -> bool:
+    return work is not None and not work._has_ended
+
+
+def _expiring(work: Work) -> Steps[None]:
+    late = yield from work._explaining(work._timeout)
+    if late is not None:
+        work.expire(late)  # unless it has ended
+
+
+_RUNNING: weakref.WeakSet[Engine] = weakref.WeakSet()
+"""Those that have progress threads."""
+
+
+def _end_at_exit() -> None:
+    for engine in list(_RUNNING):
+        engine.end_at_exit()
+    COMPLETIONS.drain(EXIT_S)
+
+
+def _forget_in_child() -> None:
+    _RUNNING.clear()
+
+
+atexit.register(_end_at_exit)
+os.register_at_fork(after_in_child=_forget_in_child)
