@@ -6,13 +6,27 @@ import ipaddress
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from inaproto.core.rdma.reliable_connection import MTUS
+
+T = TypeVar("T")
+
+
+def parsed(parse: Callable[[str], T]) -> Callable[..., T | None]:
+    """The callback of an option whose words ``parse`` understands, or refuses by ``ValueError``."""
+
+    def callback(context: click.Context, parameter: click.Parameter, value: str | None) -> T | None:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return callback
 
 
 class FiniteRange(click.FloatRange):

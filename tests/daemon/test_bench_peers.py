@@ -9,11 +9,9 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from inaproto.errors import Unsupported
 from inaproto_hil.bench.peers.command import peers_bench
-from inaproto_hil.bench.peers.tools import Tools, default_environment
-from tests.conftest import end_without
 from tests.namespaces import require_namespaces
+from tests.peer_tools import tools_with
 
 
 def bench(tmp_path: Path, *words: str, code: int = 0) -> dict[str, Any]:
@@ -23,14 +21,6 @@ def bench(tmp_path: Path, *words: str, code: int = 0) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(file.read_text())
     assert found["wrong"] == 0
     return found
-
-
-def tools_with(peer: str) -> None:
-    """Ends the test with the reason where the peer cannot be had."""
-    tools = Tools(default_environment() / "bin" / "python")
-    tools.look([peer])
-    if peer in tools.lacks:
-        end_without(peer, Unsupported(peer, tools.lacks[peer]))
 
 
 def test_daemons_sum_on_shaped_links(tmp_path: Path) -> None:

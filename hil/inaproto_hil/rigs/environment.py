@@ -28,6 +28,13 @@ def describe() -> dict[str, Any]:
     }
 
 
+def machine_cpu_s() -> float:
+    """CPU seconds of all its processors, since it was started: user, nice, system, irq, softirq."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    ticks = [int(word) for word in words[1:8]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
 def _cpu_model() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -16,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from inaproto.daemon.settings.config import HostSettings
 from inaproto.errors import InaprotoError
-from inaproto.option_types import FiniteRange, ReportFile, path_mtu, write_report
+from inaproto.option_types import FiniteRange, ReportFile, parsed, path_mtu, write_report
 from inaproto_hil.bench.peers.config import (
     ADAPTERS,
     BEFORE,
@@ -38,7 +37,7 @@ from inaproto_hil.bench.peers.config import (
 from inaproto_hil.bench.peers.figures import Entry, document
 from inaproto_hil.bench.peers.measuring import measure
 from inaproto_hil.bench.peers.table import show
-from inaproto_hil.bench.peers.tools import PACKAGES, InstallFailed, Tools, default_environment, install
+from inaproto_hil.bench.peers.tools import PACKAGES, InstallFailed, Tools, default_environment, find_peers
 from inaproto_hil.bench.report import parse_size
 from inaproto_hil.ranks.predictable import RANKS_MAX
 from inaproto_hil.rigs import environment
@@ -48,23 +47,12 @@ from inaproto_hil.rigs.namespaces import check_namespaces
 
 TABLE_WIDTH: Final = 150
 """At least: a narrow terminal wraps lines, but no figure is cut off."""
-T = TypeVar("T")
 DEFAULT_SIZES: Final = "64K,1M,4M,16M,64M"
 ON_LINKS: Final = (INAPROTO, GLOO)
 ON_ONE_MACHINE: Final = (INAPROTO, BUFFER, GLOO, MPI)
 
 
-def _parsed(parse: Callable[[str], T]) -> Callable[..., T | None]:
-    def callback(context: click.Context, parameter: click.Parameter, value: str | None) -> T | None:
-        try:
-            return None if value is None else parse(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-
-    return callback
-
-
-def _hosts(text: str) -> tuple[int, ...]:
+def parse_hosts(text: str) -> tuple[int, ...]:
     found = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
     if not all(2 <= hosts <= RANKS_MAX for hosts in found):
         raise ValueError(f"{text!r}: write numbers of hosts from 2 to {RANKS_MAX}, for example 2,4,8")
@@ -83,20 +71,6 @@ def _only(text: str) -> tuple[str, ...]:
     if not set(found) <= set(CONTENDERS):
         raise ValueError(f"{text!r}: there are {', '.join(CONTENDERS)}")
     return found
-
-
-def _find(tools: Tools, config: Config, is_install: bool, console: Console) -> None:
-    """Which peers can be had; with ``is_install`` those that are missing are fetched."""
-    peers = [name for name in config.only if name in PACKAGES and tools.why_not(name, config) is None]
-    with console.status(f"looking for {', '.join(peers)}") if peers else nullcontext():
-        tools.look(peers)
-    missing = [name for name in peers if name in tools.lacks]
-    if is_install and missing:
-        install(tools.python.parents[1], missing, lambda what: console.print(what, markup=False))
-        tools.look(missing)
-    for name in missing:
-        if name in tools.lacks:
-            console.print(f"{name}: {tools.lacks[name]}", markup=False, soft_wrap=True)
 
 
 def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -> dict[str, Any]:
@@ -137,28 +111,28 @@ def _host_default(field: str) -> Any:
 
 @click.command("peers")
 @click.option(
-    "--hosts", default="4", show_default=True, callback=_parsed(_hosts), metavar="W,W,...",
+    "--hosts", default="4", show_default=True, callback=parsed(parse_hosts), metavar="W,W,...",
     help="Ranks; on links each is a machine.",
 )  # fmt: skip
 @click.option(
-    "--link", "rate_bps", callback=_parsed(parse_rate), metavar="RATE",
+    "--link", "rate_bps", callback=parsed(parse_rate), metavar="RATE",
     help="Rate of each machine's link, each way: 200M, 1G; takes root.  [default: none, one machine]",
 )  # fmt: skip
 @click.option(
-    "--delay", "delay_us", default="0us", callback=_parsed(parse_delay), metavar="TIME",
+    "--delay", "delay_us", default="0us", callback=parsed(parse_delay), metavar="TIME",
     help="Of each link, one way: 100us; takes a kernel with netem.",
 )  # fmt: skip
 @click.option(
-    "--loss", default="0", callback=_parsed(parse_share), metavar="SHARE",
+    "--loss", default="0", callback=parsed(parse_share), metavar="SHARE",
     help="Of the frames on each link, each way: 0.1%.",
 )  # fmt: skip
 @click.option("--cables", is_flag=True, help="Links as --loss makes them, to compare with these.")
 @click.option(
-    "--sizes", default=DEFAULT_SIZES, show_default=True, callback=_parsed(_sizes), metavar="S,S,...",
+    "--sizes", default=DEFAULT_SIZES, show_default=True, callback=parsed(_sizes), metavar="S,S,...",
     help="Bytes of vector (K, M: 1024).",
 )  # fmt: skip
 @click.option(
-    "--only", callback=_parsed(_only), metavar="WHO,...",
+    "--only", callback=parsed(_only), metavar="WHO,...",
     help=f"Of {', '.join(CONTENDERS)}; buffer: inaproto with memory shared with its daemon.  "
     f"[default: {','.join(ON_LINKS)} on links, else all]",
 )  # fmt: skip
@@ -170,7 +144,7 @@ def _host_default(field: str) -> Any:
 )
 @click.option(
     "--before-with",
-    callback=_parsed(parse_settings),
+    callback=parsed(parse_settings),
     metavar="NAME=VALUE,...",
     help="Its settings that are other than those of this one: port=packet,window=2. Without --before: of "
     "this inaproto, twice.",
@@ -212,7 +186,7 @@ def _host_default(field: str) -> Any:
     help="Seconds one all-reduce may take.",
 )  # fmt: skip
 @click.option(
-    "--port", callback=_parsed(parse_port), metavar="KIND",
+    "--port", callback=parsed(parse_port), metavar="KIND",
     help="Ports of the daemons on links, as inaproto host --port takes them; {} is the interface. With "
     "--apart: shm or frames.  [default: packet on links, else shm]",
 )  # fmt: skip
@@ -294,7 +268,10 @@ def peers_bench(
         with signals_as_interrupt():
             if link is not None:
                 check_namespaces()
-            _find(tools, config, is_install, console)
+            wanted = [
+                name for name in config.only if name in PACKAGES and tools.why_not(name, config) is None
+            ]
+            find_peers(tools, wanted, is_install, console)
             report = _run(config, hosts, tools, console)
     except (InaprotoError, ClusterError, InstallFailed) as error:
         raise click.ClickException(str(error)) from None

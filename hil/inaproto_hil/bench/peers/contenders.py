@@ -18,7 +18,7 @@ from inaproto_hil.bench.peers.config import BEFORE, BUFFER, FLOAT_BYTES, GLOO, M
 from inaproto_hil.bench.peers.stepped import SteppedRanks
 from inaproto_hil.bench.peers.tools import Tools
 from inaproto_hil.ranks.stepping import RankPlan
-from inaproto_hil.rigs.cluster import Child, Cluster, inaproto_command
+from inaproto_hil.rigs.cluster import Child, Cluster, LineSink, inaproto_command
 from inaproto_hil.rigs.links import INTERFACE, bridge, port, star
 from inaproto_hil.rigs.namespaces import Namespace, namespaces
 
@@ -64,8 +64,17 @@ class ContenderCluster(Cluster):
         ranks.accept(start(RankPlan(str(path), config.hosts, largest, pool, config.timeout_s, extra)))
         return ranks
 
-    def rank(self, name: str, argv: Sequence[str], *, network: str = "", **environment: str) -> Child:
-        return self.start_worker(name, argv, sink=_log, environment=environment, network=network)
+    def rank(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        network: str = "",
+        sink: LineSink | None = None,
+        **environment: str,
+    ) -> Child:
+        """``sink``: where its lines go; None: its log."""
+        return self.start_worker(name, argv, sink=sink or _log, environment=environment, network=network)
 
     def network(self, machine: int) -> str:
         return self.machines[machine].path if self.machines else ""
@@ -193,14 +202,14 @@ def open_contenders(config: Config, tools: Tools, stack: ExitStack) -> list[Cont
     found = []
     ours = [name for name in config.only if name in OURS]
     if ours:
-        daemons = stack.enter_context(DaemonsCluster(config, *_machines(config, stack, is_bridge=False)))
+        daemons = stack.enter_context(DaemonsCluster(config, *machines_of(config, stack, is_bridge=False)))
         found += [daemons.contender(name) for name in ours]
     if config.before:
         other = config.of_before()
-        before = stack.enter_context(BeforeCluster(other, *_machines(other, stack, is_bridge=False)))
+        before = stack.enter_context(BeforeCluster(other, *machines_of(other, stack, is_bridge=False)))
         found.append(before.contender(BEFORE))
     if GLOO in config.only and tools.why_not(GLOO, config) is None:
-        gloo = stack.enter_context(GlooCluster(config, *_machines(config, stack, is_bridge=True)))
+        gloo = stack.enter_context(GlooCluster(config, *machines_of(config, stack, is_bridge=True)))
         found.append(gloo.contender(tools))
     if MPI in config.only and tools.why_not(MPI, config) is None:
         mpi = stack.enter_context(MpiCluster(config, None, []))
@@ -208,9 +217,14 @@ def open_contenders(config: Config, tools: Tools, stack: ExitStack) -> list[Cont
     return found
 
 
-def _machines(
-    config: Config, stack: ExitStack, *, is_bridge: bool
+def machines_of(
+    config: Config, stack: ExitStack, *, is_bridge: bool, has_addresses: bool = False
 ) -> tuple[Namespace | None, Sequence[Namespace]]:
+    """A switch and machines with links to it; None and nothing where all is on this one.
+
+    ``is_bridge``: the kernel forwards there, and machines have the addresses that :func:`address_of` says;
+    ``has_addresses``: they have them anyway.
+    """
     if config.link is None:
         return None, []
     titles = [f"host {number}" for number in range(config.hosts)]
@@ -219,9 +233,15 @@ def _machines(
     star(switch, machines, config.link, mtu=config.link_mtu, cables=between)
     if is_bridge:
         bridge(switch, len(machines))
+    if is_bridge or has_addresses:
         for number, machine in enumerate(machines):
-            machine.ip("addr", "add", f"10.78.{number >> 8}.{(number & 255) + 1}/16", "dev", INTERFACE)
+            machine.ip("addr", "add", f"{address_of(number)}/16", "dev", INTERFACE)
     return switch, machines
+
+
+def address_of(machine: int) -> str:
+    """What the kernel of a machine answers to; daemons have other addresses."""
+    return f"10.78.{machine >> 8}.{(machine & 255) + 1}"
 
 
 def _tcp_retransmits(machine: Namespace) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 from inaproto.errors import Unsupported
 from inaproto_hil.bench.comparison import turns
@@ -16,6 +14,7 @@ from inaproto_hil.bench.peers.contenders import Contender, ContenderCluster, ope
 from inaproto_hil.bench.peers.figures import Entry, TurnResult, entry_of
 from inaproto_hil.bench.peers.tools import Tools
 from inaproto_hil.ranks.stepping import TurnPlan
+from inaproto_hil.rigs.environment import machine_cpu_s
 
 
 def measure(
@@ -64,10 +63,10 @@ def _turn(
     fields = {"elements": plan.elements, "operations": operations, "group": plan.group, "first": number}
     ranks, timeout_s = contender.ranks, config.timeout_s
     ranks.ask("prepare", fields, "ready", timeout_s=0)
-    resent_before, machine_before, cpu_before = contender.resent(), _machine_cpu_s(), contender.cpu_s()
+    resent_before, machine_before, cpu_before = contender.resent(), machine_cpu_s(), contender.cpu_s()
     began = time.monotonic()
     done = ranks.ask("go", {}, "done", timeout_s=timeout_s * (operations + 1))
-    whole_s, machine_cpu_s = time.monotonic() - began, _machine_cpu_s() - machine_before
+    whole_s, machine_s = time.monotonic() - began, machine_cpu_s() - machine_before
     cpu_s = {kind: now - cpu_before[kind] for kind, now in contender.cpu_s().items()}
     cpu_s["ranks"] = sum(one["cpu_s"] for one in done)
     resent = contender.resent()
@@ -76,7 +75,7 @@ def _turn(
         operations=operations,
         seconds=max(one["seconds"] for one in done),
         cpu_s=cpu_s,
-        machine_cpu_s=machine_cpu_s,
+        machine_cpu_s=machine_s,
         whole_s=whole_s,
         nbytes=operations * size + plan.lead_in * FLOAT_BYTES,
         resent=None if resent is None or resent_before is None else resent - resent_before,
@@ -85,13 +84,6 @@ def _turn(
         path="+".join(sorted({one["path"] for one in checked if one["path"]})),
     )
     return result, number + operations + 1
-
-
-def _machine_cpu_s() -> float:
-    """Of all its processors, since it was started: user, nice, system, irq, softirq."""
-    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    ticks = [int(word) for word in words[1:8]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def _start_busy(config: Config, stack: ExitStack) -> None:

@@ -9,9 +9,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from rich.console import Console
 
 from inaproto_hil.bench.peers.config import GLOO, MPI, Config
 
@@ -41,6 +44,8 @@ class Tools:
     """``python``: that of the environment; ``lacks``: why a peer cannot be had."""
 
     python: Path
+    how: str = HOW
+    """What to do where one is missing."""
     versions: dict[str, str] = field(default_factory=dict)
     lacks: dict[str, str] = field(default_factory=dict)
 
@@ -67,7 +72,7 @@ class Tools:
     def _why_not(self, peer: str) -> str | None:
         package = PACKAGES[peer][0]
         if not self.python.exists():
-            return f"{package} is not installed: there is no {self.python}; {HOW}"
+            return f"{package} is not installed: there is no {self.python}; {self.how}"
         try:
             done = subprocess.run(
                 [str(self.python), "-P", "-c", _PROBES[peer]],
@@ -80,11 +85,24 @@ class Tools:
             return f"{package} did not load within {PROBE_S:.0f} s"
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no word"])[-1]
-            return f"{package} does not load by {self.python} ({last}); {HOW}"
+            return f"{package} does not load by {self.python} ({last}); {self.how}"
         if peer == MPI and not self.mpirun.exists():
-            return f"there is no {self.mpirun}; {HOW}"
+            return f"there is no {self.mpirun}; {self.how}"
         self.versions[peer] = done.stdout.strip()
         return None
+
+
+def find_peers(tools: Tools, peers: list[str], is_install: bool, console: Console) -> None:
+    """Which of these can be had; with ``is_install`` those that are missing are fetched."""
+    with console.status(f"looking for {', '.join(peers)}") if peers else nullcontext():
+        tools.look(peers)
+    missing = [name for name in peers if name in tools.lacks]
+    if is_install and missing:
+        install(tools.python.parents[1], missing, lambda what: console.print(what, markup=False))
+        tools.look(missing)
+    for name in missing:
+        if name in tools.lacks:
+            console.print(f"{name}: {tools.lacks[name]}", markup=False, soft_wrap=True)
 
 
 def install(environment: Path, peers: list[str], say: Callable[[str], None]) -> None:
