@@ -39,6 +39,7 @@ from inaproto_controller.cost_model.netreduce_sweeps import (
     tencent_crossovers,
     thresholds,
 )
+from inaproto_controller.cost_model.netreduce_training import compared, gains
 
 VERSION: Final = 1
 
@@ -74,12 +75,39 @@ def document(simulation: Simulation | None = None) -> dict[str, Any]:
             *(_crossover("PN", "FR", cluster, sizes) for cluster, sizes in netreduce_crossovers()),
             *(_crossover("TA", "FR", cluster, sizes) for cluster, sizes in tencent_crossovers()),
         ],
+        "training": _training(),
         "contradictions": [
             {**asdict(one), "figures": {name: _exact(value) for name, value in one.figures.items()}}
             for one in contradictions()
         ],
         "simulation": None if simulation is None else _headline(simulation),
     }
+
+
+def _training() -> list[dict[str, Any]]:
+    """Tables 7 and 9 of the paper, beside the equations."""
+    rows = compared()
+    against = gains(rows)
+    return [
+        {
+            "table": row.table,
+            "model": row.model.name,
+            "size_mb": row.model.size_mb,
+            "compute_ms": float(row.model.compute),
+            "algorithm": row.algorithm,
+            "communication_ms": float(row.communication),
+            "printed_communication_ms": _or_none(row.printed_communication),
+            "iteration_ms": float(row.iteration),
+            "printed_iteration_ms": float(row.printed_iteration),
+            "to_netreduce": _or_none(against.get((*row.gain_key, row.algorithm), (None, None))[0]),
+            "printed_to_netreduce": _or_none(against.get((*row.gain_key, row.algorithm), (None, None))[1]),
+        }
+        for row in rows
+    ]
+
+
+def _or_none(value: Number | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _headline(simulation: Simulation) -> dict[str, Any]:
@@ -188,6 +216,8 @@ def show(console: Console, simulation: Simulation | None = None) -> None:
     _show(console, "Stages at P = 32, B_intra = 50 GB/s, alpha = 1 us", _stage_table(cluster_at()))
     _show(console, "PN is faster than FR at every size from this B_intra/B_inter on", _threshold_table())
     _show(console, "The sizes at which one is faster than the other", _crossover_table())
+    title = "Trained models of Tables 7 and 9 (batch 32): ms by the equations, and as printed"
+    _show(console, title, _training_table())
     console.print("Where the paper's text does not follow from its equations", style="bold")
     for one in contradictions():
         console.print(f"- {one.where}: “{one.printed}”.", highlight=False, markup=False, soft_wrap=True)
@@ -279,6 +309,43 @@ def _crossover_table() -> Table:
                 _sizes(sizes),
             )
     return table
+
+
+def _training_table() -> Table:
+    table = _table()
+    for name in (
+        "table",
+        "model",
+        "MB",
+        "compute",
+        "by",
+        "comm.",
+        "printed",
+        "iteration",
+        "printed",
+        "to PN",
+        "printed",
+    ):
+        table.add_column(name, justify="left" if name in {"model", "by"} else "right")
+    for row in _training():
+        table.add_row(
+            str(row["table"]),
+            row["model"],
+            str(row["size_mb"]),
+            f"{row['compute_ms']:.2f}",
+            row["algorithm"],
+            f"{row['communication_ms']:.2f}",
+            _dash(row["printed_communication_ms"]),
+            f"{row['iteration_ms']:.2f}",
+            f"{row['printed_iteration_ms']:.2f}",
+            _dash(row["to_netreduce"]),
+            _dash(row["printed_to_netreduce"]),
+        )
+    return table
+
+
+def _dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _sizes(sizes: Sizes) -> str:
