@@ -43,6 +43,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_bench_peers.py::test_gloo_takes_turns_with_daemons": (),
     "daemon/test_bench_priorities.py": (),
     "daemon/test_bench_sharing_live.py::test_jobs_share_and_are_counted": (),
+    "daemon/test_bench_training.py": (),
     "daemon/test_crashes.py": (),
     "daemon/test_demo_kills.py": (
         "test_who_is_killed_and_does_not_come_back_is_named_and_nothing_is_left[[]rank1*",

@@ -89,6 +89,12 @@ def _simulate() -> click.Command:
     return simulate_bench
 
 
+def _training() -> click.Command:
+    from inaproto_hil.bench.training.command import training_bench
+
+    return training_bench
+
+
 def _verbs() -> click.Command:
     from inaproto_hil.bench.verbs.command import verbs_bench
 
@@ -113,6 +119,7 @@ bench = LazyGroup(
         "priorities": _priorities,
         "sharing": _sharing,
         "simulate": _simulate,
+        "training": _training,
         "verbs": _verbs,
         "yardsticks": _yardsticks,
     },
@@ -120,5 +127,6 @@ bench = LazyGroup(
     help="Measure the accelerator core, all-reduces through the daemons or simulated switches, those beside "
     "other systems, the rules by which jobs share switches, what two of them gain by it, what a host decides "
     "for an operation, PARING's planners, models of different priority on slow links, simulated clusters, "
-    "what a host does for a message on a RoCE card, or how far planning is from the best there is.",
+    "steps of a PyTorch script, what a host does for a message on a RoCE card, or how far planning is from "
+    "the best there is.",
 )

@@ -1,0 +1,1 @@
+"""``inaproto bench training``: steps of an unchanged PyTorch script, by gloo and by inaproto."""
