@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait
@@ -59,6 +60,12 @@ def _only_socket(directory: Path) -> tuple[Path | None, str]:
     if not found:
         return None, f"there is no host daemon's socket in {directory}"
     return None, f"there are several in {directory} ({', '.join(path.name for path in found)}), choose one"
+
+
+def trusted_run_directory(environment: Mapping[str, str]) -> Path | None:
+    """The run directory, unless it is another user's and nobody named it: see :func:`find_socket`."""
+    directory = run_directory(environment)
+    return directory if environment.get(DIRECTORY_VARIABLE) or _stranger(directory) is None else None
 
 
 def _stranger(directory: Path) -> int | None:

@@ -37,6 +37,7 @@ from typing import IO, Any, Self
 
 from inaproto.daemon.net.names import CONTROL_SOCKET
 from inaproto.errors import DecodeError
+from inaproto.launch.processes import WITH_PARENT
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import Error, Status, StatusReply, decode_message, encode_message
 from inaproto_hil.rigs.fork_server import ONE_THREAD, ForkedProcess, command_of, fork_server
@@ -46,7 +47,6 @@ STATUS_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 ENDING_S = 10.0
 LOG_TAIL_LINES = 20
-WITH_PARENT = Path(__file__).with_name("with_parent.py")
 
 LineSink = Callable[["Child", str | None], None]
 """Gets each stdout line of a child, and None at its end; called in a thread of that child."""

@@ -1,0 +1,98 @@
+"""Which path a job was summed by, and what went otherwise than was hoped, as daemons say while it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from inaproto.core.rendezvous.recovery import ASKED
+
+REASONS_MAX = 16
+
+
+class Observed:
+    """What the daemons have said; fed with their statuses, before, during and after the job."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, dict[str, Counter[str]]] = {}
+        self._latest: dict[str, dict[str, Counter[str]]] = {}
+        self._reasons: dict[str, None] = {}
+        self._recoveries: dict[str, tuple[int, int]] = {}
+
+    def take(self, hosts: Iterable[Mapping[str, Any]], switches: Iterable[Mapping[str, Any]]) -> None:
+        """``hosts`` and ``switches`` are statuses, as ``inaproto status --json`` has them."""
+        for host in hosts:
+            totals = host.get("totals", {})
+            counts = {
+                name: Counter(dict(totals.get(f"{name}_by_path", {}))) for name in ("operations", "bytes")
+            }
+            who = f"{host.get('name')} {host.get('pid')}"
+            self._before.setdefault(who, counts)
+            self._latest[who] = counts
+            recoveries = int(totals.get("recoveries", 0))
+            first, _ = self._recoveries.get(who, (recoveries, 0))
+            self._recoveries[who] = (first, recoveries)
+            for ring in host.get("rings", ()):
+                for reason in ring.get("halted_because", ()):
+                    self._note(f"job {ring.get('job')!r}: {reason}")
+        for switch in switches:
+            for job in switch.get("jobs", ()):
+                if job.get("fallback") not in (None, "", ASKED):
+                    self._note(f"job {job.get('name')!r}: {job['fallback']}")
+
+    def _note(self, reason: str) -> None:
+        if len(self._reasons) < REASONS_MAX:
+            self._reasons[reason] = None
+
+    def _counted(self, name: str) -> Counter[str]:
+        """By path, on the host that had most: each host counts every all-reduce of its jobs."""
+        found: Counter[str] = Counter()
+        for who, latest in self._latest.items():
+            found |= latest[name] - self._before[who][name]
+        return found
+
+    @property
+    def recoveries(self) -> int:
+        """Times that a ring ended in the middle of its job, on the host that saw most."""
+        return max((last - first for first, last in self._recoveries.values()), default=0)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why an all-reduce went otherwise than asked, or a ring ended, each once."""
+        return list(self._reasons)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "operations_by_path": dict(self._counted("operations")),
+            "bytes_by_path": dict(self._counted("bytes")),
+            "recoveries": self.recoveries,
+            "reasons": self.reasons,
+        }
+
+    def sentence(self) -> str:
+        """One line for the end of a run."""
+        operations, nbytes = self._counted("operations"), self._counted("bytes")
+        if not operations:
+            return "no all-reduce went by inaproto's daemons"
+        ways = ", ".join(
+            f"{count} {_WAYS.get(path, path)} ({_size(nbytes[path])})"
+            for path, count in operations.most_common()
+        )
+        return f"{operations.total()} all-reduces: {ways}"
+
+
+_WAYS = {
+    "switch": "in the switch",
+    "local": "on this host alone, by its ranks and daemon",
+    "chain": "along the chain of hosts",
+    "overlay": "up the tree of hosts",
+    "ring": "along the ring of hosts",
+}
+
+
+def _size(nbytes: int) -> str:
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if nbytes >= 1 << shift:
+            return f"{nbytes / (1 << shift):.3g} {unit}"
+    return f"{nbytes} bytes"

@@ -1,0 +1,149 @@
+"""What follows when a process of the job ends, a signal comes, or time is up: a pure state machine.
+
+- A rank that ends with 0 is done, and the others go on.
+- One that ends badly ends the job: the others get SIGTERM, and SIGKILL when the grace is over. The job's exit
+  status is that of the first one that ended badly. Where losses are survived (``is_elastic``) the others go
+  on.
+- Ctrl-C goes to all as SIGINT; when the grace is over follows SIGTERM, then SIGKILL. A second one is SIGKILL.
+- SIGTERM, SIGHUP and SIGQUIT go to all, and SIGKILL follows. SIGUSR1 and SIGUSR2 go to all.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+PASSED_ON: Final = (signal.SIGUSR1, signal.SIGUSR2)
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a signal to these ranks, and to what they have started."""
+
+    number: signal.Signals
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first rank that ended badly."""
+
+    rank: int
+    code: int
+    """Exit status; negative: the signal that ended it."""
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} {how_it_ended(self.code)}"
+
+
+Action = Send | Say
+
+
+def how_it_ended(code: int) -> str:
+    """In words; ``code`` is negative for a signal, as :mod:`subprocess` has it."""
+    if code >= 0:
+        return f"ended with exit status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    why = " (the kernel does that when memory runs out; see dmesg)" if -code == signal.SIGKILL else ""
+    return f"was ended by {name}{why}"
+
+
+def exit_status(code: int) -> int:
+    """As a shell would have it: 128 and the signal's number for a signal."""
+    return 128 - code if code < 0 else code
+
+
+class Supervision:
+    """The processes of one start. Times are seconds of any one clock."""
+
+    def __init__(self, ranks: Iterable[int], grace_s: float, *, is_elastic: bool = False) -> None:
+        self.running = set(ranks)
+        self.failure: Failure | None = None
+        self.deadline: float | None = None
+        """When :meth:`due` is to be called."""
+        self._grace_s = grace_s
+        self._is_elastic = is_elastic
+        self._ended_well = False
+        self._by: signal.Signals | None = None
+        """Signal by which the user, or whoever, ends the job."""
+        self._next: list[signal.Signals] = []
+        """What follows at the deadline."""
+        self._is_ending = False
+
+    @property
+    def status(self) -> int:
+        """Exit status of the job, when nothing runs any more."""
+        if self._is_elastic and self._ended_well and self._by is None:
+            return 0
+        return 0 if self.failure is None else exit_status(self.failure.code)
+
+    def exited(self, rank: int, code: int, now: float) -> list[Action]:
+        self.running.discard(rank)
+        if code == 0:
+            self._ended_well = True
+            return []
+        if self._by is not None:
+            if self.failure is None:  # by a stronger signal perhaps, but for the sake of the first one
+                self.failure = Failure(rank, code if code > 0 else -self._by)
+            return []
+        if self._is_ending:
+            return []
+        failure = Failure(rank, code)
+        if self.failure is None:
+            self.failure = failure
+        if not self.running:
+            return [Say(str(failure))]
+        if self._is_elastic:
+            return [Say(f"{failure}; the others go on")]
+        self._is_ending = True
+        said = Say(f"{failure}; ending {_others(self.running)}")
+        return [said, *self._escalate([signal.SIGTERM, signal.SIGKILL], now)]
+
+    def signalled(self, number: signal.Signals, now: float) -> list[Action]:
+        if not self.running:
+            return []
+        if number in PASSED_ON:
+            return [Send(number, self._everybody())]
+        if self._is_ending:
+            return [Say(f"{number.name}: all are killed"), *self._escalate([signal.SIGKILL], now)]
+        self._is_ending = True
+        self._by = number
+        if number == signal.SIGINT:
+            said = Say(f"interrupted; again, and all {len(self.running)} are killed")
+            return [said, *self._escalate([number, signal.SIGTERM, signal.SIGKILL], now)]
+        return [Say(f"{number.name} is passed on"), *self._escalate([number, signal.SIGKILL], now)]
+
+    def due(self, now: float) -> list[Action]:
+        """The deadline has passed."""
+        if self.deadline is None or now < self.deadline:
+            return []
+        if not self.running:
+            self.deadline = None
+            return []
+        told = f"{_others(self.running)} did not end within {self._grace_s:g} s; {self._next[0].name}"
+        return [Say(told), *self._escalate(self._next, now)]
+
+    def _escalate(self, numbers: list[signal.Signals], now: float) -> list[Action]:
+        first, *self._next = numbers
+        self.deadline = now + self._grace_s if self._next else None
+        return [Send(first, self._everybody())]
+
+    def _everybody(self) -> tuple[int, ...]:
+        return tuple(sorted(self.running))
+
+
+def _others(ranks: set[int]) -> str:
+    if len(ranks) > 8:
+        return f"the other {len(ranks)} ranks"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"

@@ -1,0 +1,288 @@
+"""``inaproto run`` as a process: exit statuses, signals, and that nothing is left (docs/launching.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inaproto.launch.keeper import marked
+from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, daemon, environment
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plain" / "linear_regression.py"
+NOBODY = {"INAPROTO_HOST_SOCKET": "/nonexistent/h0.sock"}
+"""For ranks that connect to nothing: no daemon is started for them."""
+
+WAITING = """
+import os, signal, sys, time
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() > 0:
+            os._exit(0)
+print("mark", os.environ["INAPROTO_RUN"], flush=True)
+try:
+    while True:
+        time.sleep(600)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+"""
+
+
+class Run:
+    """A launcher that was started; its temporary directory is ``directory``."""
+
+    def __init__(self, process: subprocess.Popen[str], directory: Path) -> None:
+        self.process = process
+        self.directory = directory
+
+    def mark(self, ranks: int) -> str:
+        """What its processes are found by, when ``ranks`` of them have told."""
+        assert self.process.stdout is not None
+        line = ""
+        for _ in range(ranks):
+            line = self.process.stdout.readline()
+            assert "mark " in line, line
+        return f"INAPROTO_RUN={line.split()[-1]}"
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, out, err
+
+
+@contextmanager
+def started(directory: Path, *arguments: str, **variables: str) -> Iterator[Run]:
+    clean = {name: text for name, text in environment().items() if name != "XDG_RUNTIME_DIR"}
+    process = subprocess.Popen(
+        [COMMAND, "run", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean | {"TMPDIR": str(directory), "INAPROTO_DIR": str(directory / "none")} | variables,
+    )
+    try:
+        yield Run(process, directory)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=DEADLINE_S)
+
+
+def wait_until(happened: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + DEADLINE_S
+    while not happened():
+        assert time.monotonic() < until, what
+        time.sleep(0.02)
+
+
+def script(directory: Path, text: str) -> Path:
+    path = directory / "script.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_script_without_a_word_of_ranks_is_summed_in_a_switch(runtime_dir: Path) -> None:
+    options = ("-n", "4", "--daemons", "2", "--json", str(runtime_dir / "summary.json"))
+    with started(runtime_dir, *options, "--", "python", str(EXAMPLE), "--steps", "10") as run:
+        code, out, err = run.end()
+    assert code == 0, err
+    said = sorted(line for line in out.splitlines() if "weights" in line)
+    assert said == [f"[{rank}] rank {rank} of 4: weights equal on all ranks" for rank in range(4)]
+    assert "by a switch and host daemons h0, h1" in err
+    assert "all-reduces of torch's gloo and nccl go by inaproto; --backend none leaves them" in err
+    assert "12 all-reduces: 12 in the switch" in err
+    outcome = json.loads((runtime_dir / "summary.json").read_text())
+    assert (outcome["exit_status"], outcome["operations_by_path"]) == (0, {"switch": 12})
+    assert [path.name for path in runtime_dir.iterdir()] == ["summary.json"]
+
+
+@pytest.mark.parametrize("path", ["chain", "overlay", "ring"])
+def test_the_path_is_that_which_was_asked_for(runtime_dir: Path, path: str) -> None:
+    options = ("-n", "3", "--daemons", "3", "--path", path, "--frames", "sockets")
+    with started(runtime_dir, *options, "--", "python", str(EXAMPLE), "--steps", "4") as run:
+        code, out, err = run.end()
+    assert (code, out.count("weights equal")) == (0, 3), err
+    assert "6 all-reduces: 6 " in err
+    assert list(runtime_dir.iterdir()) == []
+
+
+def test_one_host_daemon_adds_for_all_its_ranks(runtime_dir: Path) -> None:
+    with started(runtime_dir, "-n", "2", "-q", "--", "python", str(EXAMPLE), "--steps", "4") as run:
+        code, out, err = run.end()
+    assert (code, out.count("weights equal")) == (0, 2), err
+    assert err == ""
+    assert list(runtime_dir.iterdir()) == []
+
+
+def test_daemons_that_run_are_used_and_left(runtime_dir: Path) -> None:
+    run_dir, own = runtime_dir / "ina", runtime_dir / "own"
+    own.mkdir()
+    with (
+        daemon("switch", "--dir", str(run_dir)),
+        daemon("host", "--dir", str(run_dir), "--name", "h0", "--ip", "10.0.0.1"),
+        daemon("host", "--dir", str(run_dir), "--name", "h1", "--ip", "10.0.0.2"),
+    ):
+        script = ("--", "python", str(EXAMPLE), "--steps", "4")
+        with started(own, "-n", "2", "--dir", str(run_dir), *script) as run:
+            code, out, err = run.end()
+        assert (code, out.count("weights equal")) == (0, 2), err
+        assert f"by host daemons h0, h1 in {run_dir}, which run already" in err
+        assert "6 all-reduces: 6 in the switch" in err
+        with started(own, "--daemons", "2", "-n", "2", "--dir", str(run_dir), *script) as run:
+            code, _, err = run.end()
+        assert code == 2
+        assert "--daemons: in " in err
+        assert {path.name for path in run_dir.iterdir()} == {
+            "control.sock",
+            "ports.sock",
+            "h0.sock",
+            "h1.sock",
+        }
+        # As on two machines, each with its host daemon: a launcher on each.
+        shared = ("--hosts", "a,b", "--job", "far", "-n", "1", "--path", "chain", *script)
+        key = {"INAPROTO_KEY": "secret"}
+        first = {"INAPROTO_HOST_SOCKET": str(run_dir / "h0.sock")} | key
+        second = {"INAPROTO_HOST_SOCKET": str(run_dir / "h1.sock")} | key
+        with (
+            started(own, "--host-index", "0", *shared, **first) as one,
+            started(own, "--host-index", "1", *shared, **second) as other,
+        ):
+            ends = [one.end(), other.end()]
+        assert [end[0] for end in ends] == [0, 0], ends
+        assert "rank 1 of 2: weights equal" in ends[1][1]
+        assert "ranks 0 to 0 of 2 of job far" in ends[0][2]
+
+
+def test_a_switch_that_is_killed_is_started_again_and_the_job_goes_on(runtime_dir: Path) -> None:
+    text = """
+import inaproto, os, signal, subprocess
+import numpy as np
+with inaproto.connect_blocking() as comm:
+    for step in range(40):
+        total = comm.all_reduce(np.full(1000, step, np.float32)).wait(timeout=600)
+        assert (total == 2 * step).all()
+        if step == 20 and comm.rank == 0:
+            found = subprocess.run(["inaproto", "status", "--json", "--dir", os.path.dirname(
+                os.environ["INAPROTO_HOST_SOCKET"])], capture_output=True, check=True).stdout
+            import json
+            os.kill(json.loads(found)["switch"]["pid"], signal.SIGKILL)
+print("done")
+"""
+    (runtime_dir / "out").mkdir()
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    config = runtime_dir / "patient.toml"
+    config.write_text("[switch]\nrecover_ms = 600000\n[host]\nrecover_ms = 600000\n")
+    options = ("-n", "2", "--daemons", "2", "--config", str(config))
+    words = ("--", "python", str(script(runtime_dir, text)))
+    with started(runtime_dir / "out", *options, *words, **path) as run:
+        code, out, err = run.end()
+    assert (code, out.count("done")) == (0, 2), err
+    assert "the switch was ended by SIGKILL" in err
+    assert "it is started again" in err
+    assert list((runtime_dir / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "how"),
+    [
+        ("sys.exit(7)", 7, "rank 1 ended with exit status 7; ending ranks 0, 2"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "rank 1 was ended by SIGKILL"),
+    ],
+)
+def test_who_ends_badly_is_named_and_ends_the_others(
+    runtime_dir: Path, end: str, status: int, how: str
+) -> None:
+    text = f"import os, signal, sys, time\nif os.environ['RANK'] == '1':\n    {end}\ntime.sleep(600)\n"
+    with started(runtime_dir, "-n", "3", "--", "python", str(script(runtime_dir, text)), **NOBODY) as run:
+        code, _, err = run.end()
+    assert (code, how in err) == (status, True), err
+    assert [path.name for path in runtime_dir.iterdir()] == ["script.py"]
+
+
+def test_output_and_arguments_are_the_scripts(runtime_dir: Path) -> None:
+    text = (
+        "import os, sys\nprint(sys.argv[1:], sys.stdin.read())\nprint('no', file=sys.stderr)\nsys.exit(3)\n"
+    )
+    words = ("-q", "--", "python", str(script(runtime_dir, text)), "-n", "5", "--json")
+    with started(runtime_dir, *words, **NOBODY) as run:
+        code, out, err = run.end()
+    assert (code, out) == (3, "['-n', '5', '--json'] \n")
+    assert err == "no\ninaproto run: rank 0 ended with exit status 3\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_goes_to_all_and_leaves_nothing(runtime_dir: Path, number: signal.Signals) -> None:
+    words = ("-n", "2", "--", "python", str(script(runtime_dir, WAITING)))
+    with started(runtime_dir, *words, **NOBODY) as run:
+        mark = run.mark(2)
+        run.process.send_signal(number)
+        code, out, err = run.end()
+    assert code == 128 + number, err
+    assert out.count("interrupted") == (2 if number == signal.SIGINT else 0)
+    assert marked(mark) == set()
+    assert [path.name for path in runtime_dir.iterdir()] == ["script.py"]
+
+
+def test_who_does_not_heed_is_killed_and_so_is_what_it_started(runtime_dir: Path) -> None:
+    """The second process left its session and its parent, and ignores SIGTERM."""
+    words = ("-n", "1", "--grace", "0.1", "--", "python", str(script(runtime_dir, WAITING)), "stubborn")
+    with started(runtime_dir, *words, **NOBODY) as run:
+        mark = run.mark(2)
+        run.process.send_signal(signal.SIGTERM)
+        code, _, err = run.end()
+    assert code == 143
+    assert "did not end within 0.1 s; SIGKILL" in err
+    assert marked(mark) == set()
+
+
+def test_a_launcher_that_is_killed_leaves_no_process_and_no_directory(runtime_dir: Path) -> None:
+    """Neither ranks (that ignore SIGTERM, and what they started), nor daemons, nor sockets."""
+    (runtime_dir / "out").mkdir()
+    words = ("-n", "1", "--", "python", str(script(runtime_dir, WAITING)), "stubborn")
+    with started(runtime_dir / "out", *words) as run:
+        mark = run.mark(2)
+        assert len(marked(mark)) >= 4  # a switch, a host daemon, a rank and what it started
+        run.process.kill()
+        wait_until(lambda: not marked(mark), "processes are left")
+        wait_until(lambda: not any((runtime_dir / "out").iterdir()), "a directory is left")
+
+
+def test_a_daemon_that_does_not_come_up_is_told_with_its_log(runtime_dir: Path) -> None:
+    config = runtime_dir / "bad.toml"
+    config.write_text("[host]\nmtu = 1000\n")
+    with started(runtime_dir, "--config", str(config), "--", "true") as run:
+        code, _, err = run.end()
+    assert code == 1
+    assert "inaproto run: h0 ended before it was ready" in err
+    assert "mtu" in err
+    assert [path.name for path in runtime_dir.iterdir()] == ["bad.toml"]
+
+
+def test_ranks_of_mpirun_find_each_other(runtime_dir: Path, program: Callable[[str], Path]) -> None:
+    mpirun = program("mpirun")
+    with (
+        daemon("switch", "--dir", str(runtime_dir)),
+        daemon("host", "--dir", str(runtime_dir), "--name", "h0", "--ip", "10.0.0.1"),
+    ):
+        variables: dict[str, Any] = {**environment(), "INAPROTO_DIR": str(runtime_dir)}
+        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        done = subprocess.run(
+            [mpirun, "--oversubscribe", "-n", "3", sys.executable, str(EXAMPLE), "--steps", "3"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            env=variables,
+            check=False,
+        )
+    assert done.stdout.count("weights equal on all ranks") == 3, done.stderr

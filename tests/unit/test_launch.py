@@ -1,0 +1,425 @@
+"""The pure parts of ``inaproto run``: who a process is, what follows an end or a signal, lines, outcomes."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from inaproto.client.environment import discover
+from inaproto.core.rendezvous.recovery import ASKED
+from inaproto.errors import ConfigError
+from inaproto.launch.command import run as run_command
+from inaproto.launch.labelled_lines import LINE_BYTES_MAX, LabelledLines
+from inaproto.launch.outcome import Observed
+from inaproto.launch.plan import (
+    CommandNotFound,
+    Wish,
+    environments,
+    find_command,
+    own_index,
+    parse_backends,
+    parse_hosts,
+    redirected,
+    shared_port,
+)
+from inaproto.launch.supervision import Action, Say, Send, Supervision, exit_status, how_it_ended
+
+INT, TERM, KILL, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1
+
+
+# --- what processes are told
+
+
+def wish(**fields: Any) -> Wish:
+    usual: dict[str, Any] = {"ranks": 4, "job": "train", "key": "secret", "master_port": 29_501}
+    return Wish(("/bin/true",), **(usual | fields))
+
+
+def told(wished: Wish, sockets: list[str], **inherited: str) -> list[dict[str, str]]:
+    return environments(wished, sockets, "mark", inherited=inherited, cores=8, is_labelled=False)
+
+
+def test_a_process_is_told_who_it_is_for_torch_and_for_connect() -> None:
+    first, *_, last = told(wish(), ["/run/h0.sock"], HOME="/home/a")
+    assert first == {
+        "HOME": "/home/a",
+        "RANK": "0",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "4",
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29501",
+        "INAPROTO_JOB": "train",
+        "INAPROTO_RANK": "0",
+        "INAPROTO_SIZE": "4",
+        "INAPROTO_KEY": "secret",
+        "INAPROTO_HOST_SOCKET": "/run/h0.sock",
+        "INAPROTO_TORCH": "gloo,nccl",
+        "INAPROTO_RUN": "mark",
+        "OMP_NUM_THREADS": "2",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    found = discover(last)
+    assert (found.job, found.rank, found.size, found.key) == ("train", 3, 4, "secret")
+
+
+def test_what_the_user_has_set_is_left_where_it_is_not_ours_to_say() -> None:
+    inherited = {
+        "OMP_NUM_THREADS": "3",
+        "INAPROTO_PATH": "chain",
+        "INAPROTO_TORCH": "gloo",
+        "INAPROTO_KEY": "k",
+    }
+    one, *_ = told(wish(backends=(), key=""), ["s"], **inherited)
+    assert (one["OMP_NUM_THREADS"], one["INAPROTO_PATH"]) == ("3", "chain")
+    assert "INAPROTO_TORCH" not in one
+    assert "INAPROTO_KEY" not in one
+    assert told(wish(path="ring"), ["s"], **inherited)[0]["INAPROTO_PATH"] == "ring"
+    labelled = environments(wish(), ["s"], "mark", inherited={}, cores=8, is_labelled=True)
+    assert labelled[0]["PYTHONUNBUFFERED"] == "1"
+
+
+def test_ranks_are_divided_among_host_daemons_in_order() -> None:
+    """The order of additions is by host and rank: neighbours in rank stand at one host."""
+    assert [one["INAPROTO_HOST_SOCKET"] for one in told(wish(), ["a", "b"])] == ["a", "a", "b", "b"]
+    assert [one["INAPROTO_HOST_SOCKET"] for one in told(wish(ranks=5), ["a", "b"])] == [
+        "a",
+        "a",
+        "a",
+        "b",
+        "b",
+    ]
+    assert [one["INAPROTO_HOST_SOCKET"] for one in told(wish(ranks=2), ["a", "b"])] == ["a", "b"]
+
+
+def test_a_machine_of_several_has_its_part_of_the_ranks() -> None:
+    part = told(wish(hosts=("a", "b", "c"), host_index=1), ["s"])
+    assert [one["RANK"] for one in part] == ["4", "5", "6", "7"]
+    assert [one["LOCAL_RANK"] for one in part] == ["0", "1", "2", "3"]
+    assert {one["WORLD_SIZE"] for one in part} == {"12"}
+    assert {one["MASTER_ADDR"] for one in part} == {"a"}
+    assert {one["GROUP_RANK"] for one in part} == {"1"}
+    assert shared_port("train") == shared_port("train") != shared_port("train2")
+    assert 20_000 <= shared_port("train") < 32_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a,b", ("a", "b")),
+        ("a b\nc", ("a", "b", "c")),
+        ("node[01-03,7]", ("node01", "node02", "node03", "node7")),
+        ("n[1-2]-ib,x", ("n1-ib", "n2-ib", "x")),
+        ("10.0.0.1,10.0.0.2", ("10.0.0.1", "10.0.0.2")),
+    ],
+)
+def test_machines_are_named_as_people_and_slurm_do(
+    text: str, expected: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert parse_hosts(text, tmp_path) == expected
+
+
+def test_machines_may_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "machines").write_text("# ours\na slots=4\n\nb   # the second\n")
+    assert parse_hosts("machines", tmp_path) == ("a", "b")
+    (tmp_path / "empty").write_text("# none\n")
+    with pytest.raises(ConfigError, match="--hosts: names no machine"):
+        parse_hosts("empty", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no machine"),
+        ("a,a", "a is named twice; -n says how many ranks"),
+        ("/no/such/file", "is no name of a machine \\(and no file of that name is here\\)"),
+        ("n[1-x]", "is no name of a machine"),
+        ("n[3-]", "\\[3-\\] is no list of numbers"),
+        ("n[1-999999999]", "is no list of numbers"),
+    ],
+)
+def test_wrong_machines_are_named(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_hosts(text, tmp_path)
+
+
+def test_which_machine_this_is() -> None:
+    hosts = ("a.example", "b.example")
+    assert own_index(hosts, 1, {}, "a") == 1
+    assert own_index(hosts, None, {}, "b") == 1
+    assert own_index(hosts, None, {}, "b.example") == 1
+    assert own_index(("x", "y"), None, {"SLURM_NODEID": "1", "SLURM_NNODES": "2"}, "node7") == 1
+    with pytest.raises(
+        ConfigError, match=r"this machine is called c, which is none of a\.example, b\.example"
+    ):
+        own_index(hosts, None, {}, "c")
+    with pytest.raises(ConfigError, match="--host-index: 2 is none of 0 to 1"):
+        own_index(hosts, 2, {}, "a")
+
+
+def test_backends_of_torch() -> None:
+    assert parse_backends("gloo,nccl") == ("gloo", "nccl")
+    assert parse_backends("none") == ()
+    assert parse_backends(" nccl ") == ("nccl",)
+    for text in ("mpi", "gloo,none", "", ","):
+        with pytest.raises(ConfigError, match=r"--backend: .* is not allowed: name gloo, nccl"):
+            parse_backends(text)
+    assert (
+        redirected(wish())
+        == "all-reduces of torch's gloo and nccl go by inaproto; --backend none leaves them"
+    )
+    assert not redirected(wish(backends=()))
+
+
+def test_programs_and_scripts_that_are_not_there_are_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "tool").write_text("")
+
+    def refused(*words: str) -> tuple[str, int]:
+        with pytest.raises(CommandNotFound) as caught:
+            find_command(words, {"PATH": "/usr/bin:/bin"}, tmp_path, "/venv/bin/python")
+        return str(caught.value), caught.value.status
+
+    assert refused("pythn", "train.py") == ("pythn: there is no such program, neither on PATH nor here", 127)
+    assert refused("./pythn") == ("./pythn: there is no such program", 127)
+    assert refused("./tool") == ("./tool is not executable", 126)
+    words, status = refused("train.py")
+    assert (words.split(";")[0], status) == ("train.py is not executable", 126)
+    assert "python train.py" in words
+    assert refused("python", "trian.py")[0].startswith("trian.py: there is no such script in ")
+
+
+def test_python_is_that_of_inaproto_unless_another_is_active(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "python").write_text("#!/bin/sh\n")
+    (tmp_path / "python").chmod(0o755)
+    words, path = ("python", "train.py", "--lr", "1"), {"PATH": str(tmp_path)}
+    found = find_command(words, path, tmp_path, "/venv/bin/python")
+    assert found == ("/venv/bin/python", "train.py", "--lr", "1")
+    found = find_command(words, path | {"VIRTUAL_ENV": "/other"}, tmp_path, "/venv/bin/python")
+    assert found[0] == str(tmp_path / "python")
+
+
+# --- the command's options
+
+
+def command(*arguments: str, **environment: str | None) -> Result:
+    clean = dict.fromkeys(("INAPROTO_JOB", "INAPROTO_KEY", "INAPROTO_PATH", "INAPROTO_TORCH"))
+    return CliRunner().invoke(run_command, arguments, env={**clean, **environment})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "no command; for example: inaproto run -n 2 -- python train.py"),
+        (("-n", "0", "--", "true"), "-n: 0 is not allowed; a job has one rank at least"),
+        (("-n", "65", "--", "true"), "-n: 65 ranks are too many; a switch takes 64"),
+        (("-n", "2", "--daemons", "0", "--", "true"), "--daemons: 0 is not allowed"),
+        (("--master-port", "70000", "--", "true"), "--master-port: 70000 is no port"),
+        (("--host-index", "0", "--", "true"), "--host-index: is for a job of several machines"),
+        (("--hosts", "a,b", "--host-index", "0", "--", "true"), "--hosts: give --job NAME (or INAPROTO_JOB)"),
+        (("--backend", "mpi", "--", "true"), "--backend: 'mpi' is not allowed"),
+        (("--job", "x" * 200, "--", "true"), "job is 'xxx"),
+        (
+            ("-n", "1", "--daemons", "2", "--dir", "/nonexistent", "--", "true"),
+            "--daemons: 2 host daemons for 1 rank",
+        ),
+    ],
+)
+def test_wrong_options_are_named_before_anything_is_started(arguments: tuple[str, ...], words: str) -> None:
+    result = command(*arguments)
+    assert result.exit_code == 2, result.output
+    assert f"inaproto run: {words}" in result.output
+
+
+def test_options_of_the_script_are_the_scripts() -> None:
+    result = command("-n", "1", "nosuchprogram", "-n", "7", "--help")
+    assert (result.exit_code, result.output) == (
+        127,
+        "inaproto run: nosuchprogram: there is no such program, neither on PATH nor here\n",
+    )
+
+
+def test_ranks_of_other_machines_need_daemons_that_run(tmp_path: Path) -> None:
+    here = socket.gethostname()
+    result = command("--hosts", f"{here},other", "--job", "j", "--dir", str(tmp_path), "--", "true")
+    assert result.exit_code == 2
+    assert "--hosts: no host daemon runs here" in result.output
+
+
+# --- what follows
+
+
+def drive(supervision: Supervision, *events: tuple[Any, ...]) -> list[Action]:
+    """``(time, "exited", rank, code)``, ``(time, "signalled", number)`` or ``(time, "due")``; all actions."""
+    actions: list[Action] = []
+    for now, name, *arguments in events:
+        actions += getattr(supervision, name)(*arguments, now)
+    return actions
+
+
+def sent(actions: list[Action]) -> list[tuple[signal.Signals, tuple[int, ...]]]:
+    return [(action.number, action.ranks) for action in actions if isinstance(action, Send)]
+
+
+def said(actions: list[Action]) -> list[str]:
+    return [action.text for action in actions if isinstance(action, Say)]
+
+
+def test_all_end_well() -> None:
+    job = Supervision(range(2), 10)
+    assert drive(job, (0, "exited", 1, 0), (5, "exited", 0, 0)) == []
+    assert (job.status, job.running, job.failure) == (0, set(), None)
+
+
+def test_a_rank_that_ends_badly_ends_the_others_and_is_named() -> None:
+    job = Supervision(range(3), 10)
+    actions = drive(job, (0, "exited", 1, 3))
+    assert said(actions) == ["rank 1 ended with exit status 3; ending ranks 0, 2"]
+    assert sent(actions) == [(TERM, (0, 2))]
+    assert drive(job, (1, "exited", 0, -TERM), (9, "due")) == []
+    actions = drive(job, (10, "due"))
+    assert said(actions) == ["rank 2 did not end within 10 s; SIGKILL"]
+    assert sent(actions) == [(KILL, (2,))]
+    assert drive(job, (11, "exited", 2, -KILL), (99, "due")) == []
+    assert job.status == 3
+
+
+def test_a_rank_that_a_signal_ends_is_told_as_a_shell_does() -> None:
+    job = Supervision(range(1), 10)
+    assert said(drive(job, (0, "exited", 0, -signal.SIGSEGV))) == ["rank 0 was ended by SIGSEGV"]
+    assert job.status == 139
+    assert "when memory runs out" in how_it_ended(-KILL)
+    assert how_it_ended(-250) == "was ended by signal 250"
+    assert exit_status(7) == 7
+
+
+def test_a_loss_that_is_survived() -> None:
+    job = Supervision(range(3), 10, is_elastic=True)
+    assert drive(job, (0, "exited", 1, -KILL))[1:] == []
+    assert drive(job, (1, "exited", 0, 0), (1, "exited", 2, 0)) == []
+    assert job.status == 0
+    nobody = Supervision(range(2), 10, is_elastic=True)
+    drive(nobody, (0, "exited", 0, 5), (1, "exited", 1, 6))
+    assert nobody.status == 5
+
+
+def test_ctrl_c_is_asked_for_then_ordered_then_done() -> None:
+    job = Supervision(range(2), 10)
+    assert sent(drive(job, (0, "signalled", INT))) == [(INT, (0, 1))]
+    assert sent(drive(job, (1, "exited", 0, -INT), (10, "due"))) == [(TERM, (1,))]
+    assert sent(drive(job, (19, "due"), (20, "due"))) == [(KILL, (1,))]
+    assert drive(job, (21, "exited", 1, -KILL)) == []
+    assert job.status == 130
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    job = Supervision(range(2), 10)
+    actions = drive(job, (0, "signalled", INT), (1, "signalled", INT))
+    assert sent(actions) == [(INT, (0, 1)), (KILL, (0, 1))]
+    drive(job, (1, "exited", 0, -KILL), (1, "exited", 1, -KILL))
+    assert job.status == 130
+
+
+def test_sigterm_is_passed_on_and_a_script_that_ends_well_by_it_has() -> None:
+    job = Supervision(range(2), 10)
+    assert sent(drive(job, (0, "signalled", TERM))) == [(TERM, (0, 1))]
+    assert sent(drive(job, (10, "due"))) == [(KILL, (0, 1))]
+    drive(job, (11, "exited", 0, 0), (11, "exited", 1, 0))
+    assert job.status == 0
+    other = Supervision(range(2), 10)
+    drive(other, (0, "signalled", TERM), (1, "exited", 0, 42), (2, "exited", 1, -TERM))
+    assert other.status == 42
+
+
+def test_signals_of_schedulers_are_passed_on_and_end_nothing() -> None:
+    job = Supervision(range(2), 10)
+    assert drive(job, (0, "signalled", USR1)) == [Send(USR1, (0, 1))]
+    assert job.deadline is None
+
+
+def test_nothing_follows_when_nobody_runs() -> None:
+    job = Supervision(range(1), 10)
+    drive(job, (0, "exited", 0, 0))
+    assert drive(job, (1, "signalled", INT), (99, "due")) == []
+
+
+# --- lines
+
+
+def test_lines_get_a_label_when_they_are_whole() -> None:
+    lines = LabelledLines("[3] ")
+    assert lines.feed(b"ab") == b""
+    assert lines.feed(b"c\nde\n\nf") == b"[3] abc\n[3] de\n[3] \n"
+    assert lines.end() == b"[3] f\n"
+    assert lines.end() == b""
+
+
+@pytest.mark.parametrize("cut", range(9))
+def test_progress_bars_and_windows_lines(cut: int) -> None:
+    text = b"1%\r2%\r\nx\n"
+    lines = LabelledLines(">")
+    assert lines.feed(text[:cut]) + lines.feed(text[cut:]) + lines.end() == b">1%\r>2%\r\n>x\n"
+
+
+def test_a_line_without_end_is_not_kept_for_ever() -> None:
+    lines = LabelledLines("")
+    assert len(lines.feed(b"x" * (LINE_BYTES_MAX + 5))) == LINE_BYTES_MAX + 1
+    assert lines.end() == b"xxxxx\n"
+
+
+# --- the outcome
+
+
+def host(
+    name: str, paths: dict[str, int], *, halted: tuple[str, ...] = (), recoveries: int = 0
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "pid": 1,
+        "totals": {
+            "operations_by_path": paths,
+            "bytes_by_path": {path: count << 20 for path, count in paths.items()},
+            "recoveries": recoveries,
+        },
+        "rings": [{"job": "train", "halted_because": halted}],
+    }
+
+
+def test_the_outcome_is_what_came_since_the_first_answer() -> None:
+    seen = Observed()
+    seen.take([host("h0", {"switch": 100}), host("h1", {})], [])
+    assert seen.sentence() == "no all-reduce went by inaproto's daemons"
+    seen.take([host("h0", {"switch": 103}), host("h1", {"switch": 3, "chain": 1})], [])
+    assert seen.as_dict() == {
+        "operations_by_path": {"switch": 3, "chain": 1},
+        "bytes_by_path": {"switch": 3 << 20, "chain": 1 << 20},
+        "recoveries": 0,
+        "reasons": [],
+    }
+    assert seen.sentence() == "4 all-reduces: 3 in the switch (3 MiB), 1 along the chain of hosts (1 MiB)"
+
+
+def test_reasons_of_fallbacks_are_each_told_once() -> None:
+    seen = Observed()
+    full = {"jobs": [{"name": "train", "fallback": "leaf0: needs 2723400 bytes of memory, 0 are free"}]}
+    seen.take([host("h0", {})], [{"jobs": [{"name": "train", "fallback": ""}]}])
+    seen.take([host("h0", {}, halted=("link down",), recoveries=1)], [full])
+    seen.take([host("h0", {}, halted=("link down",), recoveries=1)], [full])
+    assert seen.reasons == [
+        "job 'train': link down",
+        "job 'train': leaf0: needs 2723400 bytes of memory, 0 are free",
+    ]
+    assert seen.recoveries == 1
+
+
+def test_a_path_that_was_asked_for_is_no_fallback() -> None:
+    seen = Observed()
+    seen.take([], [{"jobs": [{"name": "train", "fallback": ASKED}]}])
+    assert seen.reasons == []
