@@ -1,4 +1,4 @@
-"""``inaproto job``: submit, list, show, cancel and watch the jobs of a controller."""
+"""``inaproto job``: submit, list, show, cancel and watch the jobs of a controller, and say who runs where."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ Examples:
   inaproto job submit train1 --hosts 4 --ranks-per-host 8 --model bert-base-4
   inaproto job list
   inaproto job watch train1
+  inaproto job env train1 --host h2
   inaproto job cancel train1
   inaproto job move train1 --root spine1
 
@@ -169,6 +170,29 @@ def show(name: str, **where: Any) -> None:
         }
         for key, value in rows.items():
             click.echo(f"{key + ':':<7} {value}")
+
+
+@job.command(
+    "env",
+    short_help="Print a host's part of a job.",
+    epilog='Example, on h2: eval "$(inaproto job env train1 --host h2)"',
+)
+@click.argument("name")
+@click.option("--host", required=True, help="Name of its host daemon.")
+@_common
+def show_part(name: str, host: str, **where: Any) -> None:
+    """Print what the processes of job NAME on a host need: variables for a shell, and the command for it.
+
+    The token is not among them: the controller has only its hash. job submit printed it.
+    """
+    from inaproto_controller.service.job_part import part_of, shell
+
+    with _guarded():
+        part = part_of(_client(**where).job(name), host)
+        if where["as_json"]:
+            _print_json(part)
+        else:
+            click.echo(shell(part))
 
 
 @job.command(short_help="Cancel a job.", epilog="Example: inaproto job cancel train1")

@@ -1,0 +1,61 @@
+"""A host's part of a job that was placed: which ranks are its, and how they are started there."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from inaproto.client.environment import JOB_VARIABLE, KEY_VARIABLE, RANK_VARIABLE, SIZE_VARIABLE
+from inaproto.errors import ConfigError
+
+_OVER = ("ended", "cancelled", "failed")
+
+
+def part_of(job: Mapping[str, Any], host: str) -> dict[str, Any]:
+    """``job`` as the controller's API has it. Raises ``ConfigError``, which says where the job's place is."""
+    name, hosts, each = job["name"], list(job["hosts"]), int(job["ranks_per_host"])
+    if job["state"] in _OVER:
+        raise ConfigError(f"job {name} is over ({job['state']}); submit it again")
+    if not hosts:
+        why = f": {job['why']}" if job["why"] else ""
+        raise ConfigError(
+            f"job {name} has no hosts yet, it is {job['state']}{why}; inaproto job watch {name}"
+        )
+    if host not in hosts:
+        raise ConfigError(f"job {name} has no ranks on {host}: it is placed on {', '.join(hosts)}")
+    index = hosts.index(host)
+    return {
+        "job": name,
+        "host": host,
+        "hosts": hosts,
+        "host_index": index,
+        "first_rank": index * each,
+        "ranks": each,
+        "size": each * len(hosts),
+    }
+
+
+def variables(part: Mapping[str, Any]) -> dict[str, str]:
+    """What its processes need in their environment; a rank of their own, where the host has several."""
+    found = {JOB_VARIABLE: str(part["job"]), SIZE_VARIABLE: str(part["size"])}
+    if part["ranks"] == 1:
+        found[RANK_VARIABLE] = str(part["first_rank"])
+    return found
+
+
+def shell(part: Mapping[str, Any]) -> str:
+    """Lines for ``eval`` in a shell; what it does not read is for people."""
+    first, last = part["first_rank"], part["first_rank"] + part["ranks"] - 1
+    which = f"rank {first}" if first == last else f"ranks {first} to {last}"
+    words = ["inaproto", "run", "--job", part["job"], "--hosts", ",".join(part["hosts"])]
+    words += ["--host-index", str(part["host_index"]), "-n", str(part["ranks"]), "--", "python", "train.py"]
+    lines = [f"export {name}={shlex.quote(text)}" for name, text in variables(part).items()]
+    return "\n".join(
+        [
+            f"# {which} of {part['size']} of job {part['job']} run on {part['host']}",
+            *lines,
+            f"# its token, which job submit printed, is the key: set {KEY_VARIABLE}, then on {part['host']}:",
+            f"#   {shlex.join(words)}",
+        ]
+    )

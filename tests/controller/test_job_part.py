@@ -1,0 +1,78 @@
+"""``inaproto job env``: which ranks of a placed job a host has, and what their processes need."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inaproto.client.environment import discover
+from inaproto.errors import ConfigError
+from inaproto_controller.service.job_part import part_of, shell
+from tests.daemon.test_controller_daemon import SUBMISSION, running
+
+PLACED: dict[str, Any] = {
+    "name": "train1",
+    "state": "placed",
+    "why": "",
+    "hosts": ["h2", "h0", "h3"],
+    "ranks_per_host": 4,
+}
+
+
+def test_ranks_are_numbered_by_host_in_the_order_of_the_job() -> None:
+    assert part_of(PLACED, "h0") == {
+        "job": "train1",
+        "host": "h0",
+        "hosts": ["h2", "h0", "h3"],
+        "host_index": 1,
+        "first_rank": 4,
+        "ranks": 4,
+        "size": 12,
+    }
+    words = shell(part_of(PLACED, "h0"))
+    assert words.startswith("# ranks 4 to 7 of 12 of job train1 run on h0\n")
+    assert "inaproto run --job train1 --hosts h2,h0,h3 --host-index 1 -n 4 -- python train.py" in words
+    assert "INAPROTO_RANK" not in words
+
+
+def test_a_shell_reads_it_and_connect_needs_no_more() -> None:
+    words = shell(part_of({**PLACED, "ranks_per_host": 1}, "h3"))
+    said = subprocess.run(
+        ["sh", "-c", 'eval "$1"; env', "sh", words], capture_output=True, text=True, check=True, env={}
+    ).stdout
+    found = discover(dict(line.split("=", 1) for line in said.splitlines()))
+    assert (found.job, found.rank, found.size) == ("train1", 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "job train1 has no ranks on h1: it is placed on h2, h0, h3"),
+        (
+            {"hosts": [], "state": "queued", "why": "1 of 2 are free"},
+            "it is queued: 1 of 2 are free; inaproto job w",
+        ),
+        ({"state": "ended"}, r"job train1 is over \(ended\); submit it again"),
+    ],
+)
+def test_a_job_without_ranks_there_says_where_it_is(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        part_of(PLACED | fields, "h1")
+
+
+async def test_the_command_asks_the_controller(runtime_dir: Path) -> None:
+    async with running(runtime_dir) as daemon:
+        daemon.agent("host", "h0")
+        daemon.agent("host", "h1")
+        daemon.agent("switch", "leaf")
+        await daemon.ask(daemon.client.submit, "train", 2, submission=SUBMISSION)
+        await daemon.until("train", "placed")
+        said = await daemon.command("env", "train", "--host", "h1")
+        assert (said.exit_code, "export INAPROTO_RANK=1" in said.output.splitlines()) == (0, True), (
+            said.output
+        )
+        strange = await daemon.command("env", "train", "--host", "h7")
+        assert (strange.exit_code, "it is placed on h0, h1" in strange.output) == (2, True), strange.output
