@@ -46,14 +46,14 @@ def _of_torchrun(environment: Mapping[str, str]) -> tuple[str, str]:
         return f"torchrun-{run}", "TORCHELASTIC_RUN_ID"
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if address and port:
-        return f"torch-{address}:{port}", "MASTER_ADDR and MASTER_PORT"
+        return f"torch-{address}-{port}", "MASTER_ADDR and MASTER_PORT"
     return "", "TORCHELASTIC_RUN_ID or MASTER_ADDR and MASTER_PORT"
 
 
 def _of_open_mpi(environment: Mapping[str, str]) -> tuple[str, str]:
     for variable in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"):
         if environment.get(variable):
-            return f"mpi-{environment[variable]}", variable
+            return f"mpi-{environment[variable].replace('@', '.')}", variable
     return "", "PMIX_NAMESPACE"
 
 
@@ -225,8 +225,8 @@ def _derived_job(environment: Mapping[str, str], launcher: Launcher | None) -> t
 
 
 def _job_name(text: str) -> str:
-    """The text as the name of a job, cut where it is too long: another text has another name."""
-    plain = re.sub(r"[^A-Za-z0-9._:@-]", "-", text)
+    """The text as a name that switches take for a job; another text has another name."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", text)
     if plain == text and len(plain) <= _DERIVED_CHARACTERS_MAX:
         return plain
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -213,6 +213,7 @@ def _wish(
     from inaproto.client.arguments import check_arguments
     from inaproto.client.environment import KEY_VARIABLE, TORCH_VARIABLE, discover
     from inaproto.client.wishes import check_wishes
+    from inaproto.core.rendezvous.rules import JOB_NAME
     from inaproto.launch import plan
 
     here = Path.cwd()
@@ -240,6 +241,11 @@ def _wish(
         if not job and len(hosts) > 1:
             raise ConfigError("--hosts: give --job NAME (or INAPROTO_JOB), the same on all machines")
         job = job or f"run-{secrets.token_hex(4)}"
+        if not JOB_NAME.fullmatch(job):
+            raise ConfigError(
+                f"--job: {job!r:.200} is no name: 1 to 128 letters, digits, '.', '_' or '-', the first a "
+                "letter or digit"
+            )
         check_arguments(job, 0, size, key, None, check_wishes(path, True, False, environment))
     except LocalMisuse as error:
         raise ConfigError(str(error).replace("connect: ", "", 1)) from None

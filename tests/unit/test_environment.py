@@ -14,6 +14,7 @@ from inaproto.client import environment as client_environment
 from inaproto.client.environment import Found, discover, who_joins
 from inaproto.client.variables import _SETTINGS, misspelt
 from inaproto.client.wishes import JobWishes
+from inaproto.core.rendezvous.rules import JOB_NAME
 from inaproto.daemon.settings.config import HostSettings, ServerSettings, SwitchSettings
 from inaproto.errors import LocalMisuse
 from inaproto_controller.service.settings import ControllerSettings
@@ -70,8 +71,8 @@ def refusal(environment: dict[str, str], **given: Any) -> str:
         ({}, (None, None, None, None)),
         (OURS, ("train", 1, 4, "secret")),
         (TORCHRUN, ("torchrun-bert", 5, 8, None)),
-        (TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}, ("torch-node0:29500", 5, 8, None)),
-        (OPEN_MPI_5, ("mpi-prterun-node0-4711@1", 2, 3, None)),
+        (TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}, ("torch-node0-29500", 5, 8, None)),
+        (OPEN_MPI_5, ("mpi-prterun-node0-4711.1", 2, 3, None)),
         (OPEN_MPI_4, ("mpi-1234567", 2, 3, None)),
         (MPICH, (None, 1, 2, None)),
         (MPICH | {"PMI_JOBID": "77.0"}, ("mpi-77.0", 1, 2, None)),
@@ -102,14 +103,14 @@ def test_each_answer_says_from_which_variables_it_is() -> None:
     [
         # srun starts torchrun, mpirun or mpiexec on each node: they number the processes, not Slurm.
         (SLURM | TORCHRUN, ("torchrun-bert", 5, 8)),
-        (SLURM | OPEN_MPI_5, ("mpi-prterun-node0-4711@1", 2, 3)),
+        (SLURM | OPEN_MPI_5, ("mpi-prterun-node0-4711.1", 2, 3)),
         (SLURM | MPICH, ("slurm-77.3", 1, 2)),
         # mpirun starts torchrun, or inaproto run, once on each machine.
         (OPEN_MPI_5 | TORCHRUN, ("torchrun-bert", 5, 8)),
         (OPEN_MPI_5 | OURS | {"RANK": "1", "WORLD_SIZE": "4"}, ("train", 1, 4)),
         (SLURM | OURS, ("train", 1, 4)),
         # What nobody completed is of no interest beside what somebody did.
-        (OPEN_MPI_5 | {"RANK": "7"}, ("mpi-prterun-node0-4711@1", 2, 3)),
+        (OPEN_MPI_5 | {"RANK": "7"}, ("mpi-prterun-node0-4711.1", 2, 3)),
         # The name is ours, the numbers are the launcher's.
         (TORCHRUN | {"INAPROTO_JOB": "mine"}, ("mine", 5, 8)),
         # The numbers are ours, the name is the launcher's.
@@ -228,6 +229,22 @@ def test_names_of_jobs_are_plain_and_not_too_long() -> None:
     assert len(long) == len(longer) == 96
     assert len({ring, long, longer, name("a~0/2")}) == 4
     assert all(who(TORCHRUN | {"TORCHELASTIC_RUN_ID": run}) for run in ("a#0/2", "ä" * 100, "\udce4"))
+    assert all(map(JOB_NAME.fullmatch, (ring, long, longer, name("a~0/2"), name("ä" * 100), name("::1"))))
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        TORCHRUN,
+        TORCHRUN | {"TORCHELASTIC_RUN_ID": "", "MASTER_ADDR": "fe80::1"},
+        OPEN_MPI_5,
+        OPEN_MPI_4,
+        MPICH | {"PMI_JOBID": "77@0"},
+        SLURM,
+    ],
+)
+def test_a_switch_takes_the_names_that_launchers_give(environment: dict[str, str]) -> None:
+    assert JOB_NAME.fullmatch(discover(environment).job or "")
 
 
 def test_a_misspelt_variable_is_warned_of_once(

@@ -225,7 +225,7 @@ def command(*arguments: str, **environment: str | None) -> Result:
         (("--host-index", "0", "--", "true"), "--host-index: is for a job of several machines"),
         (("--hosts", "a,b", "--host-index", "0", "--", "true"), "--hosts: give --job NAME (or INAPROTO_JOB)"),
         (("--backend", "mpi", "--", "true"), "--backend: 'mpi' is not allowed"),
-        (("--job", "x" * 200, "--", "true"), "job is 'xxx"),
+        (("--job", "a b", "--", "true"), "--job: 'a b' is no name: 1 to 128 letters"),
         (
             ("-n", "1", "--daemons", "2", "--dir", "/nonexistent", "--", "true"),
             "--daemons: 2 host daemons for 1 rank",

@@ -14,7 +14,7 @@ from inaproto.wire.control_messages import Hello, IntoAddress, Member, OutAddres
 MTUS: Final = (256, 512, 1024, 2048, 4096)
 ELASTIC_NAME_MAX: Final = 117
 """Characters: the number of a later generation has to find room."""
-_JOB_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+JOB_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _GENERATION: Final = re.compile(r"~[1-9][0-9]{0,9}\Z")
 """What the name of a job ends with that goes on without a lost rank."""
 _RING: Final = re.compile(r"#(0|[1-9][0-9]*)/[1-9][0-9]*\Z")
@@ -64,7 +64,7 @@ def refuse_parameters(config: RendezvousConfig, member: Member) -> str | None:
     """What this switch cannot serve, whoever asks."""
     window, packets = member.window_messages, member.message_packets
     name = job_name(member.job).job
-    if not _JOB_NAME.fullmatch(name):
+    if not JOB_NAME.fullmatch(name):
         return "a job's name is 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
     if member.path == "shared" and not config.recover_ns:
         return "it asks for the path shared, and this switch ends a job with its ring (switch: --recover-ms)"
