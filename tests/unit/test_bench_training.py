@@ -189,6 +189,7 @@ def test_a_row_has_medians_of_rounds_and_ratios_round_by_round() -> None:
     assert ours["cpu_s_per_step"] == pytest.approx(1.5 / 5)
     assert ours["cpu_s_per_step_parts"] == pytest.approx({"switch": 0.1, "ranks": 0.2})
     assert ours["busy"] == pytest.approx(2.0 / (2 * 4))
+    assert ours["others_share"] == pytest.approx(0.5 / (2 * 4))
     assert ours["exposed"] == pytest.approx(5 / 6)
     assert ours["overlap"] == pytest.approx(1.0)
     assert gloo["x_gloo"] is None
@@ -216,7 +217,7 @@ def test_weights_that_differ_are_counted_and_named() -> None:
 
 
 def why(**other: Any) -> list[str]:
-    told = {"gain": 1.0, "ranks": 4, "gloo_exposed": 0.8, "busy_share": 0.5, "cores": 2}
+    told = {"gain": 1.0, "ranks": 4, "gloo_exposed": 0.8, "busy_share": 0.5, "others": 0.0, "cores": 2}
     return reasons(**(told | other))
 
 
@@ -232,6 +233,12 @@ def test_a_step_that_is_computation_has_little_to_gain() -> None:
 
 def test_two_ranks_and_busy_processors_are_reasons() -> None:
     assert [line.split(":")[0] for line in why(ranks=2, busy_share=0.85)] == ["W = 2", "CPU-bound"]
+
+
+def test_a_machine_that_is_not_quiet_is_a_reason() -> None:
+    [line] = why(others=0.1)
+    assert line.startswith("not quiet: others use 10% of the cores")
+    assert why(gain=1.2, others=0.5) == []
 
 
 def test_what_no_rule_explains_is_not_explained() -> None:

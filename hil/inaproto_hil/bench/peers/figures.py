@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from inaproto_hil.bench.allreduce.link_traffic import Volume
 from inaproto_hil.bench.comparison import Ratio
@@ -93,7 +93,20 @@ def _packets(config: Config, size: int, turns: Sequence[TurnResult]) -> int:
     return config.hosts * (lead_in + sum(turn.operations for turn in turns) * one(size))
 
 
-def others_share(turns: Sequence[TurnResult], cores: int) -> float:
+class Spent(Protocol):
+    """A turn, as far as its processor time goes."""
+
+    @property
+    def cpu_s(self) -> Mapping[str, float]: ...
+
+    @property
+    def machine_cpu_s(self) -> float: ...
+
+    @property
+    def whole_s(self) -> float: ...
+
+
+def others_share(turns: Sequence[Spent], cores: int) -> float:
     """Of the machine's CPU time in these turns, what was not the contender's: other programs, the kernel."""
     others = sum(turn.machine_cpu_s - sum(turn.cpu_s.values()) for turn in turns)
     return max(0.0, others / (cores * sum(turn.whole_s for turn in turns)))

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from inaproto_hil.bench.peers.config import FLOAT_BYTES, GLOO, INAPROTO
+from inaproto_hil.bench.peers.figures import others_share
 from inaproto_hil.bench.report import bounds
 from inaproto_hil.bench.training.config import ALONE, COMMUNICATION, OURS, TRAINING, Config
 from inaproto_hil.bench.training.runs import TurnResult
@@ -29,6 +30,8 @@ COMPUTE_BOUND: Final = 0.15
 """What of gloo's step is not computation, below which there is little to gain."""
 CPU_BOUND: Final = 0.85
 """Share of the machine's processors that is in use, from which on they are what limits."""
+QUIET: Final = 0.1
+"""Share of them that others may use: programs beside, and the kernel for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +120,13 @@ def ratio(measured: Measured, contender: str, peer: str) -> dict[str, Any] | Non
 
 
 def reasons(
-    *, gain: float, ranks: int, gloo_exposed: float | None, busy_share: float, cores: int
+    *, gain: float, ranks: int, gloo_exposed: float | None, busy_share: float, others: float, cores: int
 ) -> list[str]:
     """Why inaproto does not help, by the figures; nothing where it does.
 
     ``gain``: times as many steps as gloo; ``gloo_exposed``: what of gloo's step is not computation, None if
-    not measured; ``busy_share``: of the machine's processors, in inaproto's turns.
+    not measured; ``busy_share``: of the machine's processors, in inaproto's turns, ``others`` of them by
+    processes that are not inaproto's.
     """
     if gain >= HELPS:
         return []
@@ -136,6 +140,10 @@ def reasons(
         found.append("W = 2: a ring of two sends each byte once, as a sum in the network does")
     if busy_share >= CPU_BOUND:
         found.append(f"CPU-bound: {busy_share:.0%} of the machine's {cores} cores are in use")
+    if others >= QUIET:
+        found.append(
+            f"not quiet: others use {others:.0%} of the cores, which the daemons need more than gloo does"
+        )
     return found or ["no rule explains it: look at the spread, and at the daemons' CPU"]
 
 
@@ -153,12 +161,17 @@ def _row(config: Config, measured: Measured, contender: str, cores: int) -> dict
     if contender != GLOO and gloo_steps is not None:
         of_gloo = loss_difference(measured.steps[contender, TRAINING], gloo_steps)
     gain = ratio(measured, contender, GLOO) if contender != GLOO else None
-    share = busy(turns, cores)
+    share, others = busy(turns, cores), others_share(turns, cores)
     why = []
     if contender == INAPROTO and gain is not None:
         exposed = parts_of(measured, GLOO).exposed
         why = reasons(
-            gain=gain["median"], ranks=measured.ranks, gloo_exposed=exposed, busy_share=share, cores=cores
+            gain=gain["median"],
+            ranks=measured.ranks,
+            gloo_exposed=exposed,
+            busy_share=share,
+            others=others,
+            cores=cores,
         )
     ended = sum(turn.steps for turn in turns)
     gradient_bytes = measured.parameters * FLOAT_BYTES
@@ -186,6 +199,7 @@ def _row(config: Config, measured: Measured, contender: str, cores: int) -> dict
         "cpu_s_per_step": sum(cpu_s.values()),
         "cpu_s_per_step_parts": cpu_s,
         "busy": share,
+        "others_share": others,
         "x_gloo": gain["median"] if gain else None,
         "agreement": asdict(agreed),
         "loss_difference": None if of_gloo is None else asdict(of_gloo),
