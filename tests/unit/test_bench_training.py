@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from inaproto.daemon.settings.config import HostSettings
 from inaproto_hil.bench.peers.tools import Tools
 from inaproto_hil.bench.training.command import find_paths, training_bench
 from inaproto_hil.bench.training.config import ALONE, COMMUNICATION, SCRIPT, TRAINING, Config
@@ -310,6 +311,13 @@ def test_processes_are_told_what_a_launcher_tells_them() -> None:
     told = launched(3, 4, 29500)
     assert (told["RANK"], told["WORLD_SIZE"], told["MASTER_ADDR"]) == ("3", "4", "10.78.0.1")
     assert launched(0, 1, 29500)["MASTER_ADDR"] == "127.0.0.1"
+
+
+def test_daemons_have_the_settings_that_they_have_by_themselves() -> None:
+    links = CONFIG.links(4, 200_000_000)
+    ours = links.window, links.message_packets, links.transport_timeout
+    settings = HostSettings(name="h0", ip="10.0.0.1")
+    assert ours == (settings.window_messages, settings.message_packets, settings.transport_timeout)
 
 
 def test_the_script_is_ordinary() -> None:

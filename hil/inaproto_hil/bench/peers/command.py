@@ -13,9 +13,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from inaproto.daemon.settings.config import HostSettings
 from inaproto.errors import InaprotoError
-from inaproto.option_types import FiniteRange, ReportFile, parsed, path_mtu, write_report
+from inaproto.option_types import FiniteRange, ReportFile, parsed, write_report
 from inaproto_hil.bench.peers.config import (
     ADAPTERS,
     BEFORE,
@@ -28,6 +27,7 @@ from inaproto_hil.bench.peers.config import (
     PACKET_PORT,
     SHARED_MEMORY,
     Config,
+    host_default,
     parse_delay,
     parse_port,
     parse_rate,
@@ -36,7 +36,14 @@ from inaproto_hil.bench.peers.config import (
 )  # fmt: skip
 from inaproto_hil.bench.peers.figures import Entry, document
 from inaproto_hil.bench.peers.measuring import measure
-from inaproto_hil.bench.peers.table import show
+from inaproto_hil.bench.peers.options import (
+    before_option,
+    daemon_options,
+    json_option,
+    mtu_option,
+    rounds_option,
+)
+from inaproto_hil.bench.peers.table import show, show_wide
 from inaproto_hil.bench.peers.tools import PACKAGES, InstallFailed, Tools, default_environment, find_peers
 from inaproto_hil.bench.report import parse_size
 from inaproto_hil.ranks.predictable import RANKS_MAX
@@ -45,8 +52,6 @@ from inaproto_hil.rigs.cluster import ClusterError, signals_as_interrupt
 from inaproto_hil.rigs.links import Shape
 from inaproto_hil.rigs.namespaces import check_namespaces
 
-TABLE_WIDTH: Final = 150
-"""At least: a narrow terminal wraps lines, but no figure is cut off."""
 DEFAULT_SIZES: Final = "64K,1M,4M,16M,64M"
 ON_LINKS: Final = (INAPROTO, GLOO)
 ON_ONE_MACHINE: Final = (INAPROTO, BUFFER, GLOO, MPI)
@@ -105,10 +110,6 @@ def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -
     return document(config=config, hosts=hosts, env=env, peers=peers, entries=entries, failures=failures)
 
 
-def _host_default(field: str) -> Any:
-    return HostSettings.model_fields[field].default
-
-
 @click.command("peers")
 @click.option(
     "--hosts", default="4", show_default=True, callback=parsed(parse_hosts), metavar="W,W,...",
@@ -136,12 +137,7 @@ def _host_default(field: str) -> Any:
     help=f"Of {', '.join(CONTENDERS)}; buffer: inaproto with memory shared with its daemon.  "
     f"[default: {','.join(ON_LINKS)} on links, else all]",
 )  # fmt: skip
-@click.option(
-    "--before",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="PATH",
-    help="Python of an environment with another inaproto, which takes its turns: what a change brings.",
-)
+@before_option
 @click.option(
     "--before-with",
     callback=parsed(parse_settings),
@@ -149,9 +145,7 @@ def _host_default(field: str) -> Any:
     help="Its settings that are other than those of this one: port=packet,window=2. Without --before: of "
     "this inaproto, twice.",
 )
-@click.option(
-    "--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of a row."
-)
+@rounds_option
 @click.option(
     "--turn", "turn_s", type=FiniteRange(0.0, 600.0), default=1.0, show_default=True,
     help="Seconds of all-reduces of a contender in a round; at least one, 64 or 64 MiB at most.",
@@ -165,20 +159,17 @@ def _host_default(field: str) -> Any:
     help="Busy loops beside all of it.",
 )  # fmt: skip
 @click.option("--apart", is_flag=True, help="Without --link: a host daemon for each rank, not one for all.")
+@mtu_option
 @click.option(
-    "--mtu", type=int, default=_host_default("mtu"), show_default=True, callback=path_mtu,
-    help="Payload bytes per packet; the links' MTU is 1500 up to 1024, then 9000.",
-)  # fmt: skip
-@click.option(
-    "--window", type=int, default=_host_default("window_messages"), show_default=True,
+    "--window", type=int, default=host_default("window_messages"), show_default=True,
     help="Messages in flight.",
 )  # fmt: skip
 @click.option(
-    "--message-packets", type=int, default=_host_default("message_packets"), show_default=True,
+    "--message-packets", type=int, default=host_default("message_packets"), show_default=True,
     help="Packets per message.",
 )  # fmt: skip
 @click.option(
-    "--transport-timeout", type=int, default=_host_default("transport_timeout"), show_default=True,
+    "--transport-timeout", type=int, default=host_default("transport_timeout"), show_default=True,
     help="Exponent of the retransmission timer.",
 )  # fmt: skip
 @click.option(
@@ -190,13 +181,7 @@ def _host_default(field: str) -> Any:
     help="Ports of the daemons on links, as inaproto host --port takes them; {} is the interface. With "
     "--apart: shm or frames.  [default: packet on links, else shm]",
 )  # fmt: skip
-@click.option(
-    "--host-option", "host_options", multiple=True, metavar="WORD",
-    help="A further word for inaproto host, {n} being its number; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--switch-option", "switch_options", multiple=True, metavar="WORD", help="The same for inaproto switch."
-)
+@daemon_options
 @click.option(
     "--install", "is_install", is_flag=True, help="Get torch and Open MPI first, if they are missing."
 )
@@ -204,13 +189,7 @@ def _host_default(field: str) -> Any:
     "--tools-python", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="PATH",
     help="A Python that has torch, or mpi4py with mpirun beside it.  [default: an environment in the cache]",
 )  # fmt: skip
-@click.option(
-    "--json",
-    "json_at",
-    type=ReportFile(),
-    metavar="FILE",
-    help="Report file; - is stdout (the table: stderr).",
-)
+@json_option
 @click.option("--plot", type=ReportFile(), metavar="FILE", help="Picture (SVG) of the bandwidths.")
 def peers_bench(
     *,
@@ -275,9 +254,7 @@ def peers_bench(
             report = _run(config, hosts, tools, console)
     except (InaprotoError, ClusterError, InstallFailed) as error:
         raise click.ClickException(str(error)) from None
-    shown = Console(stderr=json_at == "-", highlight=False)
-    shown.width = max(shown.width, TABLE_WIDTH)
-    show(shown, report)
+    show_wide(show, report, json_at)
     write_report(report, json_at)
     if plot is not None:
         from inaproto_hil.bench.peers.picture import drawing

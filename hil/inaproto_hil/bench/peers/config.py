@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from inaproto.daemon.settings.config import HostSettings
 from inaproto_hil.rigs.links import Shape
 
 INAPROTO, BUFFER, BEFORE, GLOO, MPI = "inaproto", "buffer", "before", "gloo", "mpi"
@@ -108,6 +109,11 @@ class Config:
         """All-reduces of a turn, if one takes so long; whole groups, where these fit."""
         wanted = min(self.operations_max(size), max(1, round(self.turn_s / seconds)))
         return min(self.operations_max(size), wanted + -wanted % self.group)
+
+
+def host_default(field: str) -> Any:
+    """What a host daemon has that is not told."""
+    return HostSettings.model_fields[field].default
 
 
 def parse_port(text: str) -> str:

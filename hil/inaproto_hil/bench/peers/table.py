@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from rich.console import Console
@@ -10,6 +10,8 @@ from rich.table import Table
 
 from inaproto_hil.bench.peers.config import BEFORE, BUFFER, GLOO, INAPROTO, MPI, OTHERS, PACKET_PORT
 
+TABLE_WIDTH: Final = 150
+"""At least."""
 NAMES: Final = {
     INAPROTO: "inaproto",
     BUFFER: "inaproto, buffer",
@@ -18,6 +20,15 @@ NAMES: Final = {
     MPI: "Open MPI",
 }
 """What tables and pictures call them."""
+
+
+def show_wide(
+    show: Callable[[Console, Mapping[str, Any]], None], report: Mapping[str, Any], json_at: str | None
+) -> None:
+    """On stdout, unless the JSON goes there; a narrow terminal wraps lines, but no figure is cut off."""
+    console = Console(stderr=json_at == "-", highlight=False)
+    console.width = max(console.width, TABLE_WIDTH)
+    show(console, report)
 
 
 def show(console: Console, report: Mapping[str, Any]) -> None:

@@ -6,16 +6,24 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from inaproto.errors import InaprotoError
-from inaproto.option_types import FiniteRange, ReportFile, parsed, path_mtu, write_report
+from inaproto.option_types import FiniteRange, ReportFile, parsed, write_report
 from inaproto_hil.bench.peers.command import parse_hosts
 from inaproto_hil.bench.peers.config import BEFORE, GLOO, parse_rate
+from inaproto_hil.bench.peers.options import (
+    before_option,
+    daemon_options,
+    json_option,
+    mtu_option,
+    rounds_option,
+)
+from inaproto_hil.bench.peers.table import show_wide
 from inaproto_hil.bench.peers.tools import InstallFailed, Tools, find_peers
 from inaproto_hil.bench.training.config import (
     CONTENDERS,
@@ -33,9 +41,6 @@ from inaproto_hil.bench.training.table import show
 from inaproto_hil.rigs import environment
 from inaproto_hil.rigs.cluster import ClusterError, signals_as_interrupt
 from inaproto_hil.rigs.namespaces import check_namespaces
-
-TABLE_WIDTH: Final = 150
-"""At least: a narrow terminal wraps lines, but no figure is cut off."""
 
 
 def parse_rates(text: str) -> tuple[int, ...]:
@@ -125,12 +130,7 @@ def _peers(config: Config, versions: Mapping[str, str], why_not: Mapping[str, st
     "--only", default=",".join(CONTENDERS), show_default=True, callback=parsed(parse_contenders),
     metavar="WHO,...", help="Who takes turns.",
 )  # fmt: skip
-@click.option(
-    "--before",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="PATH",
-    help="Python of an environment with another inaproto, which takes its turns: what a change brings.",
-)
+@before_option
 @click.option(
     "--batch", type=click.IntRange(1), default=8, show_default=True, help="Samples of a rank in a step."
 )
@@ -138,9 +138,7 @@ def _peers(config: Config, versions: Mapping[str, str], why_not: Mapping[str, st
     "--scale", type=FiniteRange(0.05, 100), default=1.0, show_default=True,
     help="Of the models' widths: weights grow with its square.",
 )  # fmt: skip
-@click.option(
-    "--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of a row."
-)
+@rounds_option
 @click.option(
     "--turn", "turn_s", type=FiniteRange(0.0, 600.0), default=4.0, show_default=True,
     help="Seconds of a turn, at least.",
@@ -157,21 +155,12 @@ def _peers(config: Config, versions: Mapping[str, str], why_not: Mapping[str, st
     "--parts/--no-parts", "has_parts", default=True, show_default=True,
     help="Measure computation and communication alone, too: exposed, overlap.",
 )  # fmt: skip
-@click.option(
-    "--mtu", type=int, default=1024, show_default=True, callback=path_mtu,
-    help="Payload bytes per packet; the links' MTU is 1500 up to 1024, then 9000.",
-)  # fmt: skip
+@mtu_option
 @click.option(
     "--timeout", "timeout_s", type=FiniteRange(1, 3600), default=120.0, show_default=True,
     help="Seconds one step may take.",
 )  # fmt: skip
-@click.option(
-    "--host-option", "host_options", multiple=True, metavar="WORD",
-    help="A further word for inaproto host, {n} being its number; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--switch-option", "switch_options", multiple=True, metavar="WORD", help="The same for inaproto switch."
-)
+@daemon_options
 @click.option(
     "--script", default=str(SCRIPT), metavar="PATH",
     help="Another script with the same options and lines.  [default: examples/torch/train_models.py]",
@@ -181,13 +170,7 @@ def _peers(config: Config, versions: Mapping[str, str], why_not: Mapping[str, st
     "--tools-python", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="PATH",
     help="A Python that has torch.  [default: this one, or an environment in the cache]",
 )  # fmt: skip
-@click.option(
-    "--json",
-    "json_at",
-    type=ReportFile(),
-    metavar="FILE",
-    help="Report file; - is stdout (the table: stderr).",
-)
+@json_option
 @click.option("--plot", type=ReportFile(), metavar="FILE", help="Picture (SVG) of the steps.")
 def training_bench(
     *,
@@ -231,9 +214,7 @@ def training_bench(
         raise click.ClickException(str(error)) from None
     if not report["rows"] and not report["failures"]:
         raise click.ClickException("nobody could be measured, for the reasons above")
-    shown = Console(stderr=json_at == "-", highlight=False)
-    shown.width = max(shown.width, TABLE_WIDTH)
-    show(shown, report)
+    show_wide(show, report, json_at)
     write_report(report, json_at)
     if plot is not None:
         from inaproto_hil.bench.priorities import write_text

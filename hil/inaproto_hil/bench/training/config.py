@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from inaproto_hil.bench.peers.config import BEFORE, GLOO, INAPROTO
+from inaproto_hil.bench.peers.config import BEFORE, GLOO, INAPROTO, host_default
 from inaproto_hil.bench.peers.config import Config as LinkConfig
 from inaproto_hil.rigs.links import Shape
 
@@ -64,6 +64,9 @@ class Config:
             only=(),
             link=Shape(rate_bps),
             mtu=self.mtu,
+            window=host_default("window_messages"),
+            message_packets=host_default("message_packets"),
+            transport_timeout=host_default("transport_timeout"),
             host_options=self.host_options,
             switch_options=self.switch_options,
             before=self.before,
