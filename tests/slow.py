@@ -96,6 +96,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "test_the_others_end_with_the_weights_of_exact_sums[[]both_of_a_host_are_killed]",
     ),
     "daemon/test_sparse_regression.py": (),
+    "daemon/test_threads.py::test_threads_call_and_wait_in_any_order": ("*-30",),
     "daemon/test_tree_migration_live.py": (),
     "daemon/test_two_paths.py::test_a_leaf_that_is_lost_ends_both_rings_and_both_come_back": (),
     "daemon/test_two_paths.py::test_whatever_ends_the_rings_the_job_goes_on": ("fabric-*", "switch crash-*"),

@@ -378,12 +378,12 @@ class Engine:
         while self._orders:
             self._orders.popleft()()
         self.channel.pump()
+        while self._queue and (self.channel.failure is not None or not self.channel.is_full):
+            self._begin(self._queue.popleft())
         waits = []
         if self.in_place is not None and self.in_place.has_called:
             wait = self.in_place.step()
             waits.append(wait or Wait((), self._clock()))
-        while self._queue and (self.channel.failure is not None or not self.channel.is_full):
-            self._begin(self._queue.popleft())
         for task in [task for task in self._tasks if task.step()]:
             self._tasks.remove(task)
         waits += [task.wait for task in self._tasks if task.wait is not None]
