@@ -22,7 +22,7 @@ from inaproto_hil.bench.training.config import ALONE, COMMUNICATION, SCRIPT, TRA
 from inaproto_hil.bench.training.figures import Measured, Parts, document, link_s, reasons
 from inaproto_hil.bench.training.picture import drawing
 from inaproto_hil.bench.training.places import layers, why_no_backend
-from inaproto_hil.bench.training.runs import TurnResult, launched
+from inaproto_hil.bench.training.runs import TurnResult, launched, path_of
 from inaproto_hil.bench.training.steps import Step, StepLog, agreement, counted, loss_difference, sample
 from inaproto_hil.bench.training.table import show
 
@@ -318,6 +318,12 @@ def test_daemons_have_the_settings_that_they_have_by_themselves() -> None:
     ours = links.window, links.message_packets, links.transport_timeout
     settings = HostSettings(name="h0", ip="10.0.0.1")
     assert ours == (settings.window_messages, settings.message_packets, settings.transport_timeout)
+
+
+def test_a_job_that_torch_has_added_up_by_itself_is_told() -> None:
+    assert path_of({"rings": [{"operations_by_path": {"switch": 3, "chain": 0}}]}) == "switch"
+    assert path_of({"rings": [{"operations_by_path": {"switch": 0}}]}) == "none"
+    assert path_of({"rings": []}) == "none"
 
 
 def test_the_script_is_ordinary() -> None:

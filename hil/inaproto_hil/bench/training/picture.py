@@ -17,6 +17,7 @@ from inaproto_hil.bench.training.table import heading
 
 ORDER: Final = (INAPROTO, BEFORE, GLOO)
 BAR: Final = 0.26
+COMPUTATION: Final = "computation alone"
 
 
 def drawing(report: Mapping[str, Any]) -> str:
@@ -34,6 +35,7 @@ def drawing(report: Mapping[str, Any]) -> str:
         named: dict[str, Any] = {}
         for axes in figure.axes:
             named |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        named = dict(sorted(named.items(), key=lambda one: one[0] == COMPUTATION))
         figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4, frameon=False)
         figure.suptitle("\n".join(heading(report)), fontsize=7, x=0.01, ha="left")
         text = io.StringIO()
@@ -56,7 +58,7 @@ def _panel(axes: Any, report: Mapping[str, Any], rate: int, ranks: int) -> None:
         axes.bar(at, steps, BAR, yerr=spread, capsize=2, color=COLOURS[nth], ecolor=INK, label=NAMES[name])
         compute = [min(row["compute_ms"] or 0.0, row["step_ms"]) for row in mine]
         if any(compute):
-            axes.bar(at, compute, BAR * 0.8, color=PALE, label="computation alone")
+            axes.bar(at, compute, BAR * 0.8, color=PALE, label=COMPUTATION)
         for x, row in zip(at, mine, strict=True):
             if name == INAPROTO and row["x_gloo"] is not None:
                 axes.annotate(
@@ -65,5 +67,6 @@ def _panel(axes: Any, report: Mapping[str, Any], rate: int, ranks: int) -> None:
     axes.set_title(f"{ranks} ranks, {rate / 1e6:g} Mbit/s")
     axes.set_xticks(range(len(models)), models)
     axes.set_ylim(bottom=0)
+    axes.set_axisbelow(True)
     axes.margins(y=0.15)
     axes.grid(axis="y", color=PALE, linewidth=0.5)

@@ -17,8 +17,7 @@ from inaproto_hil.bench.peers.tools import PROBE_S, Tools, default_environment
 
 HOW: Final = "inaproto bench training --install gets it"
 _WHERE: Final = """
-import importlib.metadata, pathlib, sys, inaproto
-print(sys.version_info[:2])
+import importlib.metadata, pathlib, inaproto
 print(pathlib.Path(inaproto.__file__).parents[1])
 print(importlib.metadata.distribution("inaproto").locate_file(""))
 """
@@ -27,7 +26,6 @@ import importlib.metadata, sys, torch, inaproto.torch
 found = importlib.metadata.entry_points(group="torch.backends")
 if not any(one.value.startswith("inaproto") for one in found):
     sys.exit("torch finds no entry point of inaproto in the group torch.backends")
-print(sys.version_info[:2])
 """
 
 
@@ -41,7 +39,7 @@ def tools_at(asked: Path | None) -> Tools:
 
 def layers(python: Path) -> str:
     """What to put into ``PYTHONPATH`` for the inaproto of that Python. Raises ``OSError`` with the reason."""
-    _, package, metadata = _said(python, _WHERE, {}).splitlines()
+    package, metadata = _said(python, _WHERE, {}).splitlines()
     return os.pathsep.join(dict.fromkeys([package, metadata.rstrip("/")]))
 
 

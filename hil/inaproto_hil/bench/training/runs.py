@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from inaproto_hil.bench.peers.config import BEFORE, GLOO, INAPROTO
 from inaproto_hil.bench.peers.contenders import (
@@ -102,11 +102,11 @@ class Run:
         return ALONE if self.kind == ALONE else f"{self.contender}, {self.kind}"
 
     def path(self) -> str:
-        """By which way the daemons add up for jobs that are there; empty where there are none."""
+        """By which way the daemons have added up for jobs that are there; empty without daemons."""
         cluster = self.machines.cluster
         if self.kind == ALONE or not cluster.hosts:
             return ""
-        return "+".join(sorted({job["path"] for job in cluster.host_status(0)["rings"] if job["path"]}))
+        return path_of(cluster.host_status(0))
 
     def wait_for(self, ended: int, *, least_s: float, deadline_s: float) -> None:
         """Until every rank has ended so many steps in this turn, and at least so long.
@@ -193,6 +193,13 @@ class Run:
 
     def _failure(self, what: str) -> Exception:
         return self.machines.cluster.failure(what)
+
+
+def path_of(status: Mapping[str, Any]) -> str:
+    """What a host daemon's status says: ``none`` if not one operation of its jobs has been added up, so that
+    torch has done it all by itself."""
+    by = [ring["operations_by_path"] for ring in status["rings"]]
+    return "+".join(sorted({path for one in by for path, operations in one.items() if operations})) or "none"
 
 
 def launched(rank: int, ranks: int, port: int) -> dict[str, str]:
