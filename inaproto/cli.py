@@ -62,6 +62,10 @@ Then, in two training processes (rank 0 at h0, rank 1 at h1):
   total = comm.all_reduce(gradient).wait()
 
 \b
+Or all of it by one command, which starts daemons where none run, and the processes of a script:
+  inaproto run -n 2 -- python train.py
+
+\b
 Several switches, from one file that names them all (deploy/fabric.toml):
   inaproto switch --fabric fabric.toml --name spine &
   inaproto switch --fabric fabric.toml --name leaf0 &

@@ -31,8 +31,6 @@ RANK_VARIABLE: Final = "INAPROTO_RANK"
 SIZE_VARIABLE: Final = "INAPROTO_SIZE"
 KEY_VARIABLE: Final = "INAPROTO_KEY"
 """The environment of a process is read by its user and root alone; its command line by everybody."""
-TORCH_VARIABLE: Final = "INAPROTO_TORCH"
-"""Backends of torch.distributed whose all-reduces are taken over: ``gloo,nccl``."""
 _DERIVED_CHARACTERS_MAX: Final = 96
 """Length of a job's name that is made of a launcher's; more rings than one make it longer."""
 _NEEDED: Final = ("job", "rank", "size", "key")

@@ -211,10 +211,11 @@ def _wish(
 ) -> Wish:
     """What was asked for, checked. Raises ``ConfigError``."""
     from inaproto.client.arguments import check_arguments
-    from inaproto.client.environment import KEY_VARIABLE, TORCH_VARIABLE, discover
+    from inaproto.client.environment import KEY_VARIABLE, discover
     from inaproto.client.wishes import check_wishes
     from inaproto.core.rendezvous.rules import JOB_NAME
     from inaproto.launch import plan
+    from inaproto.torch.wishes import BACKENDS, TAKEN_VARIABLE
 
     here = Path.cwd()
     if not command:
@@ -259,7 +260,7 @@ def _wish(
         hosts,
         index,
         path or "",
-        plan.parse_backends(backends or environment.get(TORCH_VARIABLE) or ",".join(plan.BACKENDS)),
+        plan.parse_backends(backends or environment.get(TAKEN_VARIABLE) or ",".join(BACKENDS)),
         master_port or (plan.shared_port(job) if len(hosts) > 1 else _free_port()),
     )
 

@@ -59,6 +59,7 @@ class Daemons:
     sockets: list[str]
     """For training processes, one for each host daemon."""
     names: list[str]
+    """Empty where the environment names a socket, and nobody was asked."""
     directory: Path | None
     """Where they have their sockets, if that is known."""
     started: list[Process] = field(default_factory=list)
@@ -66,6 +67,8 @@ class Daemons:
 
     def description(self) -> str:
         """In words."""
+        if not self.names:
+            return f"the host daemon at {self.sockets[0]}"
         where = f" in {self.directory}" if self.directory else ""
         if not self.started:
             return f"{_hosts(self.names)}{where}, which {'run' if len(self.names) > 1 else 'runs'} already"
@@ -127,7 +130,7 @@ async def find_daemons(wanted: Wanted, environment: Mapping[str, str], private: 
     if wanted.directory is None and socket:
         if wanted.hosts is not None:
             raise ConfigError(f"--daemons: {SOCKET_VARIABLE} names a host daemon that runs already: {socket}")
-        return Daemons([socket], [Path(socket.split(os.pathsep)[0]).stem], None)
+        return Daemons([socket], [], None)
     directory = wanted.directory
     if directory is None and wanted.hosts is None:
         directory = trusted_run_directory(environment)

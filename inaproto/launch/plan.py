@@ -16,16 +16,14 @@ from inaproto.client.environment import (
     KEY_VARIABLE,
     RANK_VARIABLE,
     SIZE_VARIABLE,
-    TORCH_VARIABLE,
 )
 from inaproto.client.joining import SOCKET_VARIABLE
 from inaproto.client.wishes import PATH_VARIABLE
 from inaproto.errors import ConfigError
+from inaproto.torch.wishes import BACKENDS, TAKEN_VARIABLE
 
 RUN_VARIABLE: Final = "INAPROTO_RUN"
 """What all processes of one start have in their environment, and what these start, too: it finds them."""
-BACKENDS: Final = ("gloo", "nccl")
-"""Backends of torch.distributed whose all-reduces can be taken over."""
 RANKS_MAX: Final = 64
 """Ranks of a job that daemons take which are brought up here."""
 HOSTS_FILE_BYTES_MAX: Final = 1 << 20
@@ -92,9 +90,9 @@ def environments(
     usual.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     if is_labelled:
         usual.setdefault("PYTHONUNBUFFERED", "1")  # a pipe would else have lines come by the thousand
-    usual.pop(TORCH_VARIABLE, None)
+    usual.pop(TAKEN_VARIABLE, None)
     if wish.backends:
-        usual[TORCH_VARIABLE] = ",".join(wish.backends)
+        usual[TAKEN_VARIABLE] = ",".join(wish.backends)
     if wish.path:
         usual[PATH_VARIABLE] = wish.path
     usual |= {

@@ -15,6 +15,7 @@ from tests.planted.control_faults import CONTROL_FAULTS
 from tests.planted.elastic_faults import ELASTIC_FAULTS
 from tests.planted.host_faults import HOST_FAULTS
 from tests.planted.job_faults import JOB_FAULTS
+from tests.planted.launch_faults import LAUNCH_FAULTS
 from tests.planted.plane_faults import PLANE_FAULTS
 from tests.planted.planting import PlantedFault, by_name
 from tests.planted.receiver_faults import RECEIVER_FAULTS
@@ -39,6 +40,7 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
         *ELASTIC_FAULTS,
         *ADDRESS_FAULTS,
         *TURN_FAULTS,
+        *LAUNCH_FAULTS,
     )
 }
 

@@ -123,6 +123,11 @@ def test_the_innermost_launcher_knows_the_rank(
     assert says(environment)[:3] == expected
 
 
+def test_a_launcher_within_another_numbers_the_processes() -> None:
+    """Slurm starts one torchrun on each of two nodes, and each of these four ranks."""
+    assert says(SLURM | TORCHRUN)[1:3] == (5, 8)
+
+
 @pytest.mark.parametrize(
     ("environment", "named"),
     [
