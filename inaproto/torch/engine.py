@@ -1,30 +1,29 @@
-"""The all-reduces of one process group, in the order of the calls.
+"""The all-reduces of one process group, in the order of the calls, by a communicator of the group's own.
 
-Invariants: what was submitted ends once, with its result or an error; after an error everything ends with it;
-no call waits for another rank.
+It is joined at the group's first all-reduce, in a thread of its own, so that no call waits for another rank;
+what is called meanwhile is queued. From then on calls go to the communicator directly, whose progress thread
+carries them. Where inaproto cannot serve all ranks, that thread stays and has gloo carry what is queued.
+
+Invariants: what was submitted ends once, with its result or an error; after an error everything ends with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from inaproto.client.channel import again
 from inaproto.client.communicator import BlockingCommunicator, connect_blocking
+from inaproto.client.completions import COMPLETIONS
 from inaproto.client.joining import SOCKET_VARIABLE, find_socket
-from inaproto.client.stage.waits import HasDescriptor
-from inaproto.client.works import BlockingWork
 from inaproto.errors import DaemonUnreachable, JobError, LocalMisuse
-from inaproto.torch.completion import CompletionThreads
 from inaproto.torch.elements import Vector
 from inaproto.torch.meeting import Agreed, Patience, Store, meet
 from inaproto.torch.record import GroupRecord, say
@@ -32,10 +31,14 @@ from inaproto.torch.works import AllReduceWork
 
 JOIN_S: Final = 60.0
 """For ranks that have agreed on a job to have joined it: processes may still be importing."""
+REACH_S: Final = 10.0
+"""For a host daemon to take a connection."""
 DRAIN_S: Final = 5.0
+"""A group that is shut down waits so long for what is under way."""
 RUN_VARIABLE: Final = "TORCHELASTIC_RUN_ID"
 
-completion = CompletionThreads()
+Reduce = Callable[[Vector, str], None]
+"""Reduces a vector in place, by anything but inaproto, and waits."""
 
 
 @dataclass(slots=True)
@@ -43,231 +46,201 @@ class _Call:
     vector: Vector
     op: str
     work: AllReduceWork
-    until: float
     timeout: float
-    started: BlockingWork | None = None
+    until: float
 
 
 class GroupEngine:
-    """One group's communicator, joined at its first all-reduce, and the thread that waits for it."""
+    """One group's communicator, or what does its work instead."""
 
-    def __init__(
-        self,
-        record: GroupRecord,
-        store: Store,
-        instead: Callable[[str], Callable[[Vector, str], None]] | None,
-    ) -> None:
+    def __init__(self, record: GroupRecord, store: Store, instead: Callable[[str], Reduce] | None) -> None:
         """``instead``: makes, of the job's name, what reduces a vector where inaproto cannot; None: that is
-        an error.
-        """
+        an error."""
         self.record = record
         self._store = store
         self._instead = instead
-        self._calls: deque[_Call] = deque()
-        self._lock = threading.Lock()
-        self._running: deque[_Call] = deque()
+        self._changed = threading.Condition()
+        self._queue: deque[_Call] = deque()
+        self._under_way = 0
         self._error: BaseException | None = None
-        self._closing = False
-        self._leaves = True
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
+        self._is_closing = False
         self._comm: BlockingCommunicator | None = None
+        self._takes_calls = False
+        """The communicator is there, and what was queued before is called."""
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        _engines.append(self)
+        _ENGINES.append(self)
 
     # --- any thread
 
     def submit(self, vector: Vector, op: str, work: AllReduceWork, timeout: float) -> None:
-        """Start an all-reduce of ``vector``, in place; ``work`` tells its end."""
-        call = _Call(vector, op, work, time.monotonic() + timeout, timeout)
-        with self._lock:
-            if os.getpid() != self._pid:
-                error: BaseException | None = LocalMisuse(
+        """Start an all-reduce of ``vector``, in place; ``work`` tells its end. ``timeout`` in seconds."""
+        call = _Call(vector, op, work, timeout, time.monotonic() + timeout)
+        if os.getpid() != self._pid:
+            # Locks may be held, and callbacks under way, by threads that this process does not have.
+            work.end(
+                LocalMisuse(
                     f"{self.record.name}: a process group does not survive fork; make one in the new process"
                 )
-            elif self._closing:
+            )
+            work.fulfil()
+            return
+        with self._changed:
+            error = self._error
+            if error is None and self._is_closing:
                 error = LocalMisuse(f"{self.record.name}: the process group was shut down")
-            else:
-                error = self._error
-                if error is None:
-                    self._calls.append(call)
+            if error is None:
+                self._under_way += 1
+                if self._takes_calls:
+                    self._start(call, timeout)
+                else:
+                    self._queue.append(call)
+                    self._changed.notify_all()
                     if self._thread is None:
                         self._thread = threading.Thread(
-                            target=self._serve, name="inaproto all-reduces", daemon=True
+                            target=self._serve, name=f"inaproto {self.record.name}", daemon=True
                         )
                         self._thread.start()
-        if error is not None:
-            _end(call, error)
-        else:
-            self._wake()
+                return
+        work.end(_fresh(error))
+        COMPLETIONS.submit(work.fulfil)
 
     def close(self, *, leaves: bool = True) -> None:
         """Leave the job when what was submitted has ended. Not ``leaves``: the others hear that we are
         lost.
         """
-        with self._lock:
-            self._closing = True
-            self._leaves = leaves
-            thread = self._thread
         with contextlib.suppress(ValueError):
-            _engines.remove(self)
-        self._wake()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(DRAIN_S + 5)
+            _ENGINES.remove(self)
+        if os.getpid() != self._pid:
+            return
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+            if leaves and self._error is None:
+                self._changed.wait_for(lambda: not self._under_way, DRAIN_S)
+            comm = self._comm
+        if comm is None:
+            return
+        with contextlib.suppress(JobError):
+            if leaves:
+                comm.close()
+            else:
+                lost = JobError(f"{self.record.name}: the process ends by an error")
+                comm.__exit__(type(lost), lost, None)
 
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            self._wake_in.send(b"\0")
+    def descriptors(self) -> list[int]:
+        """Sockets of this rank."""
+        return [] if self._comm is None else [channel.fileno() for channel in self._comm.channel.channels]
+
+    def _start(self, call: _Call, timeout: float) -> None:
+        """With the lock held: the order of the calls is that of the communicator's operations."""
+        assert self._comm is not None
+        op = "sum" if call.op == "avg" else call.op
+        try:
+            started = self._comm.all_reduce(call.vector.array(), op, in_place=True, timeout=timeout)
+        except Exception as error:  # noqa: BLE001  whoever waits is to hear of it
+            self._end_soon(call, error)
+            return
+        call.work.has_begun(started, lambda: call.vector.finish(call.op, self.record.size))
+        started.add_done_callback(lambda _: self._ended(call))
+
+    def _ended(self, call: _Call) -> None:
+        """In a completion thread, which may block."""
+        call.work.settle()
+        self._count()
+        call.work.fulfil()
+
+    def _end_soon(self, call: _Call, error: BaseException | None) -> None:
+        call.work.end(_fresh(error))
+        self._count()
+        COMPLETIONS.submit(call.work.fulfil)
+
+    def _count(self) -> None:
+        with self._changed:
+            self._under_way -= 1
+            self._changed.notify_all()
 
     # --- its thread
 
     def _serve(self) -> None:
         try:
-            reduce = self._open()
-            if reduce is not None:
-                self._serve_instead(reduce)
+            reduce = self._join()
+            if reduce is None:
+                self._hand_over()
             else:
-                self._serve_by_inaproto()
+                self._serve_instead(reduce)
         except BaseException as error:  # noqa: BLE001  whoever waits is to hear of it
-            self._fail(error)
-        finally:
-            self._part()
+            with self._changed:
+                self._error = error
+                calls = tuple(self._queue)
+                self._queue.clear()
+            for call in calls:
+                self._end_soon(call, error)
 
-    def _open(self) -> Callable[[Vector, str], None] | None:
+    def _join(self) -> Reduce | None:
+        """None: by the communicator, which is there."""
         record = self.record
-        while not self._calls:
-            time.sleep(0)
-        first = self._calls[0]
-        patience = Patience(first.until, first.timeout, time.monotonic, self._pause)
-        why_not = why_not_served(os.environ)
+        first = self._queue[0]
         agreed = meet(
             self._store,
             record.rank,
             record.size,
             group=record.name,
-            why_not=why_not,
+            why_not=why_not_served(os.environ),
             run=os.environ.get(RUN_VARIABLE, ""),
-            patience=patience,
+            patience=Patience(first.until, first.timeout, time.monotonic, self._pause),
         )
         record.job = agreed.job
-        if agreed.lacks:
-            why = _told(agreed, record)
-            if self._instead is None:
-                raise DaemonUnreachable(why)
-            record.carrier, record.why = "gloo", why
+        if not agreed.lacks:
+            comm = connect_blocking(agreed.job, record.rank, size=record.size, key=agreed.key, timeout=JOIN_S)
+            record.carrier = "inaproto"
             if record.rank == 0:
-                say(f"{why}; gloo carries its all-reduces", warns=True)
-            return self._instead(agreed.job)
-        self._comm = connect_blocking(
-            agreed.job, record.rank, size=record.size, key=agreed.key, timeout=JOIN_S
-        )
-        record.carrier = "inaproto"
+                say(f"{record.name}: inaproto carries all-reduces of {record.size} ranks, job {agreed.job}")
+            self._comm = comm
+            return None
+        record.why = _told(agreed, record)
+        if self._instead is None:
+            raise DaemonUnreachable(record.why)
+        record.carrier = "gloo"
         if record.rank == 0:
-            say(f"{record.name}: inaproto carries all-reduces of {record.size} ranks, job {agreed.job}")
-        return None
+            say(f"{record.why}; gloo carries its all-reduces", warns=True)
+        return self._instead(agreed.job)
 
     def _pause(self, seconds: float) -> None:
-        if self._closing:
-            raise JobError(f"{self.record.name}: the process group was shut down")
-        time.sleep(seconds)
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closing, seconds)
+            if self._is_closing:
+                raise JobError(f"{self.record.name}: the process group was shut down")
 
-    def _serve_instead(self, reduce: Callable[[Vector, str], None]) -> None:
-        ended_by = None
-        while True:
-            while self._calls:
-                call = self._calls.popleft()
-                reduce(call.vector, call.op)
-                call.vector.finish(call.op, self.record.size)
-                _end(call, None)
-            if self._closing and not self._calls:
-                return
-            select.select([self._wake_out], [], [], ended_by)
-            self._drain_wake()
+    def _hand_over(self) -> None:
+        with self._changed:
+            while self._queue:
+                call = self._queue.popleft()
+                self._start(call, max(0.001, round(call.until - time.monotonic(), 3)))
+            self._takes_calls = True
 
-    def _serve_by_inaproto(self) -> None:
-        comm = self._comm
-        assert comm is not None
-        close_at: float | None = None
+    def _serve_instead(self, reduce: Reduce) -> None:
         while True:
-            while self._calls and len(self._running) < 16:
-                call = self._calls.popleft()
-                array = call.vector.array()
-                call.started = comm.all_reduce(array, "sum" if call.op == "avg" else call.op, out=array)
-                self._running.append(call)
-            comm.channel.pump()
-            now = time.monotonic()
-            while self._running:
-                call = self._running[0]
-                assert call.started is not None
-                if not call.started.done and now < call.until:
-                    break
-                call.started.wait(0.0)
-                self._running.popleft()
-                call.vector.finish(call.op, self.record.size)
-                _end(call, None)
-            if self._closing:
-                close_at = close_at or now + DRAIN_S
-                if (not self._running and not self._calls) or now > close_at:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._is_closing)
+                if not self._queue:
                     return
-            if self._calls and len(self._running) < 16:
-                continue
-            self._wait(comm, close_at)
-
-    def _wait(self, comm: BlockingCommunicator, close_at: float | None) -> None:
-        poll = select.poll()
-        poll.register(self._wake_out, select.POLLIN)
-        for channel in comm.channel.channels:
-            poll.register(channel, select.POLLIN | (select.POLLOUT if channel.has_output else 0))
-        until = [call.until for call in list(self._running)[:1]] + ([close_at] if close_at else [])
-        poll.poll(max(0.0, min(until) - time.monotonic()) * 1000 + 1 if until else None)
-        self._drain_wake()
-
-    def _drain_wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._wake_out.recv(4096):
-                pass
-
-    def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            self._error = error
-            calls = [*self._running, *self._calls]
-            self._running.clear()
-            self._calls.clear()
-        for call in calls:
-            _end(call, error)
-
-    def _part(self) -> None:
-        comm = self._comm
-        if comm is not None:
-            with contextlib.suppress(JobError):
-                if self._leaves and self._error is None:
-                    comm.close()
-                else:
-                    comm.channel.close()
-
-    def forget(self) -> None:
-        """In a child process: it must not hold this rank's connection open."""
-        channels = [] if self._comm is None else self._comm.channel.channels
-        null = os.open(os.devnull, os.O_RDWR)
-        held: list[HasDescriptor] = [*channels, self._wake_in, self._wake_out]
-        for each in held:
-            with contextlib.suppress(OSError, ValueError):
-                if each.fileno() >= 0:
-                    os.dup2(null, each.fileno())
-        os.close(null)
+                call = self._queue[0]
+            reduce(call.vector, call.op)
+            call.vector.finish(call.op, self.record.size)
+            self._queue.popleft()
+            self._end_soon(call, None)
 
 
 def why_not_served(environment: Mapping[str, str]) -> str:
     """Why no host daemon would serve a rank here; empty: one listens."""
     named = environment.get(SOCKET_VARIABLE, "").split(os.pathsep)
-    path, why = (Path(named[0]), "") if named[0] else find_socket(dict(environment))
+    path, why = find_socket({**environment, SOCKET_VARIABLE: named[0]})
     if path is None:
         return why
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(JOIN_S)
+            connection.settimeout(REACH_S)
             connection.connect(str(path))
     except OSError as error:
         return f"{path}: {error.strerror or error}"
@@ -283,24 +256,14 @@ def _told(agreed: Agreed, record: GroupRecord) -> str:
     )
 
 
-def _end(call: _Call, error: BaseException | None) -> None:
-    fresh = again(error) if isinstance(error, JobError) else error
-    call.work.end(fresh)
-    completion.call(call.work.fulfil)
+def _fresh(error: BaseException | None) -> BaseException | None:
+    return again(error) if isinstance(error, JobError) else error
 
 
-_engines: list[GroupEngine] = []
-
-
-def _forget_all() -> None:
-    for engine in _engines:
-        engine.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
+_ENGINES: list[GroupEngine] = []
 
 
 def close_all(*, leaves: bool) -> None:
     """Close every group's engine, as the process ends."""
-    for engine in tuple(_engines):
+    for engine in tuple(_ENGINES):
         engine.close(leaves=leaves)

@@ -8,13 +8,15 @@ C++ goes through a process group of Python, whose works C++ keeps alive.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
+from inaproto.client.works import BlockingWork
 from inaproto.errors import InaprotoError, OperationTimeout
 
 
@@ -34,7 +36,11 @@ class AllReduceWork(dist.Work):  # type: ignore[misc]  # torch has no types here
         super().__init__()
         self._tensors = list(tensors)
         self._call = call
-        self._ended = threading.Event()
+        self._placed = threading.Event()
+        self._started: BlockingWork | None = None
+        self._finish: Callable[[], None] | None = None
+        self._settling = threading.Lock()
+        self._has_ended = False
         self._error: BaseException | None = None
         self._inner: Any = torch.futures.Future()
         self._future = self._inner.then(self._outcome)
@@ -46,10 +52,35 @@ class AllReduceWork(dist.Work):  # type: ignore[misc]  # torch has no types here
 
     # --- for the engine
 
+    def has_begun(self, started: BlockingWork, finish: Callable[[], None]) -> None:
+        """It is what ``started`` is; ``finish`` puts its result where it belongs."""
+        self._started, self._finish = started, finish
+        self._placed.set()
+
     def end(self, error: BaseException | None = None) -> None:
         """The result is there, or never will be: who waits goes on."""
         self._error = error
-        self._ended.set()
+        self._has_ended = True
+        self._placed.set()
+
+    def settle(self, timeout: float | None = None) -> None:
+        """Wait for what has begun, and take its result, once. Raises ``OperationTimeout``.
+
+        Whoever waits does it, if nobody has: threads in which callbacks are called are bounded, and may all
+        wait here.
+        """
+        assert self._started is not None
+        error: BaseException | None = self._started.exception(timeout)
+        with self._settling:
+            if not self._has_ended:
+                if error is None and self._finish is not None:
+                    try:
+                        self._finish()
+                    except RuntimeError as fault:
+                        error = fault
+                self._finish = None
+                self._error = error
+                self._has_ended = True
 
     def fulfil(self) -> None:
         """After :meth:`end`, in a thread that may block: call what is chained to the future."""
@@ -60,8 +91,14 @@ class AllReduceWork(dist.Work):  # type: ignore[misc]  # torch has no types here
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Raises the error of the all-reduce as ``torch.distributed.DistBackendError``."""
         seconds = None if timeout is None or timeout <= timedelta(0) else timeout.total_seconds()
-        if not self._ended.wait(seconds):
-            raise as_torch_error(OperationTimeout(f"{self._call} did not end within {seconds:g} s"))
+        until = None if seconds is None else time.monotonic() + seconds
+        if not self._placed.wait(seconds):
+            raise as_torch_error(OperationTimeout(f"{self._call} did not begin within {seconds:g} s"))
+        if not self._has_ended:
+            try:
+                self.settle(None if until is None else max(0.0, until - time.monotonic()))
+            except InaprotoError as late:
+                raise as_torch_error(late) from late
         if self._error is not None:
             raise as_torch_error(self._error)
         return True
@@ -70,10 +107,10 @@ class AllReduceWork(dist.Work):  # type: ignore[misc]  # torch has no types here
         self.wait()
 
     def is_completed(self) -> bool:
-        return self._ended.is_set()
+        return self._has_ended
 
     def is_success(self) -> bool:
-        return self._ended.is_set() and self._error is None
+        return self._has_ended and self._error is None
 
     def exception(self) -> BaseException | None:
         return None if self._error is None else as_torch_error(self._error)

@@ -130,7 +130,7 @@ def trained_alone(size: int, steps: int) -> str:
             loss_of(model, batch(rank, step)).backward()
             for number, weights in enumerate(model.parameters()):
                 assert weights.grad is not None
-                part = weights.grad / size
+                part = weights.grad * (1 / size)  # as DDP divides
                 sums[number] = part.clone() if rank == 0 else sums[number] + part
         for weights, gradient in zip(model.parameters(), sums, strict=True):
             weights.grad = gradient
@@ -152,3 +152,381 @@ def train(place: Place, backend: str, steps: int = 4, **options: Any) -> dict[st
         found["alone"] = trained_alone(place.size, steps)
     dist.destroy_process_group()
     return found
+
+
+def whatever_is_reduced(place: Place) -> dict[str, int]:
+    """Kinds of all-reduces that are ours, and kinds that are not: all have the right result."""
+    place.begin("gloo")
+    size, ranks = place.size, torch.arange(place.size)
+    here = place.rank + 1.0
+    for group in (None, dist.new_group(list(range(size)))):
+        average = torch.full((5,), here)
+        dist.all_reduce(average, dist.ReduceOp.AVG, group=group)
+        assert torch.equal(average, torch.full((5,), (size + 1) / 2))
+        whole = torch.full((5,), -3 - place.rank)
+        dist.all_reduce(whole, dist.ReduceOp.AVG, group=group)
+        assert whole.tolist() == [int(sum(-3 - rank for rank in range(size)) / size)] * 5
+        number = torch.full((3, 2), complex(here, -here))
+        dist.all_reduce(number, group=group)
+        assert torch.equal(number, torch.full((3, 2), complex(sum(ranks + 1.0), -sum(ranks + 1.0))))
+        columns = torch.arange(12.0).reshape(3, 4).t()
+        dist.all_reduce(columns, group=group)
+        assert torch.equal(columns, size * torch.arange(12.0).reshape(3, 4).t())
+        strided = torch.full((10,), here)
+        dist.all_reduce(strided[::2], group=group)
+        assert strided.tolist() == [float(sum(ranks + 1)), here] * 5
+        scalar = torch.tensor(here, requires_grad=True)
+        dist.all_reduce(scalar.detach(), group=group)
+        assert scalar.item() == sum(ranks + 1)
+        dist.all_reduce(torch.empty(0), group=group)
+        several = [torch.full((3,), here), torch.full((2, 2), 2 * here)]
+        dist.all_reduce_coalesced(several, group=group)
+        assert [each.flatten()[0].item() for each in several] == [sum(ranks + 1), 2 * sum(ranks + 1)]
+        # Not ours:
+        small = torch.full((4,), 2, dtype=torch.uint8)
+        dist.all_reduce(small, group=group)
+        assert small.tolist() == [2 * size] * 4
+        product = torch.full((4,), 2.0)
+        dist.all_reduce(product, dist.ReduceOp.PRODUCT, group=group)
+        assert product.tolist() == [2.0**size] * 4
+        sparse = torch.sparse_coo_tensor([[place.rank]], [1.0], (size,))
+        dist.all_reduce(sparse, group=group)
+        assert sparse.to_dense().tolist() == [1.0] * size
+    found = dict(inaproto.torch.status().groups[0].elsewhere)
+    dist.destroy_process_group()
+    return found
+
+
+def groups(place: Place) -> list[str]:
+    """Groups in groups, groups of one, a mesh: each a job of its own."""
+    place.begin("gloo")
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    mine = halves[place.rank // 2]
+    tensor = torch.tensor([place.rank + 1.0])
+    dist.all_reduce(tensor, group=mine)
+    assert tensor.item() == (3.0 if place.rank < 2 else 7.0)
+    alone = [dist.new_group([rank]) for rank in range(place.size)][place.rank]
+    dist.all_reduce(tensor, dist.ReduceOp.MAX, group=alone)
+    assert tensor.item() == (3.0 if place.rank < 2 else 7.0)
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
+    for name, expected in (("outer", (0, 2) if place.rank % 2 == 0 else (1, 3)), ("inner", None)):
+        tensor = torch.tensor([float(place.rank)])
+        dist.all_reduce(tensor, group=mesh[name].get_group())
+        ranks = expected or ((0, 1) if place.rank < 2 else (2, 3))
+        assert tensor.item() == sum(ranks)
+    dist.all_reduce(tensor)
+    found = carriers()
+    dist.destroy_process_group()
+    return found
+
+
+def hooks_and_forms(place: Place, form: str) -> dict[str, Any]:
+    """A form of data-parallel training, twice: behind gloo's name by inaproto, and its weights on all
+    ranks.
+    """
+    place.begin("gloo")
+    torch.manual_seed(0)
+    buckets = {} if form in {"compile", "powersgd"} else {"bucket_cap_mb": 0.01}
+    model: Any = DistributedDataParallel(network(), gradient_as_bucket_view=True, **buckets)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    FORMS[form](place, model, optimizer)
+    found = {"weights": digest_of(model), "carriers": carriers()}
+    dist.destroy_process_group()
+    return found
+
+
+def _steps(place: Place, model: Any, optimizer: Any, steps: int = 3) -> None:
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, batch(place.rank, step)).backward()
+        optimizer.step()
+
+
+def _no_sync(place: Place, model: Any, optimizer: Any) -> None:
+    with model.no_sync():
+        loss_of(model, batch(place.rank, 0)).backward()
+    loss_of(model, batch(place.rank, 1)).backward()
+    optimizer.step()
+
+
+def _join(place: Place, model: Any, optimizer: Any) -> None:
+    with model.join():
+        _steps(place, model, optimizer, 2 + place.rank)
+
+
+def _autocast(place: Place, model: Any, optimizer: Any) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        _steps(place, model, optimizer)
+
+
+def _half(place: Place, model: Any, optimizer: Any) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    model.register_comm_hook(None, fp16_compress_hook)
+    _steps(place, model, optimizer)
+
+
+def _power_sgd(place: Place, model: Any, optimizer: Any) -> None:
+    """Its hook starts one all-reduce in a callback of another: in no order, where there are several
+    buckets.
+    """
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+
+    state = power.PowerSGDState(None, 1, start_powerSGD_iter=2)
+    model.register_comm_hook(state, power.powerSGD_hook)
+    _steps(place, model, optimizer, 5)
+
+
+def _zero_redundancy(place: Place, model: Any, optimizer: Any) -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    _steps(place, model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1))
+
+
+def _compiled(place: Place, model: Any, optimizer: Any) -> None:
+    _steps(place, torch.compile(model, backend="aot_eager"), optimizer)
+
+
+FORMS: dict[str, Callable[[Place, Any, Any], None]] = {
+    "plain": _steps,
+    "no_sync": _no_sync,
+    "join": _join,
+    "autocast": _autocast,
+    "fp16": _half,
+    "powersgd": _power_sgd,
+    "zero": _zero_redundancy,
+    "compile": _compiled,
+}
+
+
+def fully_sharded(place: Place, replicas: int) -> dict[str, Any]:
+    """FSDP2; with replicas, whose all-reduce is ours: the losses, and who carries."""
+    from torch.distributed.fsdp import fully_shard
+
+    place.begin("gloo")
+    shape = (place.size,) if replicas == 1 else (replicas, place.size // replicas)
+    mesh = dist.init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
+    model: Any = network()
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch(place.rank, step))
+        loss.backward()
+        optimizer.step()
+        dist.all_reduce(loss.detach())
+        losses.append(loss.item())
+    found = {"losses": losses, "carriers": carriers()}
+    dist.destroy_process_group()
+    return found
+
+
+def functional(place: Place) -> list[str]:
+    """Functional collectives, compiled or not, and distributed tensors."""
+    from torch.distributed import _functional_collectives as collectives
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    place.begin("gloo")
+    world = dist.group.WORLD
+
+    def doubled(tensor: torch.Tensor) -> torch.Tensor:
+        return 2 * collectives.all_reduce(tensor + 1, "sum", world)
+
+    expected = torch.full((4,), 2.0 * sum(range(1, place.size + 1)))
+    tensor = torch.full((4,), float(place.rank))
+    assert torch.equal(doubled(tensor), expected)
+    assert torch.equal(torch.compile(doubled, backend="aot_eager", fullgraph=True)(tensor), expected)
+    many = collectives.all_reduce_coalesced([tensor, 2 * tensor], "max", world)
+    assert [each[0].item() for each in many] == [place.size - 1, 2 * (place.size - 1)]
+    mesh = dist.init_device_mesh("cpu", (place.size,))
+    parts = DTensor.from_local(tensor + 1, mesh, [Partial()]).redistribute(placements=[Replicate()])
+    assert torch.equal(2 * parts.to_local(), expected)
+    found = carriers()
+    dist.destroy_process_group()
+    return found
+
+
+# --- traps
+
+
+def gloo_between(place: Place) -> None:
+    """gloo's worker takes the interpreter's lock while it holds its own: nobody may call it with the lock
+    held.
+    """
+    place.begin("gloo")
+    works = []
+    for turn in range(150):
+        ours, others = torch.full((64,), float(turn)), torch.ones(64, dtype=torch.uint8)
+        works.append(dist.all_reduce(ours, async_op=True))
+        works.append(dist.all_reduce(others, async_op=True))
+        works.append(dist.broadcast(torch.ones(8), 0, async_op=True))
+        torch.ops._c10d_functional.wait_tensor(
+            torch.ops._c10d_functional.all_reduce(others, "sum", dist.group.WORLD.group_name)
+        )
+    for work in works:
+        work.wait()
+    dist.destroy_process_group()
+
+
+def works_that_nobody_holds(place: Place) -> None:
+    """C++ alone holds them, and they end; those that Python holds tell when they have."""
+    import gc
+
+    place.begin("gloo")
+    name = dist.group.WORLD.group_name
+    tensors = []
+    for turn in range(20):
+        tensors.append(torch.ops._c10d_functional.all_reduce(torch.full((9,), float(turn)), "sum", name))
+        gc.collect()
+    for turn, tensor in enumerate(tensors):
+        assert torch.ops._c10d_functional.wait_tensor(tensor)[0].item() == turn * place.size
+    work = dist.all_reduce(torch.ones(5), async_op=True)
+    while not work.is_completed():
+        time.sleep(0.001)
+    assert work.is_success()
+    assert work.exception() is None
+    assert work.get_future().wait()[0][0].item() == place.size
+    assert work.result()[0][0].item() == place.size
+    dist.destroy_process_group()
+
+
+def callbacks_that_wait(place: Place, depth: int) -> float:
+    """Each callback waits for another all-reduce, of which a callback waits for another."""
+    place.begin("gloo")
+
+    def further(left: int) -> float:
+        tensor = torch.ones(3)
+        future = dist.all_reduce(tensor, async_op=True).get_future()
+        if left == 0:
+            return float(future.wait()[0][0])
+        return float(future.then(lambda _: further(left - 1)).wait())
+
+    found = further(depth)
+    dist.destroy_process_group()
+    return found
+
+
+def error_of(what: Callable[[], Any]) -> str:
+    try:
+        what()
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("no error")
+
+
+def killed(place: Place, how: str) -> list[str]:
+    """Rank 1 is killed: others hear it from a work, from a future, or from DDP; and from all that follow."""
+    import os
+    import signal
+
+    place.begin("gloo")
+    model = DistributedDataParallel(network())
+    # Twice, for in the second DDP makes its buckets anew, and tells the others by gloo.
+    _steps(place, model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+    if place.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    found = []
+    if how == "ddp":
+        found.append(error_of(lambda: loss_of(model, batch(place.rank, 1)).backward()))
+    elif how == "future":
+        future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
+        found.append(error_of(future.wait))
+        found.append(error_of(future.then(lambda done: done.value()).wait))
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    found.append(error_of(work.wait))
+    assert work.is_completed()
+    assert not work.is_success()
+    found.append(str(work.exception()))
+    found.append(error_of(lambda: dist.all_reduce(torch.ones(3))))
+    return found
+
+
+def different_calls(place: Place) -> list[str]:
+    """Rank 1 calls a maximum where others sum; or two all-reduces in another order."""
+    place.begin("gloo")
+    op = dist.ReduceOp.MAX if place.rank == 1 else dist.ReduceOp.SUM
+    found = [error_of(lambda: dist.all_reduce(torch.ones(3), op))]
+    group = dist.new_group(list(range(place.size)))
+    first, second = (3, 4) if place.rank else (4, 3)
+    works = [dist.all_reduce(torch.ones(length), group=group, async_op=True) for length in (first, second)]
+    found += [error_of(work.wait) for work in works]
+    return found
+
+
+def late(place: Place, elements: int) -> str:
+    """Rank 1 never calls the second all-reduce; or, of 0 elements, none."""
+    from datetime import timedelta
+
+    place.begin("gloo")
+    if elements:
+        dist.all_reduce(torch.ones(elements))
+    if place.rank == 1:
+        while not (place.directory / "heard").exists():
+            time.sleep(0.01)
+        return ""
+    group = dist.group.WORLD
+    options = dist.AllreduceOptions()
+    options.timeout = timedelta(seconds=0.5)
+    found = error_of(lambda: group.allreduce([torch.ones(elements or 3)], options).wait())
+    (place.directory / "heard").touch()
+    return found
+
+
+def forked(place: Place) -> list[str]:
+    """What a process that a rank forks has of the rank's sockets, and what it may do with the group."""
+    import os
+
+    from inaproto.torch import groups as ours
+
+    place.begin("gloo")
+    dist.all_reduce(torch.ones(3))
+    served = ours.served(dist.group.WORLD)
+    assert served is not None
+    descriptors = served.engine.descriptors()
+    assert descriptors
+    path = place.directory / f"child{place.rank}"
+    child = os.fork()
+    if child == 0:
+        lines = [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in descriptors]
+        lines.append(error_of(lambda: dist.all_reduce(torch.ones(3))))
+        path.write_text("\n".join(lines))
+        os._exit(0)
+    os.waitpid(child, 0)
+    dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+    return path.read_text().split("\n")
+
+
+def fake(place: Place) -> None:
+    """A fake tensor has no elements; nobody is asked for them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    place.begin("gloo")
+    with FakeTensorMode():
+        dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+
+
+def without_daemons(place: Place, backend: str) -> dict[str, Any]:
+    """All-reduces beside gloo's own collectives, in an order that differs in time from rank to rank."""
+    place.begin(backend)
+    try:
+        tensor = torch.full((3,), place.rank + 1.0)
+        work = dist.all_reduce(tensor, async_op=True)
+        if place.rank == 0:
+            dist.send(torch.ones(1), 1)
+        elif place.rank == 1:
+            dist.recv(torch.ones(1), 0)
+        dist.barrier()
+        work.wait()
+        assert tensor[0].item() == sum(range(1, place.size + 1))
+        average = torch.full((3,), place.rank + 1.0)
+        dist.all_reduce(average, dist.ReduceOp.AVG)
+        assert average[0].item() == (place.size + 1) / 2
+        error = ""
+    except RuntimeError as raised:
+        error = str(raised)
+    (group,) = inaproto.torch.status().groups
+    dist.destroy_process_group()
+    return {"carrier": group.carrier, "why": group.why, "error": error}

@@ -79,22 +79,19 @@ class Zygote:
 class Ranks:
     """Ranks of a cluster."""
 
-    def __init__(self, zygote: Zygote, cluster: LocalCluster, wishes: Mapping[str, str]) -> None:
+    def __init__(self, zygote: Zygote, cluster: LocalCluster) -> None:
         self._zygote = zygote
         self._cluster = cluster
-        self._wishes = wishes
+
+    def environment(self, rank: int, size: int) -> dict[str, str]:
+        """Of rank r of a job: it is at host ``r * hosts // size``."""
+        hosts = len(self._cluster.hosts)
+        return {"INAPROTO_HOST_SOCKET": str(self._cluster.host_socket(rank * hosts // size))}
 
     def run(
         self, case: str, size: int, wishes: Mapping[str, str] | None = None, **arguments: Any
     ) -> list[Rank]:
-        """Rank r is at host ``r * hosts // size``."""
-        hosts = len(self._cluster.hosts)
-        environment = [
-            {"INAPROTO_HOST_SOCKET": str(self._cluster.host_socket(rank * hosts // size))}
-            | dict(self._wishes)
-            | dict(wishes or {})
-            for rank in range(size)
-        ]
+        environment = [self.environment(rank, size) | dict(wishes or {}) for rank in range(size)]
         return self._zygote.run(case, environment, **arguments)
 
     def results(
@@ -139,10 +136,10 @@ def zygote(torch_python: Path) -> Iterator[Zygote]:
 @pytest.fixture(scope="module")
 def one_host(zygote: Zygote) -> Iterator[Ranks]:
     with LocalCluster(ClusterConfig(hosts=1)) as cluster:
-        yield Ranks(zygote, cluster, {})
+        yield Ranks(zygote, cluster)
 
 
 @pytest.fixture(scope="module")
 def two_hosts(zygote: Zygote) -> Iterator[Ranks]:
     with LocalCluster(ClusterConfig(hosts=2)) as cluster:
-        yield Ranks(zygote, cluster, {})
+        yield Ranks(zygote, cluster)

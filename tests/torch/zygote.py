@@ -6,6 +6,7 @@ in an environment that has torch, which that of the tests need not have.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -30,6 +31,7 @@ def rank(request: dict[str, Any], number: int, directory: Path) -> None:
     output = os.open(directory / f"{number}.out", os.O_WRONLY | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    faulthandler.dump_traceback_later(max(1.0, request["deadline_s"] - 5), file=2)
     os.environ |= request["environment"][number]
     os.environ |= {"RANK": str(number), "WORLD_SIZE": str(len(request["environment"]))}
     register()

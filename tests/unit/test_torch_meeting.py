@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from inaproto.errors import ConfigError, OperationTimeout
-from inaproto.torch.completion import CompletionThreads
 from inaproto.torch.meeting import Agreed, Patience, meet
 from inaproto.torch.wishes import TorchWishes, torch_wishes
 
@@ -84,38 +83,6 @@ def test_an_answer_to_a_former_nonce_is_not_taken_for_a_confirmation() -> None:
     store.set("inaproto/ask/1", "old")
     first, second = met(store, 2)
     assert first.job == second.job
-
-
-def test_completion_threads_go_on_while_what_they_called_waits() -> None:
-    threads = CompletionThreads()
-    release, ended = threading.Event(), threading.Semaphore(0)
-
-    def blocked() -> None:
-        release.wait(DEADLINE_S)
-        ended.release()
-
-    for _ in range(5):
-        threads.call(blocked)
-    threads.call(release.set)
-    for _ in range(5):
-        assert ended.acquire(timeout=DEADLINE_S)
-    assert threads.threads <= 6
-
-
-def test_completion_threads_are_bounded_and_survive_errors(caplog: pytest.LogCaptureFixture) -> None:
-    threads = CompletionThreads(2)
-    ended = threading.Semaphore(0)
-
-    def fails() -> None:
-        ended.release()
-        raise ValueError("planted")
-
-    for _ in range(50):
-        threads.call(fails)
-    for _ in range(50):
-        assert ended.acquire(timeout=DEADLINE_S)
-    assert threads.threads <= 2
-    assert "planted" in caplog.text
 
 
 def test_wishes_are_read_from_the_environment() -> None:

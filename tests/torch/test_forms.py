@@ -1,0 +1,57 @@
+"""Everything of torch that is built on all-reduces, above inaproto: groups, DDP's forms, FSDP2, functions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.torch.conftest import Ranks
+
+TAKEN = {"INAPROTO_TORCH": "gloo"}
+
+
+def test_what_is_not_ours_goes_to_gloo_for_a_reason(one_host: Ranks) -> None:
+    for found in one_host.results("whatever_is_reduced", 3, TAKEN):
+        assert found == {"PRODUCT is none of sum, max, min and avg": 1, "elements of type uint8": 1}
+
+
+def test_groups_in_groups_and_meshes_are_jobs_of_their_own(one_host: Ranks) -> None:
+    for found in one_host.results("groups", 4, TAKEN):
+        assert found.count("inaproto") == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_as_bucket_view": True},
+        {"find_unused_parameters": True},
+        {"static_graph": True},
+        {"bucket_cap_mb": 0.001},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_ddp_in_each_form_trains_to_the_weights_of_one_process(
+    one_host: Ranks, options: dict[str, object]
+) -> None:
+    found = one_host.results("train", 3, TAKEN, backend="gloo", **options)
+    assert {each["weights"] for each in found} == {found[0]["alone"]}
+
+
+@pytest.mark.parametrize("form", ["no_sync", "join", "autocast", "fp16", "powersgd", "zero", "compile"])
+def test_all_ranks_have_the_same_weights(one_host: Ranks, form: str) -> None:
+    found = one_host.results("hooks_and_forms", 3, TAKEN, form=form)
+    assert len({each["weights"] for each in found}) == 1
+    assert all("inaproto" in each["carriers"] for each in found)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_fsdp2_trains_as_above_gloo(one_host: Ranks, replicas: int) -> None:
+    ours = one_host.results("fully_sharded", 4, TAKEN, replicas=replicas)
+    gloo = one_host.results("fully_sharded", 4, replicas=replicas)
+    assert ours[0]["losses"] == pytest.approx(gloo[0]["losses"], rel=1e-5)
+    assert all("inaproto" in each["carriers"] for each in ours)
+    assert gloo[0]["carriers"] == []
+
+
+def test_functional_collectives_and_distributed_tensors(one_host: Ranks) -> None:
+    for found in one_host.results("functional", 3, TAKEN):
+        assert "inaproto" in found

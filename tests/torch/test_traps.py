@@ -1,0 +1,75 @@
+"""What was a hang or a wrong result once: locks, works, futures, callbacks, forks, errors that vanish."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.torch.conftest import Ranks, Zygote
+
+TAKEN = {"INAPROTO_TORCH": "gloo"}
+
+
+def test_gloo_is_never_called_with_the_interpreters_lock_held(one_host: Ranks) -> None:
+    one_host.results("gloo_between", 3, TAKEN)
+
+
+def test_works_that_python_does_not_hold_end(one_host: Ranks) -> None:
+    one_host.results("works_that_nobody_holds", 2, TAKEN)
+
+
+def test_callbacks_may_wait_for_further_all_reduces(one_host: Ranks) -> None:
+    assert one_host.results("callbacks_that_wait", 2, TAKEN, depth=20) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("how", ["work", "future", "ddp"])
+def test_who_was_killed_is_named_wherever_the_error_comes_out(one_host: Ranks, how: str) -> None:
+    ranks = one_host.run("killed", 3, TAKEN, how=how)
+    assert ranks[1].status == -9
+    for number in (0, 2):
+        assert ranks[number].status == 0, ranks[number].output
+        for words in ranks[number].result:
+            assert "RankLost: " in words
+            assert "rank 1" in words
+
+
+def test_calls_that_differ_are_errors_on_all_ranks(one_host: Ranks) -> None:
+    for found in one_host.results("different_calls", 3, TAKEN):
+        assert all("TensorMismatch: " in words for words in found), found
+
+
+@pytest.mark.parametrize("elements", [5, 0], ids=["later", "first"])
+def test_who_does_not_come_is_named_after_the_timeout(one_host: Ranks, elements: int) -> None:
+    found = one_host.results("late", 2, TAKEN, elements=elements)
+    assert "OperationTimeout: " in found[0]
+    assert "rank 1" in found[0]
+    assert "0.5 s" in found[0]
+
+
+def test_a_forked_process_holds_none_of_the_ranks_sockets(one_host: Ranks) -> None:
+    for found in one_host.results("forked", 2, TAKEN):
+        *held, error = found
+        assert set(held) == {"/dev/null"}
+        assert "does not survive fork" in error
+
+
+def test_fake_tensors_are_no_business_of_ours(one_host: Ranks) -> None:
+    one_host.results("fake", 2, TAKEN)
+
+
+@pytest.mark.parametrize(
+    ("backend", "without", "goes_on"),
+    [("gloo", "", True), ("gloo", "error", False), ("inaproto", "", False), ("inaproto", "gloo", True)],
+)
+def test_where_a_daemon_is_missing_all_go_on_or_none_does(
+    zygote: Zygote, one_host: Ranks, backend: str, without: str, goes_on: bool
+) -> None:
+    nowhere = {"INAPROTO_HOST_SOCKET": "/nowhere/h0.sock"}
+    places = [one_host.environment(0, 3), one_host.environment(1, 3), nowhere]
+    wishes = {"INAPROTO_TORCH": "gloo", "INAPROTO_TORCH_WITHOUT": without}
+    ranks = zygote.run("without_daemons", [{**place, **wishes} for place in places], backend=backend)
+    for number, rank in enumerate(ranks):
+        assert rank.status == 0, rank.output
+        words = rank.result["why"] if goes_on else rank.result["error"]
+        assert "cannot serve rank 2: /nowhere/h0.sock: No such file or directory" in words
+        assert rank.result["carrier"] == ("gloo" if goes_on else "")
+        assert ("gloo carries its all-reduces" in rank.output) == (goes_on and number == 0)
