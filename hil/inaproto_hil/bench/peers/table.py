@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -33,10 +33,15 @@ def show_wide(
 
 def show(console: Console, report: Mapping[str, Any]) -> None:
     """With where it was measured, and who was not."""
-    for line in heading(report):
+    print_table(console, heading(report), table(report), notes(report))
+
+
+def print_table(console: Console, above: Sequence[str], table: Table, below: Sequence[str]) -> None:
+    """Lines, the table, and lines."""
+    for line in above:
         console.print(line, markup=False, soft_wrap=True)
-    console.print(table(report))
-    for line in notes(report):
+    console.print(table)
+    for line in below:
         console.print(line, markup=False, soft_wrap=True)
 
 
@@ -122,6 +127,13 @@ def heading(report: Mapping[str, Any]) -> list[str]:
 
 def notes(report: Mapping[str, Any]) -> list[str]:
     """Who was not measured and why, and what was wrong."""
+    return who_took_part(report) + [
+        f"# WRONG: {row['wrong_example']}" for row in report["rows"] if row["wrong"]
+    ]
+
+
+def who_took_part(report: Mapping[str, Any]) -> list[str]:
+    """Versions, who was not measured and why, and what failed."""
     found = [
         f"# {NAMES[name]}: not measured: {peer['why_not']}"
         for name, peer in report["peers"].items()
@@ -131,8 +143,7 @@ def notes(report: Mapping[str, Any]) -> list[str]:
         f"{NAMES[name]}: {peer['version']}" for name, peer in report["peers"].items() if peer["measured"]
     ]
     found += [f"# {'; '.join(versions)}"] if versions else []
-    found += [f"# FAILED: {failure}" for failure in report["failures"]]
-    return found + [f"# WRONG: {row['wrong_example']}" for row in report["rows"] if row["wrong"]]
+    return found + [f"# FAILED: {failure}" for failure in report["failures"]]
 
 
 def _parts(row: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from inaproto_hil.bench.peers.table import NAMES
+from inaproto_hil.bench.peers.table import NAMES, print_table, who_took_part
 
 COLUMNS: Final = (
     "model",
@@ -34,11 +34,7 @@ COLUMNS: Final = (
 
 def show(console: Console, report: Mapping[str, Any]) -> None:
     """With where it was measured, why rows are no better, and who was not measured."""
-    for line in heading(report):
-        console.print(line, markup=False, soft_wrap=True)
-    console.print(table(report))
-    for line in notes(report):
-        console.print(line, markup=False, soft_wrap=True)
+    print_table(console, heading(report), table(report), notes(report))
 
 
 def table(report: Mapping[str, Any]) -> Table:
@@ -100,13 +96,4 @@ def notes(report: Mapping[str, Any]) -> list[str]:
         found += [f"# {where}: {why}" for why in row["why_not_faster"]]
         if row["agreement"]["differing"]:
             found.append(f"# DIFFERENT, {NAMES[row['contender']]}: {where}: {row['agreement']['example']}")
-    found += [
-        f"# {NAMES[name]}: not measured: {peer['why_not']}"
-        for name, peer in report["peers"].items()
-        if not peer["measured"]
-    ]
-    versions = [
-        f"{NAMES[name]}: {peer['version']}" for name, peer in report["peers"].items() if peer["measured"]
-    ]
-    found += [f"# {'; '.join(versions)}"] if versions else []
-    return found + [f"# FAILED: {failure}" for failure in report["failures"]]
+    return found + who_took_part(report)
