@@ -177,6 +177,8 @@ def test_what_a_step_is_made_of() -> None:
     assert Parts(0.9, 0.3, 0.6).exposed == pytest.approx(2 / 3)
     assert Parts(0.2, 0.3, 0.6).exposed == 0.0
     assert Parts(0.9, None, None).overlap is None
+    assert Parts(0.69, 0.3, 0.6).to_longer == pytest.approx(1.15)
+    assert Parts(0.9, 0.3, None).to_longer is None
     assert Parts(0.9, None, None).exposed is None
 
 

@@ -77,6 +77,13 @@ class Parts:
         shorter = min(self.compute, self.communication)
         return (self.compute + self.communication - self.step) / shorter
 
+    @property
+    def to_longer(self) -> float | None:
+        """Of the step to the longer of both: 1 if nothing but that one is seen of it."""
+        if self.compute is None or self.communication is None:
+            return None
+        return self.step / max(self.compute, self.communication)
+
 
 def parts_of(measured: Measured, contender: str) -> Parts:
     def median(samples: Sequence[float]) -> float | None:
@@ -195,6 +202,7 @@ def _row(config: Config, measured: Measured, contender: str, cores: int) -> dict
         "link_ms": 1e3 * least_s,
         "exposed": parts.exposed,
         "overlap": parts.overlap,
+        "step_to_longer": parts.to_longer,
         "samples_per_s": measured.ranks * config.batch / parts.step,
         "cpu_s_per_step": sum(cpu_s.values()),
         "cpu_s_per_step_parts": cpu_s,
