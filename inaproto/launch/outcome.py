@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from inaproto.core.rendezvous.recovery import ASKED
 
-REASONS_MAX = 16
+REASONS_MAX: Final = 16
 
 
 class Observed:
@@ -74,7 +74,7 @@ class Observed:
         """One line for the end of a run."""
         operations, nbytes = self._counted("operations"), self._counted("bytes")
         if not operations:
-            return "no all-reduce went by inaproto's daemons"
+            return _NONE
         ways = ", ".join(
             f"{count} {_WAYS.get(path, path)} ({_size(nbytes[path])})"
             for path, count in operations.most_common()
@@ -82,7 +82,10 @@ class Observed:
         return f"{operations.total()} all-reduces: {ways}"
 
 
-_WAYS = {
+_NONE: Final = (
+    "no all-reduce went by a host daemon (ranks of one host that add in place do so among themselves)"
+)
+_WAYS: Final = {
     "switch": "in the switch",
     "local": "on this host alone, by its ranks and daemon",
     "chain": "along the chain of hosts",

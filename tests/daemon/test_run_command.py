@@ -210,6 +210,32 @@ def test_who_ends_badly_is_named_and_ends_the_others(
     assert [path.name for path in runtime_dir.iterdir()] == ["script.py"]
 
 
+def test_a_loss_that_the_script_survives_ends_nothing(runtime_dir: Path) -> None:
+    text = """
+import inaproto, os, signal
+import numpy as np
+comm = inaproto.connect_blocking(elastic=True)
+step = 0
+while step < 10:
+    if comm.size == 3 and comm.rank == 1 and step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        total = comm.all_reduce(np.ones(10, np.float32)).wait(timeout=600)
+    except inaproto.RankLost:
+        comm = comm.shrink(timeout=600)
+        continue
+    step += 1
+comm.close()
+print("through", total[0])
+"""
+    words = ("-n", "3", "--elastic", "--", "python", str(script(runtime_dir, text)))
+    with started(runtime_dir, *words) as run:
+        code, out, err = run.end()
+    assert (code, sorted(out.splitlines())) == (0, ["[0] through 2.0", "[2] through 2.0"]), err
+    assert "rank 1 was ended by SIGKILL" in err
+    assert "; the others go on" in err
+
+
 def test_output_and_arguments_are_the_scripts(runtime_dir: Path) -> None:
     text = (
         "import os, sys\nprint(sys.argv[1:], sys.stdin.read())\nprint('no', file=sys.stderr)\nsys.exit(3)\n"

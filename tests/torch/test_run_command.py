@@ -1,0 +1,68 @@
+"""``inaproto run`` with a script that names gloo, and no word of inaproto in it (docs/launching.md)."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+from inaproto.launch.keeper import marked
+from tests.daemon.test_run_command import started
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "torch" / "train_ddp.py"
+
+
+class Training:
+    """What one run of the script printed."""
+
+    def __init__(self, directory: Path, python: Path, *options: str) -> None:
+        summary = directory / "summary.json"
+        words = ("--", str(python), str(EXAMPLE), "--epochs", "1")
+        with started(directory, "-n", "4", "--json", str(summary), *options, *words) as run:
+            self.status, out, self.said = run.end()
+        self.losses = [float(loss) for loss in re.findall(r"epoch \d+ loss ([0-9.]+)", out)]
+        self.weights = re.findall(r"rank \d weights ([0-9a-f]+)", out)
+        self.outcome: dict[str, Any] = json.loads(summary.read_text())
+
+
+def test_an_unchanged_script_has_the_same_weights_by_every_path(
+    runtime_dir: Path, torch_python: Path
+) -> None:
+    """Alike on all ranks, in two runs, by switch, chain and overlay; the loss is gloo's but for rounding."""
+    found = {
+        path: Training(runtime_dir, torch_python, "--daemons", "4", "--path", path)
+        for path in ("auto", "chain", "overlay")
+    }
+    found["again"] = Training(runtime_dir, torch_python, "--daemons", "4")
+    for name, one in found.items():
+        assert one.status == 0, (name, one.said)
+        assert len(one.weights) == 4, (name, one.said)
+    assert len({digest for one in found.values() for digest in one.weights}) == 1
+    assert [set(found[path].outcome["operations_by_path"]) for path in ("auto", "chain", "overlay")] == [
+        {"switch"},
+        {"chain"},
+        {"overlay"},
+    ]
+    gloo = Training(runtime_dir, torch_python, "--backend", "none")
+    assert (gloo.status, gloo.outcome["operations_by_path"]) == (0, {}), gloo.said
+    assert len(gloo.losses) == len(found["auto"].losses) == 1
+    assert abs(gloo.losses[0] - found["auto"].losses[0]) < 1e-3
+
+
+def test_ctrl_c_in_a_training_leaves_nothing(runtime_dir: Path, torch_python: Path) -> None:
+    words = ("--daemons", "2", "--", str(torch_python), str(EXAMPLE), "--epochs", "1000000")
+    with started(runtime_dir, "-n", "2", *words) as run:
+        assert run.process.stdout is not None
+        line = next(line for line in run.process.stdout if "epoch 1 " in line)
+        assert line.startswith("[0] ")
+        children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children").read_text().split()
+        environ = Path(f"/proc/{children[-1]}/environ").read_text().split("\0")
+        mark = next(variable for variable in environ if variable.startswith("INAPROTO_RUN="))
+        assert len(marked(mark)) >= 5
+        run.process.send_signal(signal.SIGINT)
+        code, _, err = run.end()
+    assert code == 130, err
+    assert marked(mark) == set()
+    assert list(runtime_dir.glob("inaproto*")) == []  # torch keeps a cache there
