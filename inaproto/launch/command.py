@@ -211,7 +211,7 @@ def _wish(
 ) -> Wish:
     """What was asked for, checked. Raises ``ConfigError``."""
     from inaproto.client.arguments import check_arguments
-    from inaproto.client.environment import KEY_VARIABLE, discover
+    from inaproto.client.environment import JOB_VARIABLE, KEY_VARIABLE, discover
     from inaproto.client.wishes import check_wishes
     from inaproto.core.rendezvous.rules import JOB_NAME
     from inaproto.launch import plan
@@ -237,7 +237,9 @@ def _wish(
         )
     key = environment.get(KEY_VARIABLE, "")
     try:
-        job = name or discover(environment, ("job",)).job
+        # Other launchers' names are for all their processes alike: here one start may be one of several.
+        known = discover(environment, ("job",)).job if len(hosts) > 1 else environment.get(JOB_VARIABLE)
+        job = name or known
         check_wishes(path, True, False, environment)
         if not job and len(hosts) > 1:
             raise ConfigError("--hosts: give --job NAME (or INAPROTO_JOB), the same on all machines")

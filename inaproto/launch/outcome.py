@@ -53,6 +53,11 @@ class Observed:
         return found
 
     @property
+    def is_empty(self) -> bool:
+        """No daemon has summed anything."""
+        return not self._counted("operations")
+
+    @property
     def recoveries(self) -> int:
         """Times that a ring ended in the middle of its job, on the host that saw most."""
         return max((last - first for first, last in self._recoveries.values()), default=0)

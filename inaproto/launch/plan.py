@@ -151,7 +151,7 @@ def find_command(
 
 def _script(words: Sequence[str]) -> str:
     """The file that a Python is to run, if the words name one plainly."""
-    if re.fullmatch(r"python(3(\.[0-9]+)?)?", os.path.basename(words[0])) and len(words) > 1:
+    if _is_python(words[0]) and len(words) > 1:
         return words[1] if words[1].endswith(".py") else ""
     return ""
 
@@ -244,6 +244,18 @@ def shared_port(job: str) -> int:
     """MASTER_PORT of a job whose launchers cannot ask each other for a free one: the same on all machines."""
     digest = hashlib.sha256(job.encode()).digest()
     return _PORTS[int.from_bytes(digest[:4], "big") % len(_PORTS)]
+
+
+def may_lack_inaproto(wish: Wish, own_python: str) -> str:
+    """What is said where no all-reduce went by inaproto, and another Python ran the script; or nothing."""
+    program = wish.command[0]
+    if not wish.backends or program == own_python or not _is_python(program):
+        return ""
+    return f"torch's all-reduces are redirected where inaproto is installed beside it; is it, for {program}?"
+
+
+def _is_python(program: str) -> bool:
+    return re.fullmatch(r"python(3(\.[0-9]+)?)?", os.path.basename(program)) is not None
 
 
 def redirected(wish: Wish) -> str:

@@ -35,7 +35,7 @@ from inaproto.launch.daemons import (
 from inaproto.launch.keeper import end_all, marked
 from inaproto.launch.labelled_lines import LabelledLines
 from inaproto.launch.outcome import Observed
-from inaproto.launch.plan import Wish, environments, redirected
+from inaproto.launch.plan import Wish, environments, may_lack_inaproto, redirected
 from inaproto.launch.processes import Keeper, Process
 from inaproto.launch.supervision import (
     ENDING,
@@ -383,8 +383,10 @@ def launch(wish: Wish, wanted: Wanted, manner: Manner, environment: Mapping[str,
         else:
             seconds = time.monotonic() - run.began
             run.tell(f"{run.observed.sentence()}; {seconds:.1f} s, exit status {status}")
+            if run.observed.is_empty and may_lack_inaproto(wish, sys.executable):
+                run.tell(may_lack_inaproto(wish, sys.executable))
             if run.observed.recoveries:
-                run.tell(f"{run.observed.recoveries} times a ring ended in the middle of a job, and went on")
+                run.tell(f"rings that ended in the middle of a job: {run.observed.recoveries}")
             for reason in run.observed.reasons:
                 run.tell(reason)
         _write_summary(manner.summary, run.outcome(status))

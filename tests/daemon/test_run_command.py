@@ -236,6 +236,16 @@ print("through", total[0])
     assert "; the others go on" in err
 
 
+def test_a_start_within_a_step_of_slurm_is_a_job_of_its_own(runtime_dir: Path) -> None:
+    text = "import os\nprint(os.environ['INAPROTO_JOB'])\n"
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    names = []
+    for _ in range(2):
+        with started(runtime_dir, "--", "python", str(script(runtime_dir, text)), **NOBODY, **slurm) as run:
+            names.append(run.end()[1])
+    assert names[0] != names[1]
+
+
 def test_output_and_arguments_are_the_scripts(runtime_dir: Path) -> None:
     text = (
         "import os, sys\nprint(sys.argv[1:], sys.stdin.read())\nprint('no', file=sys.stderr)\nsys.exit(3)\n"

@@ -21,6 +21,7 @@ from inaproto.launch.plan import (
     Wish,
     environments,
     find_command,
+    may_lack_inaproto,
     own_index,
     parse_backends,
     parse_hosts,
@@ -204,6 +205,15 @@ def test_python_is_that_of_inaproto_unless_another_is_active(tmp_path: Path) -> 
     assert found == ("/venv/bin/python", "train.py", "--lr", "1")
     found = find_command(words, path | {"VIRTUAL_ENV": "/other"}, tmp_path, "/venv/bin/python")
     assert found[0] == str(tmp_path / "python")
+
+
+def test_a_python_that_may_lack_inaproto_is_asked_about() -> None:
+    other = Wish(("/env/bin/python3.11", "t.py"), 2, "train", "")
+    assert "is it, for /env/bin/python3.11?" in may_lack_inaproto(other, "/own/bin/python")
+    assert not may_lack_inaproto(other, "/env/bin/python3.11")
+    assert not may_lack_inaproto(wish(), "/own/bin/python")
+    unasked = Wish(("/env/bin/python", "t.py"), 2, "train", "", backends=())
+    assert not may_lack_inaproto(unasked, "/own/bin/python")
 
 
 # --- the command's options
