@@ -13,12 +13,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from inaproto.torch import hooks as hooks
     from inaproto.torch.record import GroupStatus, TorchStatus, status
 
-__all__ = ["GroupStatus", "TorchStatus", "status"]
+__all__ = ["GroupStatus", "TorchStatus", "hooks", "status"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "hooks":
+        return import_module("inaproto.torch.hooks")
     if name in __all__:
         return getattr(import_module("inaproto.torch.record"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from inaproto.torch.elements import Vector
 from inaproto.torch.engine import GroupEngine, close_all
 from inaproto.torch.record import GroupRecord, record_of
-from inaproto.torch.wishes import torch_wishes
+from inaproto.torch.wishes import TorchWishes, torch_wishes
 
 CPU: Final = torch.device("cpu")
 TIMEOUT_S: Final = 1800.0
@@ -48,6 +48,7 @@ class ServedGroup:
 
 
 _groups: weakref.WeakKeyDictionary[Any, ServedGroup | None] = weakref.WeakKeyDictionary()
+_hooked: weakref.WeakKeyDictionary[Any, ServedGroup] = weakref.WeakKeyDictionary()
 
 
 def served(group: Any) -> ServedGroup | None:
@@ -59,11 +60,21 @@ def served(group: Any) -> ServedGroup | None:
         return found
 
 
+def hooked(group: Any) -> ServedGroup:
+    """Of a group that calls inaproto by a hook, and is torch's alone otherwise."""
+    found = served(group) or _hooked.get(group)
+    if found is None:
+        found = _hooked[group] = _made(group, torch_wishes(os.environ), backend_name(group))
+    return found
+
+
 def _look(group: Any) -> ServedGroup | None:
     wishes = torch_wishes(os.environ)
     name = backend_name(group)
-    if not wishes.serves(name):
-        return None
+    return _made(group, wishes, name) if wishes.serves(name) else None
+
+
+def _made(group: Any, wishes: TorchWishes, name: str) -> ServedGroup:
     backend = group._get_backend(CPU)
     backend = getattr(backend, "wrapped_pg", backend)
     record = record_of(_title(group), group.rank(), group.size(), name)
@@ -118,9 +129,9 @@ def _gloo_of(
 
 def shut_down(group: Any) -> None:
     """The group ends: its rank leaves the job."""
-    found = _groups.pop(group, None)
-    if found is not None:
-        found.engine.close()
+    for found in (_groups.pop(group, None), _hooked.pop(group, None)):
+        if found is not None:
+            found.engine.close()
 
 
 def _at_exit() -> None:

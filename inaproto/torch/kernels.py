@@ -169,8 +169,15 @@ def _started(
     if why:
         went_elsewhere(record, why)
         return None
+    return start_vector(found, tensors, op_name(op), asked)
+
+
+def start_vector(
+    found: ServedGroup, tensors: Sequence[torch.Tensor], word: str, asked: timedelta | None
+) -> AllReduceWork:
+    """Start an all-reduce of tensors that inaproto can reduce; all of a call are one vector."""
+    record = found.record
     vector = Vector(tensors)
-    word = op_name(op)
     record.all_reduces += 1
     record.nbytes += vector.elements.nbytes
     work = AllReduceWork(tensors, f"{record.name}: all-reduce {record.all_reduces - 1} ({word})")

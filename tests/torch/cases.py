@@ -347,6 +347,27 @@ def functional(place: Place) -> list[str]:
     return found
 
 
+def hooks_of_ours(place: Place, hook: str) -> dict[str, Any]:
+    """A script that keeps its backend, and has its gradients summed by a hook."""
+    from inaproto.torch import hooks
+
+    place.begin("gloo")
+    model = DistributedDataParallel(network(), bucket_cap_mb=0.01)
+    model.register_comm_hook(None, getattr(hooks, hook))
+    _steps(place, model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), 4)
+    odd = torch.ones(3)
+    dist.all_reduce(odd)
+    found = {"weights": digest_of(model), "groups": [group.all_reduces for group in _status().groups]}
+    if place.rank == 0:
+        found["alone"] = trained_alone(place.size, 4)
+    dist.destroy_process_group()
+    return found
+
+
+def _status() -> Any:
+    return inaproto.torch.status()
+
+
 # --- traps
 
 

@@ -55,3 +55,21 @@ def test_fsdp2_trains_as_above_gloo(one_host: Ranks, replicas: int) -> None:
 def test_functional_collectives_and_distributed_tensors(one_host: Ranks) -> None:
     for found in one_host.results("functional", 3, TAKEN):
         assert "inaproto" in found
+
+
+def test_a_hook_sums_as_one_process_does_and_leaves_all_else_to_the_backend(one_host: Ranks) -> None:
+    found = one_host.results("hooks_of_ours", 4, hook="allreduce")
+    assert {each["weights"] for each in found} == {found[0]["alone"]}
+    assert all(len(each["groups"]) == 1 and each["groups"][0] >= 4 for each in found)
+
+
+def test_the_hook_of_bfloat16_has_the_same_weights_on_all_ranks(one_host: Ranks) -> None:
+    assert len({each["weights"] for each in one_host.results("hooks_of_ours", 3, hook="bf16")}) == 1
+
+
+def test_fixed_point_sums_have_the_same_bytes_on_every_path(one_host: Ranks, two_hosts: Ranks) -> None:
+    weights = set()
+    for ranks, path in ((one_host, "auto"), (two_hosts, "auto"), (two_hosts, "ring"), (two_hosts, "chain")):
+        found = ranks.results("hooks_of_ours", 4, {"INAPROTO_PATH": path}, hook="fixed_point")
+        weights |= {each["weights"] for each in found}
+    assert len(weights) == 1
