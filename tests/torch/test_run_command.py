@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from inaproto.launch.keeper import marked
+from tests.daemon.test_cli_daemons import DEADLINE_S, daemon, environment
+from tests.daemon.test_run_command import EXAMPLE as PLAIN
 from tests.daemon.test_run_command import started
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "torch" / "train_ddp.py"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3")
 
 
 class Training:
@@ -66,3 +70,20 @@ def test_ctrl_c_in_a_training_leaves_nothing(runtime_dir: Path, torch_python: Pa
     assert code == 130, err
     assert marked(mark) == set()
     assert list(runtime_dir.glob("inaproto*")) == []  # torch keeps a cache there
+
+
+def test_ranks_of_torchrun_find_each_other(runtime_dir: Path, torch_python: Path) -> None:
+    """A script without torch in it, by the name and the numbers that torchrun gives."""
+    with (
+        daemon("switch", "--dir", str(runtime_dir)),
+        daemon("host", "--dir", str(runtime_dir), "--name", "h0", "--ip", "10.0.0.1"),
+    ):
+        done = subprocess.run(
+            [torch_python, *TORCHRUN, str(PLAIN), "--steps", "3"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            env={**environment(), "INAPROTO_DIR": str(runtime_dir), "INAPROTO_KEY": "secret"},
+            check=False,
+        )
+    assert done.stdout.count("weights equal on all ranks") == 3, done.stderr
