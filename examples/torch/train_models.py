@@ -147,7 +147,7 @@ def main() -> None:
     model = MODELS[told.model](told.scale)
     mine, shared = batches(told.model, told.batch, 100 + rank), batches(told.model, told.batch, 99)[0]
     trained = DistributedDataParallel(SumOfWeights(model) if told.communication_only else model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0 if told.communication_only else told.rate)
+    optimizer = torch.optim.SGD(model.parameters(), told.rate, momentum=0.9)
     parameters = sum(weight.numel() for weight in model.parameters())
     hello = {
         "rank": rank,
@@ -164,7 +164,8 @@ def main() -> None:
         outputs = trained(inputs)
         loss = outputs if told.communication_only else nn.functional.cross_entropy(outputs, classes)
         loss.backward()
-        optimizer.step()
+        if not told.communication_only:
+            optimizer.step()
         line: dict[str, object] = {"step": step, "seconds": time.perf_counter() - began, "loss": loss.item()}
         if step % told.check == 0 or step == told.steps:
             with torch.no_grad():

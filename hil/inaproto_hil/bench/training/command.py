@@ -148,7 +148,7 @@ def _peers(config: Config, versions: Mapping[str, str], why_not: Mapping[str, st
     help="Steps of a turn that count, at least; two more go before them.",
 )  # fmt: skip
 @click.option(
-    "--check", type=click.IntRange(1), default=10, show_default=True,
+    "--check", type=click.IntRange(1), default=5, show_default=True,
     help="Steps from one digest of the weights to the next.",
 )  # fmt: skip
 @click.option(

@@ -40,7 +40,7 @@ class Config:
     """A turn is over when it has taken so long and has its steps."""
     steps: int = 3
     """Of a turn that count, at least."""
-    check: int = 10
+    check: int = 5
     """Steps from one digest of the weights to the next."""
     has_parts: bool = True
     """Computation and communication are measured alone, too."""
