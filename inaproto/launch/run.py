@@ -136,7 +136,8 @@ class Run:
 
     async def main(self) -> int:
         """The exit status."""
-        with trio.open_signal_receiver(*ENDING, *PASSED_ON) as signals:
+        heard = [number for number in (*ENDING, *PASSED_ON) if not _is_shielded(number)]
+        with trio.open_signal_receiver(*heard) as signals:
             async with trio.open_nursery() as watching:
                 watching.start_soon(self._watch_signals, signals)
                 try:
@@ -355,6 +356,11 @@ class Run:
             "redirected": list(self.wish.backends),
             **self.observed.as_dict(),
         }
+
+
+def _is_shielded(number: signal.Signals) -> bool:
+    """Whether it is to pass by, as ``nohup`` wishes. (Shells ignore SIGINT for what is in the background.)"""
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 def _write_all(target: int, data: bytes) -> None:

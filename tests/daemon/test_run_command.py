@@ -270,6 +270,20 @@ def test_a_signal_goes_to_all_and_leaves_nothing(runtime_dir: Path, number: sign
     assert [path.name for path in runtime_dir.iterdir()] == ["script.py"]
 
 
+def test_nohup_is_heeded(runtime_dir: Path) -> None:
+    words = ("-n", "1", "--label", "--", "python", str(script(runtime_dir, WAITING)))
+    had = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the launcher inherits
+    try:
+        with started(runtime_dir, *words, **NOBODY) as run:
+            run.mark(1)
+            run.process.send_signal(signal.SIGHUP)
+            run.process.send_signal(signal.SIGTERM)
+            code, _, err = run.end()
+    finally:
+        signal.signal(signal.SIGHUP, had)
+    assert (code, "SIGHUP" in err) == (143, False), err
+
+
 def test_who_does_not_heed_is_killed_and_so_is_what_it_started(runtime_dir: Path) -> None:
     """The second process left its session and its parent, and ignores SIGTERM."""
     words = ("-n", "1", "--grace", "0.1", "--", "python", str(script(runtime_dir, WAITING)), "stubborn")
