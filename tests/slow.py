@@ -173,6 +173,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "torch/test_forms.py::test_functional_collectives_and_distributed_tensors": (),
     "torch/test_forms.py::test_fsdp2_trains_as_above_gloo": ("2",),
     "torch/test_run_command.py": (),
+    "torch/test_elastic.py": (),
     "torch/test_peer_suite.py": (),
     "torch/test_traps.py::test_works_that_python_does_not_hold_end": (),
     "unit/test_bench_simulate.py::test_a_report_has_its_configuration_and_tells_compiling_from_running": (),

@@ -551,3 +551,14 @@ def without_daemons(place: Place, backend: str) -> dict[str, Any]:
     (group,) = inaproto.torch.status().groups
     dist.destroy_process_group()
     return {"carrier": group.carrier, "why": group.why, "error": error}
+
+
+def another_version(place: Place, version: str) -> str:
+    """What the name of inaproto is answered by a torch of another version."""
+    torch.__version__ = version
+    try:
+        place.begin("inaproto")
+    except Exception as error:  # noqa: BLE001  whatever it is
+        return f"{type(error).__name__}: {error}"
+    dist.destroy_process_group()
+    return ""
