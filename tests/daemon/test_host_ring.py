@@ -48,6 +48,8 @@ class Process:
     def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None:
         self.has_joined = True
 
+    def waits(self, refused: str) -> None: ...
+
     def held(self) -> AbstractContextManager[None]:
         return nullcontext()
 

@@ -50,6 +50,7 @@ class _Process:
         self.done = 0
 
     def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None: ...
+    def waits(self, refused: str) -> None: ...
 
     def held(self) -> AbstractContextManager[None]:
         return nullcontext()
