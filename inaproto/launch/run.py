@@ -199,8 +199,8 @@ class Run:
             nursery.start_soon(self._watch_daemon, process)
         size = f"{self.wish.ranks} rank{'s' if self.wish.ranks > 1 else ''}"
         if self.wish.hosts:
-            last = self.wish.first_rank + self.wish.ranks - 1
-            size = f"ranks {self.wish.first_rank} to {last} of {self.wish.size}"
+            first, last = self.wish.first_rank, self.wish.first_rank + self.wish.ranks - 1
+            size = f"rank{f' {first}' if first == last else f's {first} to {last}'} of {self.wish.size}"
         self.tell(f"{size} of job {self.wish.job}, by {found.description()}")
         if redirected(self.wish):
             self.tell(redirected(self.wish))
