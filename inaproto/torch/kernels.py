@@ -181,6 +181,8 @@ def start_vector(
     record.all_reduces += 1
     record.nbytes += vector.elements.nbytes
     work = AllReduceWork(tensors, f"{record.name}: all-reduce {record.all_reduces - 1} ({word})")
+    if torch.autograd._profiler_enabled():
+        work.record()
     if record.size == 1 or not vector.elements.numel():
         work.end()
         work.fulfil()

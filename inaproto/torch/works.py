@@ -11,13 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from inaproto.client.works import BlockingWork
 from inaproto.errors import InaprotoError, OperationTimeout
+
+EVENT: Final = "inaproto:all_reduce"
+"""As gloo's works are gloo:all_reduce to a profiler."""
 
 
 def as_torch_error(error: BaseException) -> BaseException:
@@ -85,6 +88,11 @@ class AllReduceWork(dist.Work):  # type: ignore[misc]  # torch has no types here
     def fulfil(self) -> None:
         """After :meth:`end`, in a thread that may block: call what is chained to the future."""
         self._inner.set_result(None)
+
+    def record(self) -> None:
+        """Let a profiler see it, from now until it has ended, in whichever thread."""
+        with torch.autograd.profiler.record_function(EVENT) as event:
+            self._future = event._call_end_callbacks_on_future(self._future)
 
     # --- for torch
 

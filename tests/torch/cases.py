@@ -368,6 +368,17 @@ def _status() -> Any:
     return inaproto.torch.status()
 
 
+def profiled(place: Place) -> list[list[Any]]:
+    """Events of all-reduces: name, and whether they may end in another thread than they began in."""
+    place.begin("gloo")
+    dist.all_reduce(torch.ones(3))
+    with torch.autograd.profiler.profile(use_cpu=True) as profile:
+        dist.all_reduce(torch.ones(3))
+        dist.all_reduce(torch.ones(4), async_op=True).wait()
+    dist.destroy_process_group()
+    return [[event.name, event.is_async] for event in profile.function_events if "all_reduce" in event.name]
+
+
 # --- traps
 
 
@@ -461,6 +472,28 @@ def killed(place: Place, how: str) -> list[str]:
     found.append(str(work.exception()))
     found.append(error_of(lambda: dist.all_reduce(torch.ones(3))))
     return found
+
+
+def killed_at_random(place: Place, seed: int) -> dict[str, Any]:
+    """One rank is killed at any moment of a training that would not end: the others hear it, and by whom."""
+    import os
+    import random
+    import signal
+    import threading
+
+    place.begin("gloo")
+    model = DistributedDataParallel(network(), bucket_cap_mb=0.01, broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    _steps(place, model, optimizer, 3)
+    draw = random.Random(seed)
+    victim, after_s = draw.randrange(place.size), draw.random() * 0.2
+    if place.rank == victim:
+        threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    try:
+        while True:
+            _steps(place, model, optimizer, 1)
+    except RuntimeError as error:
+        return {"named": f"rank {victim}" in str(error), "error": str(error)[:1000]}
 
 
 def different_calls(place: Place) -> list[str]:

@@ -73,3 +73,8 @@ def test_fixed_point_sums_have_the_same_bytes_on_every_path(one_host: Ranks, two
         found = ranks.results("hooks_of_ours", 4, {"INAPROTO_PATH": path}, hook="fixed_point")
         weights |= {each["weights"] for each in found}
     assert len(weights) == 1
+
+
+def test_a_profiler_sees_all_reduces_from_their_calls_to_their_ends(one_host: Ranks) -> None:
+    for found in one_host.results("profiled", 2, TAKEN):
+        assert found.count(["inaproto:all_reduce", True]) == 2, found

@@ -32,6 +32,18 @@ def test_who_was_killed_is_named_wherever_the_error_comes_out(one_host: Ranks, h
             assert "rank 1" in words
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_rank_that_is_killed_at_any_moment_is_named_and_nobody_hangs(
+    one_host: Ranks, two_hosts: Ranks, seed: int
+) -> None:
+    ranks = (two_hosts if seed % 2 else one_host).run("killed_at_random", 4, TAKEN, seed=seed)
+    assert [rank.status for rank in ranks].count(-9) == 1
+    for rank in ranks:
+        if rank.status != -9:
+            assert rank.status == 0, rank.output
+            assert rank.result["named"], rank.result
+
+
 def test_calls_that_differ_are_errors_on_all_ranks(one_host: Ranks) -> None:
     for found in one_host.results("different_calls", 3, TAKEN):
         assert all("TensorMismatch: " in words for words in found), found
