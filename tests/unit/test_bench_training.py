@@ -200,6 +200,7 @@ def test_a_row_has_medians_of_rounds_and_ratios_round_by_round() -> None:
     assert (ratio["contender"], ratio["peer"], ratio["rounds"]) == ("inaproto", "gloo", 3)
     assert (ratio["median"], ratio["min"], ratio["max"]) == pytest.approx((1.5, 1.2, 2.0))
     assert ours["x_gloo"] == pytest.approx(1.5)
+    assert ours["losses"] == [[5.0, 4.25]] * 4
     assert ours["loss_difference"] == {"steps": 2, "largest": 0.25, "at_step": 2, "loss": 4.0}
     assert json.loads(json.dumps(told))["rows"][0]["step_ms"] == ours["step_ms"]
 

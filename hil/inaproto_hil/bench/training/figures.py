@@ -210,6 +210,7 @@ def _row(config: Config, measured: Measured, contender: str, cores: int) -> dict
         "others_share": others,
         "x_gloo": gain["median"] if gain else None,
         "agreement": asdict(agreed),
+        "losses": [[step.loss for step in steps] for steps in measured.steps[contender, TRAINING]],
         "loss_difference": None if of_gloo is None else asdict(of_gloo),
         "why_not_faster": why,
         "turns": [asdict(turn) for turn in turns],
