@@ -44,6 +44,14 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_bench_priorities.py": (),
     "daemon/test_bench_sharing_live.py::test_jobs_share_and_are_counted": (),
     "daemon/test_bench_training.py": (),
+    "daemon/test_collectives.py::test_lists_are_fused": ("ring-True", "True-ring", "one host*", "*one host"),
+    "daemon/test_collectives.py::test_negative_zeros_and_nans_arrive_as_they_are": ("ring", "one host"),
+    "daemon/test_collectives.py::test_ranks_that_call_different_collectives_are_told": (
+        "broadcast*switch",
+        "barrier*chain",
+    ),
+    "daemon/test_collectives.py::test_what_is_added_has_the_bits_of_an_all_reduce": ("one host",),
+    "daemon/test_collectives.py::test_what_is_moved_keeps_its_bits": ("overlay",),
     "daemon/test_crashes.py": (),
     "daemon/test_demo_kills.py": (
         "test_who_is_killed_and_does_not_come_back_is_named_and_nothing_is_left[[]rank1*",

@@ -108,6 +108,11 @@ class Channel:
         return (self,)
 
     @property
+    def paths(self) -> Sequence[Path]:
+        """Sockets of the host daemons."""
+        return (self.path,)
+
+    @property
     def is_closed(self) -> bool:
         return self._closed
 
@@ -130,10 +135,9 @@ class Channel:
         """All-reduces that the daemon was asked for."""
         return self.protocol.operations_called
 
-    @property
-    def is_full(self) -> bool:
-        """As many operations as the daemon keeps have not ended, as far as this process has read."""
-        return self.protocol.is_full
+    def has_room(self, operations: int) -> bool:
+        """The daemon keeps so many more, as far as this process has read."""
+        return self.protocol.has_room(operations)
 
     def vital_descriptors(self) -> Sequence[int]:
         """As :class:`inaproto.client.forks.Inherited`: by the socket's end the daemon knows of ours."""
@@ -149,12 +153,12 @@ class Channel:
         if self.protocol.failure is not None:
             raise again(self.protocol.failure)
 
-    def require_room(self) -> None:
-        """Raises ``LocalMisuse`` when as many operations as the daemon keeps have not ended."""
-        if self.protocol.is_full:
+    def require_room(self, operations: int = 1) -> None:
+        """Raises ``LocalMisuse`` when the daemon does not keep so many more: others have not ended."""
+        if not self.protocol.has_room(operations):
             self.pump()  # some may have ended, unread
             self.require_usable()
-            self.protocol.require_room()
+            self.protocol.require_room(operations)
 
     # --- requests
 

@@ -20,20 +20,24 @@ import numpy as np
 import trio
 from numpy.typing import DTypeLike, NDArray
 
+from inaproto.client import collectives
 from inaproto.client.arguments import check_sockets, check_timeout, require_trio
-from inaproto.client.arrays import check_array, check_in_place, check_out, wire_dtype, wire_op
+from inaproto.client.arrays import wire_dtype
+from inaproto.client.calls import Collectives
 from inaproto.client.channel import Channel, Clock, JobRank, Steps
+from inaproto.client.collectives import Collective
 from inaproto.client.drivers import TrioDriver, drive_blocking
 from inaproto.client.environment import who_joins
 from inaproto.client.in_place import InPlace, adds_in_place
 from inaproto.client.parallel_rings import RankChannel, joining_rings, leaving_all
-from inaproto.client.passage import Passage, passes_in_parts
 from inaproto.client.progress import Engine
 from inaproto.client.protocol import Waited
 from inaproto.client.shrinking import FIRST, Survivors, shrinking
+from inaproto.client.splitting import Row, group_of, row_of, row_of_group
+from inaproto.client.starting import Call, Operation
 from inaproto.client.unix_stream import dial_unix
 from inaproto.client.wishes import check_wishes
-from inaproto.client.works import AnyWork, BlockingWork, Call, Operation, Work
+from inaproto.client.works import AnyWork, BlockingWork, Work
 from inaproto.errors import LocalMisuse
 from inaproto.ports import Dial
 from inaproto.wire.control_messages import PathAsked
@@ -100,6 +104,8 @@ class AnyCommunicator:
         """The first wait since the last all-reduce, ns."""
         self._wait_ended = 0
         self._in_place: InPlace | None = None
+        self._groups = 0
+        """How many were asked for."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.channel.who} of {self.size}>"
@@ -144,11 +150,12 @@ class AnyCommunicator:
         return self.channel.operations_done
 
     def buffer(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
-        """An array of zeros in memory shared with the host daemon: ``all_reduce`` copies none of it.
+        """An array of zeros in memory shared with the host daemon: ``all_reduce`` in place copies none of it.
 
-        ``all_reduce`` of it, or of a contiguous part of it, puts the result in its place, as it comes in:
-        after an operation that failed the array holds a mix of inputs and results, so keep the inputs
-        elsewhere if the operation is to be done again. The memory stays registered until the communicator
+        That is ``all_reduce(array, in_place=True)`` of it, or of a contiguous part of it; ``broadcast``
+        alike. After an operation that failed the array holds a mix of inputs and results, so keep the inputs
+        elsewhere if the operation is to be done again. Without ``in_place`` it is an array as others. The
+        memory stays registered until the communicator
         is closed; small buffers share segments, of which the host daemon takes a bounded number. Raises
         ``LocalMisuse`` when they are used up, ``MemoryError``, or the error that the job failed with.
         """
@@ -228,81 +235,34 @@ class AnyCommunicator:
             )
         )
 
-    def _checked(self, array: object, op: str, out: object, in_place: bool, timeout: float | None) -> Call:
+    def _call(self, collective: Collective, timeout: float | None) -> Call:
         """What is called. Raises ``LocalMisuse``, or what the communicator has failed with."""
-        source = check_array(array, "array")
-        dtype, operator = wire_dtype(source.dtype), wire_op(op)
-        if in_place:
-            out = check_in_place(source, out)
-        result = None if out is None else check_out(out, source)
         check_timeout("all_reduce", timeout)
         self._require_usable()
-        adds = in_place and adds_in_place(self.channel)
+        adds = collective.in_place and adds_in_place(self.channel)
         if adds:
             _ = self.in_place  # or refuse it now
-        return Call(source, result, op, dtype, operator, in_place, timeout, adds)
+        return Call(collective, timeout, adds_in_place=adds)
 
     def _require_usable(self) -> None:
         self.channel.require_usable()
 
-    def _place(self, call: Call, *, is_filled: bool = False) -> None:
-        """Find, or make, the shared memory that it goes through; ``is_filled``: and copy it there.
-
-        Raises ``LocalMisuse``, ``MemoryError``.
-        """
-        if call.adds_in_place:
-            return
-        source, memory = call.source, self.channel.memory
-        call.region = memory.find(source)
-        if call.region is None:
-            call.region = memory.allocate(source.nbytes)
-            is_early = call.in_place or call.result is None
-            if call.result is None:
-                call.result = np.empty_like(source)
-            shared = call.region.array(source.shape, source.dtype)
-            call.passage = Passage(source, shared, call.result, is_early=is_early)
-            if is_filled:
-                call.passage.fill()
-                call.is_filled = True
-        elif call.result is None or call.result is source:
-            if not source.flags.writeable:
-                raise LocalMisuse(
-                    "all_reduce: a registered buffer gets its result in place; this one is read-only"
-                )
-            call.result = source
-        else:
-            call.passage = Passage(source, source, call.result, is_early=False)
-            call.is_filled = True
-
     def begin(self, call: Call) -> Operation:
         """Start it. Raises ``JobError``; ``LocalMisuse`` where the daemon has no room."""
-        channel, source = self.channel, call.source
-        if call.adds_in_place:
-            return self.in_place.call(source, call.op)
-        region, passage = call.region, call.passage
-        assert region is not None
-        if passage is not None and not call.is_filled:
-            if isinstance(channel, Channel) and passes_in_parts(channel, source.nbytes):
-                channel.announce()
-                return passage.call(channel, region, call.dtype, call.operator, source.shape, self._waited())
-            passage.fill()
-        channel.announce()
-        return channel.all_reduce(
-            region, source.nbytes, call.dtype, call.operator, source.shape, waited=self._waited()
-        )
+        return call.begin(self.channel, lambda: self.in_place, self._waited)
 
     def _begin_now(self, work: AnyWork, call: Call) -> None:
         """Start it, if the daemon has room."""
-        if not call.adds_in_place:
-            self.channel.require_room()
-        self._place(call)
+        if call.operations:
+            self.channel.require_room(call.operations)
+        call.place(self.channel.memory)
         work.begin()
 
 
 # --- Trio
 
 
-class Communicator(AnyCommunicator):
+class Communicator(AnyCommunicator, Collectives[Work]):
     """One rank of a job, for Trio programs; made by :func:`connect`."""
 
     _yields = True
@@ -315,30 +275,37 @@ class Communicator(AnyCommunicator):
 
     def all_reduce(
         self,
-        array: NDArray[Any],
+        array: Any,
         op: str = "sum",
         *,
-        out: NDArray[Any] | None = None,
+        out: Any = None,
         in_place: bool = False,
         timeout: float | None = None,
     ) -> Work:
         """Start an all-reduce with all ranks of the job, and return at once.
 
         ``array``: C-contiguous, any shape, dtype float32, int32, float16, bfloat16 (ml_dtypes), float64
-        or int64; the same shape, dtype and ``op`` ("sum", "max" or "min") on every rank. A private array
-        is copied before this returns; its result comes as a new array, or in ``out``. An array from
-        :meth:`buffer` is not copied, must be left alone until the result is here, and gets the result in
-        place; if the operation fails, it is left with a mix of inputs and results. A private ``array``
-        never changes, and ``out`` only with the whole result. With ``in_place``, which all ranks must say
-        alike, the result replaces a private array, too, as it comes in: leave it alone until the result is
-        here; after a failure it is a mix. Where all ranks are on one host they then add among themselves,
-        while they wait, and copy less: the fastest way for large arrays that are not from :meth:`buffer`.
+        or int64: numpy's, a tensor of torch on the CPU, something else with ``__array__`` or DLPack on the
+        CPU, a number; the same shape, dtype and ``op`` on every rank. A list of arrays is reduced as one
+        vector for each dtype, and the result is a list; all ranks give the same shapes in the same order.
+        ``op``: "sum", "max", "min", or for floats "avg", which is the sum divided by the number of ranks:
+        rounded to nearest, even, once more than the sum (float16 and bfloat16: divided as float32).
+
+        ``array`` is copied before this returns and does not change; the result is a new array, or ``out``,
+        which is returned and changes only with the whole result. With ``in_place``, which all ranks must say
+        alike, the result replaces ``array`` as it comes in, and ``array`` is returned: leave it alone until
+        then; after a failure it is a mix of inputs and results. Of an array from :meth:`buffer`, or a part of
+        one, nothing is copied then. Where all ranks are on one host they add among themselves, while they
+        wait, and copy less.
         With ``timeout``, in seconds, the work fails with ``OperationTimeout`` if it has not ended by then,
         whether or not anybody waits; the operation still runs, as all other ranks take part in it.
         Raises ``LocalMisuse`` before anything is sent (also when as many operations as the host daemon keeps
         have not ended), or the error that the job failed with.
         """
-        call = self._checked(array, op, out, in_place, timeout)
+        return self._start(collectives.all_reduce(array, op, out, in_place, self.size), timeout)
+
+    def _start(self, collective: Collective, timeout: float | None = None) -> Work:
+        call = self._call(collective, timeout)
         work = Work(self, call)
         self._begin_now(work, call)
         return work
@@ -371,6 +338,39 @@ class Communicator(AnyCommunicator):
         steps = shrinking(self.channel, timeout=timeout, clock=self.clock, dial=self._dial)
         channel, survivors = await self._driver.drive(steps)
         return Communicator(channel, self._driver, self._dial, survivors)
+
+    async def split(
+        self, color: int | None, key: int = 0, *, timeout: float | None = 30.0
+    ) -> Communicator | None:
+        """A communicator of the ranks that give the same ``color``, made by all ranks; None for color None.
+
+        Ranks are in the order of ``key``, then in that of this communicator. The group is a job of its own,
+        with a name and a key that follow from this job's, at the same host daemons, asked for the same path;
+        elastic if this one is. It lives on its own: close it, too::
+
+            rows = await comm.split(comm.rank // 4)
+
+        ``timeout``, in seconds, is for the question and for joining. Raises ``LocalMisuse``, what this job
+        failed with, or what :func:`connect` raises.
+        """
+        return await self._grouped(row_of(color, key), "split", timeout)
+
+    async def group(self, ranks: Sequence[int], *, timeout: float | None = 30.0) -> Communicator | None:
+        """A communicator of ``ranks`` alone, in their order, made by all ranks; None for the others.
+
+        All ranks name the same. Otherwise as :meth:`split`.
+        """
+        return await self._grouped(row_of_group(ranks, self.channel.who), "group", timeout)
+
+    async def _grouped(self, row: Row, call: str, timeout: float | None) -> Communicator | None:
+        number, self._groups = self._groups, self._groups + 1
+        gathered = collectives.all_gather(row, None, self.rank, self.size, call)
+        who = group_of(await self._start(gathered).wait(timeout), self.channel.who, number)
+        if who is None:
+            return None
+        driver = TrioDriver()
+        steps = joining_rings(self.channel.paths, who, timeout=timeout, clock=self.clock, dial=self._dial)
+        return Communicator(await driver.drive(steps), driver, self._dial)
 
     async def drive(self, steps: Steps[T]) -> T:
         return await self._driver.drive(steps)
@@ -469,7 +469,7 @@ async def connect(
 # --- blocking
 
 
-class BlockingCommunicator(AnyCommunicator):
+class BlockingCommunicator(AnyCommunicator, Collectives[BlockingWork]):
     """One rank of a job, for plain scripts; made by :func:`connect_blocking`.
 
     Any thread may use it: operations are numbered in the order of the calls, and results may be waited for
@@ -488,10 +488,10 @@ class BlockingCommunicator(AnyCommunicator):
 
     def all_reduce(
         self,
-        array: NDArray[Any],
+        array: Any,
         op: str = "sum",
         *,
-        out: NDArray[Any] | None = None,
+        out: Any = None,
         in_place: bool = False,
         timeout: float | None = None,
     ) -> BlockingWork:
@@ -500,16 +500,19 @@ class BlockingCommunicator(AnyCommunicator):
         Once there is a progress thread (:class:`BlockingWork`) a call never waits for room, nor is it refused
         for want of it: it queues.
         """
-        call = self._checked(array, op, out, in_place, timeout)
+        return self._start(collectives.all_reduce(array, op, out, in_place, self.size), timeout)
+
+    def _start(self, collective: Collective, timeout: float | None = None) -> BlockingWork:
+        call = self._call(collective, timeout)
         work = BlockingWork(self, call)
         engine = self.engine
         with engine.lock:
             if not engine.is_shared:
                 self._begin_now(work, call)
                 return work
-        self._place(call, is_filled=not in_place)
+        call.place(self.channel.memory, is_filled=True)
         with engine.lock:
-            engine.submit(work, is_numbered=not call.adds_in_place)
+            engine.submit(work)
         return work
 
     def buffer(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
@@ -536,6 +539,38 @@ class BlockingCommunicator(AnyCommunicator):
         steps = shrinking(self.channel, timeout=timeout, clock=self.clock, dial=self._dial)
         channel, survivors = self.engine.drive(steps)
         return BlockingCommunicator(channel, self.clock, self._dial, survivors)
+
+    def split(
+        self, color: int | None, key: int = 0, *, timeout: float | None = 30.0
+    ) -> BlockingCommunicator | None:
+        """A communicator of the ranks that give the same ``color``, made by all ranks; None for color None.
+
+        Ranks are in the order of ``key``, then in that of this communicator. The group is a job of its own,
+        with a name and a key that follow from this job's, at the same host daemons, asked for the same path;
+        elastic if this one is. It lives on its own: close it, too::
+
+            rows = comm.split(comm.rank // 4)
+
+        ``timeout``, in seconds, is for the question and for joining. Raises ``LocalMisuse``, what this job
+        failed with, or what :func:`connect_blocking` raises.
+        """
+        return self._grouped(row_of(color, key), "split", timeout)
+
+    def group(self, ranks: Sequence[int], *, timeout: float | None = 30.0) -> BlockingCommunicator | None:
+        """A communicator of ``ranks`` alone, in their order, made by all ranks; None for the others.
+
+        All ranks name the same. Otherwise as :meth:`split`.
+        """
+        return self._grouped(row_of_group(ranks, self.channel.who), "group", timeout)
+
+    def _grouped(self, row: Row, call: str, timeout: float | None) -> BlockingCommunicator | None:
+        number, self._groups = self._groups, self._groups + 1
+        gathered = collectives.all_gather(row, None, self.rank, self.size, call)
+        who = group_of(self._start(gathered).wait(timeout), self.channel.who, number)
+        if who is None:
+            return None
+        steps = joining_rings(self.channel.paths, who, timeout=timeout, clock=self.clock, dial=self._dial)
+        return BlockingCommunicator(drive_blocking(steps), self.clock, self._dial)
 
     def close(self) -> None:
         """Leave the job. Operations that have not ended are lost, for all ranks."""

@@ -33,12 +33,13 @@ from numpy.typing import NDArray
 from inaproto.client.channel import Channel, Clock, Pollable, Wait, again
 from inaproto.client.channel import Steps as ChannelSteps
 from inaproto.client.stage.access import rank_memory
+from inaproto.client.stage.exchange import Kind
 from inaproto.client.stage.layout import RANKS_MAX, Layout
 from inaproto.client.stage.meeting import Share, Terms, hosting, joining
 from inaproto.client.stage.stage import SharedMemoryStage
 from inaproto.client.stage.waits import TURN, HasDescriptor, Steps
 from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.errors import ConfigError, JobError, OperationTimeout, Unsupported
+from inaproto.errors import ConfigError, JobError, OperationTimeout, TensorMismatch, Unsupported
 
 CHUNK_BYTES_MAX: Final = 4 << 20
 AREA_BYTES: Final = 8 << 20
@@ -56,6 +57,8 @@ class InPlaceOperation:
     op: str
     op_index: int
     """Number of the next all-reduce that the daemon will hear of."""
+    words: str = ""
+    """What the caller calls it, if it is something else."""
     ended: bool = False
     error: JobError | None = None
     path: str = "local"
@@ -127,9 +130,12 @@ class InPlace:
         """Why sums are read of others; empty: they are written to them, as far as is known."""
         return "" if self._stage is None else self._stage.reads
 
-    def call(self, array: NDArray[Any], op: str) -> InPlaceOperation:
-        """``array`` is C-contiguous, writable, of a type that is summed."""
-        operation = InPlaceOperation(array, op, self._channel.protocol.operations_called)
+    def call(self, array: NDArray[Any], op: str, words: str = "") -> InPlaceOperation:
+        """``array`` is C-contiguous, writable, of a type that is summed.
+
+        ``words``: what the caller calls it, if not an all-reduce of one array.
+        """
+        operation = InPlaceOperation(array, op, self._channel.protocol.operations_called, words)
         self._called.append(operation)
         return operation
 
@@ -208,6 +214,8 @@ class InPlace:
             operation.end()
         except (JobError, ConfigError, Unsupported) as fault:
             error = fault if isinstance(fault, JobError) else JobError(str(fault))
+            if isinstance(error, TensorMismatch) and operation.words:
+                error = TensorMismatch(f"{error}: {operation.words}")
             self._channel.send(self._channel.protocol.leave(f"{type(error).__name__}: {error}"))
             self._channel.protocol.fail(error)
             self._end_all(error)
@@ -217,7 +225,8 @@ class InPlace:
     def _performing(self, operation: InPlaceOperation) -> Steps[None]:
         if self._stage is None:
             self._stage = yield from self._opening()
-        yield from self._stage.all_reducing(operation.array, operation.op, operation.array)[1]
+        array, words = operation.array, operation.words
+        yield from self._stage.all_reducing(array, operation.op, array, _kind(words), words)[1]
 
     def _opening(self) -> Steps[SharedMemoryStage]:
         """All ranks meet, at a socket that rank 0 makes for that time."""
@@ -254,6 +263,15 @@ class InPlace:
             error.operations_done = told.operations_done
         while self._called:
             self._called.popleft().end(error)
+
+
+def _kind(words: str) -> Kind:
+    """The kind of what has these ``words`` (:mod:`inaproto.client.collectives`)."""
+    if words.startswith("broadcast"):
+        return Kind.BROADCAST
+    if " of a list" in words:
+        return Kind.LIST
+    return Kind.AVERAGE if words else Kind.ALL_REDUCE
 
 
 def _private_directory() -> Path:

@@ -28,7 +28,7 @@ from typing import NoReturn
 from inaproto.client.channel import Channel, Clock, JobRank, Steps, again, wait_until
 from inaproto.client.joining import ask_to_join, connecting, reach_daemon
 from inaproto.client.memory import ALIGNMENT, Region
-from inaproto.client.protocol import PendingOperation, Waited
+from inaproto.client.protocol import PendingOperation, Waited, tell_when_all
 from inaproto.client.ring_names import ring_job
 from inaproto.client.waits import (
     EXPLAIN_S,
@@ -87,16 +87,7 @@ class SlicedOperation:
 
     def tell(self, told: Callable[[], None]) -> None:
         """As :meth:`PendingOperation.tell`: when the last slice ends."""
-        left = len(self.parts)
-
-        def tell_last() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                told()
-
-        for part in self.parts:
-            part.tell(tell_last)
+        tell_when_all(self.parts, told)
 
     @property
     def path(self) -> str:
@@ -131,6 +122,11 @@ class ParallelRings:
         return [ring for ring in self.rings if not ring.is_closed]
 
     @property
+    def paths(self) -> Sequence[Path]:
+        """As :attr:`Channel.paths`, in the order of the rings."""
+        return [ring.path for ring in self.rings]
+
+    @property
     def is_closed(self) -> bool:
         return not self.channels
 
@@ -138,11 +134,6 @@ class ParallelRings:
     def operations_called(self) -> int:
         """All-reduces that the daemon was asked for."""
         return self.rings[0].protocol.operations_called
-
-    @property
-    def is_full(self) -> bool:
-        """As :attr:`Channel.is_full`: some ring is, and an all-reduce begins in all or in none."""
-        return any(ring.is_full for ring in self.rings)
 
     def named(self, ring: int, error: JobError) -> JobError:
         """``error``, saying where."""
@@ -160,13 +151,17 @@ class ParallelRings:
         for ring in self.rings:
             ring.require_usable()
 
-    def require_room(self) -> None:
+    def has_room(self, operations: int) -> bool:
+        """As :meth:`Channel.has_room`: in all rings, for an all-reduce begins in all or in none."""
+        return all(ring.has_room(operations) for ring in self.rings)
+
+    def require_room(self, operations: int = 1) -> None:
         """As :meth:`Channel.require_room`, in all rings."""
-        if self.is_full:
+        if not self.has_room(operations):
             self.pump()
             self.require_usable()
         for ring in self.rings:
-            ring.protocol.require_room()
+            ring.protocol.require_room(operations)
 
     def announce(self) -> None:
         """As :meth:`Channel.announce`, to all daemons. Raises ``JobError`` where descriptors run out."""

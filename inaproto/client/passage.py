@@ -1,4 +1,4 @@
-"""The way of a private array through shared memory, a part at a time, while its all-reduce is under way.
+"""The way of private arrays through shared memory, a part at a time, while their all-reduce is under way.
 
 A rank that copied the whole array before its host sends any of it, and its result when that is whole, would
 leave the links idle meanwhile. So the all-reduce is called when the *first* bytes are copied, and results are
@@ -16,13 +16,11 @@ returned: these get results early. ``out`` changes only with the whole result.
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from inaproto.client.channel import Channel
 from inaproto.client.memory import Region
+from inaproto.client.pieces import Bytes, Pieces
 from inaproto.client.protocol import PendingOperation, Waited
 from inaproto.wire.ina_header import Dtype, Op
 
@@ -40,15 +38,13 @@ def passes_in_parts(channel: Channel, nbytes: int) -> bool:
 
 
 class Passage:
-    """One private array, and its result.
+    """One vector of private arrays, and that of their results.
 
-    ``shared`` is the shared memory between them; ``is_early``: the result may be stored before it is whole.
+    ``shared`` is the shared memory between them; ``is_early``: results may be stored before they are whole.
     """
 
-    def __init__(
-        self, source: NDArray[Any], shared: NDArray[Any], result: NDArray[Any], *, is_early: bool
-    ) -> None:
-        self._source, self._shared, self._result = map(_as_bytes, (source, shared, result))
+    def __init__(self, source: Pieces, shared: Bytes, result: Pieces, *, is_early: bool) -> None:
+        self._source, self._shared, self._result = source, shared, result
         self._is_early = is_early
         self._copied = 0
 
@@ -60,20 +56,21 @@ class Passage:
         op: Op,
         shape: tuple[int, ...],
         waited: Waited | None,
+        words: str = "",
     ) -> PendingOperation:
-        """Call the all-reduce and copy the array, which is the caller's again when this returns.
+        """Call the all-reduce and copy the arrays, which are the caller's again when this returns.
 
         Whoever is interrupted here has called an all-reduce that cannot end: the communicator fails.
         """
         nbytes, at = region.nbytes, FIRST_BYTES
-        self._shared[:at] = self._source[:at]
-        operation = channel.all_reduce(region, nbytes, dtype, op, shape, waited=waited, filled=at)
+        self._source.read(0, at, self._shared)
+        operation = channel.all_reduce(region, nbytes, dtype, op, shape, waited=waited, filled=at, call=words)
         if self._is_early:
             operation.takes = self.take
         try:
             while at < nbytes:
                 end = min(at * GROWTH, nbytes)
-                self._shared[at:end] = self._source[at:end]
+                self._source.read(at, end, self._shared[at:end])
                 at = end
                 channel.filled(operation, at)
         except BaseException as fault:
@@ -82,19 +79,15 @@ class Passage:
         return operation
 
     def fill(self) -> None:
-        """Copy all of the array, before its all-reduce is called."""
-        self._shared[:] = self._source
+        """Copy all of it, before its all-reduce is called."""
+        self._source.read(0, self._source.nbytes, self._shared)
 
     def take(self, nbytes: int) -> None:
         """The first ``nbytes`` are the result."""
         if self._copied < nbytes:
-            self._result[self._copied : nbytes] = self._shared[self._copied : nbytes]
+            self._result.write(self._copied, nbytes, self._shared[self._copied : nbytes])
             self._copied = nbytes
 
     def end(self) -> None:
         """All of it is."""
         self.take(self._result.nbytes)
-
-
-def _as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return array.reshape(-1).view(np.uint8)

@@ -59,6 +59,8 @@ class Work(Protocol):
     _op_index: int
     _until: float | None
     _timeout: float | None
+    operations: int
+    """How many the host daemon hears of."""
     _is_settled: bool
     _is_watched: bool
 
@@ -232,11 +234,10 @@ class Engine:
         finally:
             self.lock.release()
 
-    def submit(self, work: Work, *, is_numbered: bool) -> None:
+    def submit(self, work: Work) -> None:
         """Queue it, with the lock held, where there is a progress thread.
 
-        ``is_numbered``: the host daemon will hear of it. Raises ``LocalMisuse``, or what the communicator has
-        failed with.
+        Raises ``LocalMisuse``, or what the communicator has failed with.
         """
         if self._queued >= QUEUED_MAX:
             raise LocalMisuse(f"all_reduce: {self._queued} of them wait to begin, the limit; wait for some")
@@ -245,7 +246,7 @@ class Engine:
             self.require_usable()
             raise LocalMisuse(f"{self.channel.who}: the interpreter ends")
         self._queued += 1
-        self._next_index += is_numbered
+        self._next_index += work.operations
 
     def watch(self, work: Work) -> None:
         """Have it settled as soon as it has ended."""
@@ -378,7 +379,9 @@ class Engine:
         while self._orders:
             self._orders.popleft()()
         self.channel.pump()
-        while self._queue and (self.channel.failure is not None or not self.channel.is_full):
+        while self._queue and (
+            self.channel.failure is not None or self.channel.has_room(self._queue[0].operations)
+        ):
             self._begin(self._queue.popleft())
         waits = []
         if self.in_place is not None and self.in_place.has_called:

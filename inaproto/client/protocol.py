@@ -9,10 +9,10 @@ an error; a communicator that has failed stays failed, with the same error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, LocalMisuse, TensorMismatch
 from inaproto.wire.control import ControlDecoder
@@ -87,6 +87,26 @@ class PendingOperation:
             told()
 
 
+class Telling(Protocol):
+    """An operation, or several that count as one."""
+
+    def tell(self, told: Callable[[], None]) -> None: ...
+
+
+def tell_when_all(operations: Sequence[Telling], told: Callable[[], None]) -> None:
+    """Call ``told`` when the last of them ends, or now if all have."""
+    left = len(operations)
+
+    def tell_last() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            told()
+
+    for operation in operations:
+        operation.tell(tell_last)
+
+
 class ClientProtocol:
     """One communicator's side of the conversation."""
 
@@ -121,14 +141,13 @@ class ClientProtocol:
         """Operations that have not ended."""
         return len(self._pending)
 
-    @property
-    def is_full(self) -> bool:
-        """As many operations as the daemon keeps have not ended."""
-        return self.joined is not None and self.pending >= self.joined.operations_max
+    def has_room(self, operations: int) -> bool:
+        """So many more can be called."""
+        return self.joined is None or self.pending + operations <= self.joined.operations_max
 
-    def require_room(self) -> None:
+    def require_room(self, operations: int = 1) -> None:
         """Raises ``LocalMisuse``."""
-        if self.is_full:
+        if not self.has_room(operations):
             raise LocalMisuse(
                 f"all_reduce: {self.pending} all-reduces have not ended, the limit; wait for one of them"
             )

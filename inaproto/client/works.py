@@ -12,54 +12,23 @@ import threading
 import weakref
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import trio
-from numpy.typing import NDArray
 
 from inaproto.client.channel import Clock, JobRank, Steps, again
 from inaproto.client.completions import COMPLETIONS
 from inaproto.client.in_place import InPlace, InPlaceOperation
-from inaproto.client.memory import Region
-from inaproto.client.parallel_rings import RankChannel, SlicedOperation, explaining, waiting_for
-from inaproto.client.passage import Passage
+from inaproto.client.parallel_rings import RankChannel, explaining, waiting_for
 from inaproto.client.progress import Engine
-from inaproto.client.protocol import PendingOperation
+from inaproto.client.starting import Call, Operation
+from inaproto.client.together import Together
 from inaproto.errors import JobError, LocalMisuse, OperationTimeout
-from inaproto.wire.ina_header import Dtype, Op
-
-Operation = PendingOperation | SlicedOperation | InPlaceOperation
 
 T = TypeVar("T")
 
 log = logging.getLogger("inaproto.client")
-
-
-@dataclass(slots=True)
-class Call:
-    """What was called, checked: all that an operation needs to begin."""
-
-    source: NDArray[Any]
-    result: NDArray[Any] | None
-    """Where the result goes; None: to a new array."""
-    op: str
-    dtype: Dtype
-    operator: Op
-    in_place: bool
-    timeout: float | None = None
-    """In seconds, from the call on."""
-    adds_in_place: bool = False
-    """The ranks of the host add, and need nothing of the following."""
-    region: Region | None = None
-    passage: Passage | None = None
-    """How it gets into ``region``, and its result out of it; None: it lies there."""
-    is_filled: bool = False
-    """It is in ``region``, all of it."""
-
-    def __str__(self) -> str:
-        return f"{self.op} of {self.source.dtype} {self.source.shape}"
 
 
 class Owner(Protocol):
@@ -100,7 +69,10 @@ class AnyWork:
         self._call: Call | None = call
         """Until it is settled and has begun."""
         self._words = str(call)
-        self._result = call.source
+        self.operations = call.operations
+        """How many the host daemon hears of."""
+        self._nbytes = call.nbytes
+        self._result: Any = None
         self._op_index = -1
         self._operation: Operation | None = None
         """None: it is queued."""
@@ -124,7 +96,7 @@ class AnyWork:
     def __reduce__(self) -> Any:
         raise LocalMisuse("an all-reduce under way cannot be pickled; wait for its result and pickle that")
 
-    def __array__(self, *_: object, **__: object) -> NDArray[Any]:
+    def __array__(self, *_: object, **__: object) -> Any:
         raise LocalMisuse(f"{self!r} is no array; its result is what .wait() returns")
 
     @property
@@ -150,12 +122,10 @@ class AnyWork:
         assert self._call is not None
         self._operation = self._communicator.begin(self._call)
         self._op_index = self._operation.op_index
-        if self._call.result is not None:
-            self._result = self._call.result
         if self._is_settled:  # its time was over before; the other ranks take part in it all the same
             self._call = None
 
-    def _outcome(self) -> NDArray[Any]:
+    def _outcome(self) -> Any:
         """The result of one that is settled. Raises its error."""
         error = self._error
         if error is not None:
@@ -168,14 +138,14 @@ class AnyWork:
         if self._is_settled:
             return
         if self._error is None and operation is not None:
-            if call is not None and call.passage is not None:
-                call.passage.end()
-            self._communicator.note(operation, self._result.nbytes, self._submitted_ns, wait_ns)
+            if call is not None:
+                self._result = call.end()
+            self._communicator.note(operation, self._nbytes, self._submitted_ns, wait_ns)
         if operation is not None:
             self._call = None
         self._is_settled = True
 
-    def _waiting(self, timeout: float | None) -> Steps[NDArray[Any]]:
+    def _waiting(self, timeout: float | None) -> Steps[Any]:
         """The steps of a wait by whoever reads the socket meanwhile."""
         communicator, operation = self._communicator, self._operation
         if self._is_settled:
@@ -189,10 +159,11 @@ class AnyWork:
         began = communicator.now_ns()
         communicator.wait_began(began)
         try:
-            if isinstance(operation, InPlaceOperation):
-                yield from communicator.in_place.waiting(operation, timeout, until)
-            else:
-                yield from waiting_for(communicator.channel, operation, timeout, clock, until)
+            for each in operation.parts if isinstance(operation, Together) else (operation,):
+                if isinstance(each, InPlaceOperation):
+                    yield from communicator.in_place.waiting(each, timeout, until)
+                else:
+                    yield from waiting_for(communicator.channel, each, timeout, clock, until)
         except OperationTimeout as late:
             if is_own and not operation.ended:
                 self._failure = late
@@ -205,6 +176,8 @@ class AnyWork:
     def _explaining(self, timeout: float | None) -> Steps[JobError | None]:
         """Why it has not ended within ``timeout``; None if it has ended meanwhile."""
         operation, communicator = self._operation, self._communicator
+        if isinstance(operation, Together):
+            operation = next((part for part in operation.parts if not part.ended), operation.parts[0])
         if isinstance(operation, InPlaceOperation):
             return communicator.in_place.late(timeout)
         if operation is None:
@@ -223,7 +196,7 @@ class Work(AnyWork):
 
     _communicator: TrioOwner
 
-    def __await__(self) -> Generator[Any, Any, NDArray[Any]]:
+    def __await__(self) -> Generator[Any, Any, Any]:
         return self.wait().__await__()
 
     @property
@@ -233,7 +206,7 @@ class Work(AnyWork):
             self._communicator.look()
         return self._has_ended
 
-    async def wait(self, timeout: float | None = None) -> NDArray[Any]:
+    async def wait(self, timeout: float | None = None) -> Any:
         """The result. Raises the job's error, or ``OperationTimeout``: the operation then still runs.
 
         ``timeout`` is in seconds.
@@ -275,11 +248,11 @@ class BlockingWork(AnyWork):
         super().__init__(communicator, call)
         self._is_watched = False
         self._event: threading.Event | None = None
-        self._future: Future[NDArray[Any]] | None = None
+        self._future: Future[Any] | None = None
         self._readable: int | None = None
         self._callbacks: list[Callable[[], object]] = []
 
-    def wait(self, timeout: float | None = None) -> NDArray[Any]:
+    def wait(self, timeout: float | None = None) -> Any:
         """The result: a new array, ``out``, or the array itself where it was reduced in place.
 
         Waits ``timeout`` seconds, by default as long as it takes: the host daemon ends what takes too long
@@ -331,7 +304,7 @@ class BlockingWork(AnyWork):
         """
         self._listen(partial(callback, self))
 
-    def future(self) -> Future[NDArray[Any]]:
+    def future(self) -> Future[Any]:
         """A ``concurrent.futures.Future`` of the result, always the same one.
 
         It cannot be cancelled: all ranks take part in an operation. A completion thread fulfils it.
@@ -358,7 +331,7 @@ class BlockingWork(AnyWork):
         engine.watch(self)
         return self._readable
 
-    def __await__(self) -> Generator[Any, Any, NDArray[Any]]:
+    def __await__(self) -> Generator[Any, Any, Any]:
         if trio.lowlevel.in_trio_run():
             raise LocalMisuse(
                 f"{self!r} cannot be awaited in Trio; connect with `await inaproto.connect(...)` there"

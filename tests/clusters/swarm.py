@@ -203,7 +203,7 @@ class Swarm:
                 buffer = comm.buffer(array.shape, array.dtype)
                 np.copyto(buffer, array)
                 array = buffer
-            works.append((comm.all_reduce(array, reduction.op), index))
+            works.append((comm.all_reduce(array, reduction.op, in_place=job.registered), index))
             if len(works) >= job.in_flight:
                 await self._check(works.popleft(), job, number)
         while works:

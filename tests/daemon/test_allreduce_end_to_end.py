@@ -129,7 +129,8 @@ async def test_results_in_place_survive_loss(runtime_dir: Path) -> None:
             buffer[:] = np.arange(2500) * (rank + 1) + rank
         expected = reference(buffers, "sum")
         for _ in range(6):
-            for work in [comm.all_reduce(buffer) for comm, buffer in zip(comms, buffers, strict=True)]:
+            pairs = zip(comms, buffers, strict=True)
+            for work in [comm.all_reduce(buffer, in_place=True) for comm, buffer in pairs]:
                 result = await work
                 assert result.tobytes() == expected.tobytes()
             for buffer in buffers:
@@ -149,8 +150,11 @@ async def test_registered_buffers_parts_of_them_and_out(runtime_dir: Path) -> No
             assert not array.any()
             array[:] = draw(kind, (10, 50), rank)
         before = [array.copy() for array in whole]
-        works = [comm.all_reduce(array[2:5]) for comm, array in zip(comms, whole, strict=True)]
         total = reference([array[2:5] for array in before], "sum")
+        for rank, work in enumerate([comm.all_reduce(whole[comm.rank][2:5]) for comm in comms]):
+            assert (await work).tobytes() == total.tobytes()
+            assert (whole[rank] == before[rank]).all(), "it was not called in place"
+        works = [comm.all_reduce(array[2:5], in_place=True) for comm, array in zip(comms, whole, strict=True)]
         for rank, work in enumerate(works):
             result = await work
             assert np.shares_memory(result, whole[rank])
@@ -254,7 +258,7 @@ async def test_blocking_communicators(runtime_dir: Path) -> None:
                 results[rank] = first.wait()
                 buffer = comm.buffer(4, np.int32)
                 buffer[:] = rank
-                assert comm.all_reduce(buffer).wait().tolist() == [1] * 4
+                assert comm.all_reduce(buffer, in_place=True).wait().tolist() == [1] * 4
 
         await together([lambda rank=rank: trio.to_thread.run_sync(process, rank) for rank in range(2)])  # type: ignore[misc]
         for rank in range(2):

@@ -455,7 +455,7 @@ async def test_a_program_with_thousands_of_buffers(runtime_dir: Path) -> None:
             for number, buffer in enumerate(ours):
                 buffer[:] = number
         for number in range(0, 3000, 500):
-            works = [comm.all_reduce(buffers[rank][number]) for rank, comm in enumerate(comms)]
+            works = [comm.all_reduce(buffers[rank][number], in_place=True) for rank, comm in enumerate(comms)]
             for work in works:
                 assert (await work == 2 * number).all()
         for ours in buffers:

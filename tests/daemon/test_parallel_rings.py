@@ -329,7 +329,9 @@ async def test_registered_buffers_are_read_and_written_in_place_by_all_daemons(
         for rank, buffer in enumerate(buffers):
             buffer[:] = np.arange(2000).reshape(40, 50) * (rank + turn)
         for work, buffer in zip(
-            [comm.all_reduce(b) for comm, b in zip(comms, buffers, strict=True)], buffers, strict=True
+            [comm.all_reduce(b, in_place=True) for comm, b in zip(comms, buffers, strict=True)],
+            buffers,
+            strict=True,
         ):
             assert await work is buffer
             assert (buffer == np.arange(2000).reshape(40, 50) * (15 + 6 * turn)).all()

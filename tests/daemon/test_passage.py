@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.client import communicator, passage
+from inaproto.client import passage, starting
 from inaproto.client.channel import Channel
 from inaproto.client.memory import Region
 from inaproto.client.passage import Passage
@@ -46,12 +46,15 @@ class SlowPassage(Passage):
 
     def call(self, channel: Channel, region: Region, *called: Any) -> PendingOperation:
         SlowPassage.calls += 1
-        dtype, op, shape, waited = called
+        dtype, op, shape, waited, words = called
         draws = random.Random(f"fill/{SlowPassage.calls}")
-        data, self._shared[:] = self._source.copy(), 0xA5
+        data, self._shared[:] = np.empty(self._source.nbytes, np.uint8), 0xA5
+        self._source.read(0, len(data), data)
         at = draws.randint(0, len(data))
         self._shared[:at] = data[:at]
-        operation = channel.all_reduce(region, len(data), dtype, op, shape, waited=waited, filled=at)
+        operation = channel.all_reduce(
+            region, len(data), dtype, op, shape, waited=waited, filled=at, call=words
+        )
         operation.takes = self.take
 
         async def fill(at: int) -> None:
@@ -68,7 +71,7 @@ class SlowPassage(Passage):
 
 @pytest.fixture
 def slow(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(communicator, "Passage", SlowPassage)
+    monkeypatch.setattr(starting, "Passage", SlowPassage)
     monkeypatch.setattr(SlowPassage, "calls", 0)
 
 

@@ -47,8 +47,8 @@ def test_one_on_the_memory_of_another_sums_its_result() -> None:
         for rank, comm in enumerate(comms):
             buffers[rank][:] = rank + 1
             beside[rank][:] = 5
-            works += [comm.all_reduce(buffers[rank]), comm.all_reduce(buffers[rank])]
-            works += [comm.all_reduce(buffers[rank][300:]), comm.all_reduce(beside[rank])]
+            arrays = (buffers[rank], buffers[rank], buffers[rank][300:], beside[rank])
+            works += [comm.all_reduce(array, in_place=True) for array in arrays]
         for work in works:
             await work
         for buffer, other in zip(buffers, beside, strict=True):

@@ -253,10 +253,15 @@ def test_bfloat16_is_that_of_ml_dtypes() -> None:
     assert wire_dtype(np.dtype(ml_dtypes.bfloat16)) is Dtype.BF16
 
 
-@pytest.mark.parametrize("dtype", [">f4", "u4", "i2", "c8", "O", "U4", "?", "f4,f4"])
+@pytest.mark.parametrize("dtype", [">u4", "u4", "i2", "c8", "O", "U4", "?", "f4,f4"])
 def test_other_dtypes_are_refused_with_what_to_do(dtype: str) -> None:
     with pytest.raises(LocalMisuse, match="convert to one of float32"):
         wire_dtype(np.dtype(dtype))
+
+
+def test_numbers_of_the_other_byte_order_are_refused_with_what_to_do() -> None:
+    with pytest.raises(LocalMisuse, match=r"convert with array\.astype\('float32'\)"):
+        wire_dtype(np.dtype(">f4"))
 
 
 def test_arrays_that_cannot_go_are_refused_with_what_to_do() -> None:
@@ -471,8 +476,8 @@ def test_a_registered_buffer_that_is_read_only_is_refused() -> None:
     buffer = comm.buffer((4, 4), np.float32)
     view = buffer[1:2]
     view.flags.writeable = False
-    with pytest.raises(LocalMisuse, match="in place"):
-        comm.all_reduce(view)
+    with pytest.raises(LocalMisuse, match="in_place: array is read-only"):
+        comm.all_reduce(view, in_place=True)
     with pytest.raises(LocalMisuse, match="dtype"):
         comm.buffer(4, np.complex64)
     with pytest.raises(LocalMisuse, match="shape"):

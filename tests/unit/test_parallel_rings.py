@@ -185,7 +185,7 @@ def test_every_daemon_gets_the_same_memory_and_its_slice_of_every_operation() ->
     machine = Machine(3)
     buffer = machine.comm.buffer((8, 20), np.float16)
     for array in (buffer, np.ones(1, np.float64), buffer[2:4]):
-        machine.comm.all_reduce(array)
+        machine.comm.all_reduce(array, in_place=True)
     came = [daemon.take() for daemon in machine.daemons]
     operations = [[message for message in each if isinstance(message, AllReduce)] for each in came]
     assert [

@@ -249,7 +249,8 @@ def test_a_work_is_awaited_under_asyncio(rank: Rank) -> None:
         return found
 
     async def awaiting(work: BlockingWork) -> NDArray[Any]:
-        return await work
+        result: NDArray[Any] = await work
+        return result
 
     assert asyncio.run(main()) == [[each] for each in reversed(range(10))]
 

@@ -35,7 +35,7 @@ class Daemons:
 
     def all_reduce(self, parts: Sequence[slice]) -> None:
         arrays = [self._array[part] for part in parts]
-        works = [self._communicator.all_reduce(array, in_place=not self._is_buffer) for array in arrays]
+        works = [self._communicator.all_reduce(array, in_place=True) for array in arrays]
         for work in works:
             work.wait(self._timeout_s)
 

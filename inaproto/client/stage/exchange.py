@@ -66,9 +66,14 @@ PAST_CACHES_BYTES: Final = 4 << 20
 
 
 class Kind(IntEnum):
+    """What ranks call. Those from 4 on are all-reduces of vectors that do not tell what they are."""
+
     ALL_REDUCE = 1
     REDUCE_SCATTER = 2
     ALL_GATHER = 3
+    BROADCAST = 4
+    AVERAGE = 5
+    LIST = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class Call:
     signature: int
 
     def __str__(self) -> str:
-        op = "" if self.kind is Kind.ALL_GATHER else f" {self.op.name.lower()}"
+        op = "" if self.kind in (Kind.ALL_GATHER, Kind.BROADCAST) else f" {self.op.name.lower()}"
         return f"{self.kind.name.lower()}{op} of {self.elements} {self.dtype.name}"
 
 

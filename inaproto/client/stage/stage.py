@@ -121,12 +121,18 @@ class _Stage:
         return self._barrier.missing()
 
     def all_reducing(
-        self, array: NDArray[Any], op: str, out: NDArray[Any] | None
+        self,
+        array: NDArray[Any],
+        op: str,
+        out: NDArray[Any] | None,
+        kind: Kind = Kind.ALL_REDUCE,
+        words: str = "",
     ) -> tuple[NDArray[Any], Steps[None]]:
+        """``words``: what a caller calls it who calls it something else; all ranks must say the same."""
         source = check_array(array, "array")
         result = np.empty_like(source) if out is None else check_out(out, source)
         _refuse_overlap(source, result, but_at=0)
-        call = _call(Kind.ALL_REDUCE, source, wire_op(op))
+        call = _call(kind, source, wire_op(op), words)
         return result, self._calling(call, self._exchange.all_reduce(call, _bytes(source), _bytes(result)))
 
     def _reduce_scattering(
@@ -382,9 +388,9 @@ def _meeting(
     return joining(where, rank, terms, timeout, clock), terms
 
 
-def _call(kind: Kind, tensor: NDArray[Any], op: Op) -> Call:
+def _call(kind: Kind, tensor: NDArray[Any], op: Op, words: str = "") -> Call:
     dtype = wire_dtype(tensor.dtype)
-    return Call(kind, dtype, op, tensor.size, signature(dtype, op, tensor.shape))
+    return Call(kind, dtype, op, tensor.size, signature(dtype, op, tensor.shape, words))
 
 
 def _bytes(values: NDArray[Any]) -> Bytes:
