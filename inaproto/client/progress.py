@@ -415,7 +415,8 @@ class Engine:
             if source.fileno() >= 0:  # else it was closed since, by another task
                 poll.register(source, events)
         poll.poll(None if left is None else left + 1)
-        self._alarm.quiet()
+        if not self._is_driving:  # else it is what a thread hears that has yet to hand its wait over
+            self._alarm.quiet()
 
     def _take(self, work: Work) -> None:
         self._queue.append(work)

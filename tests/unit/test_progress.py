@@ -150,7 +150,41 @@ def test_a_second_thread_while_one_waits(rank: Rank) -> None:
     rank.peer.go_on()
     assert second.wait(DEADLINE_S).tolist() == [2]
     waiter.join(DEADLINE_S)
+    assert not waiter.is_alive()
     assert first.done
+
+
+def test_a_thread_that_has_yet_to_poll_hands_its_wait_over_all_the_same(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has given the lock back; the progress thread starts, and does everything, before it polls."""
+    is_over = threading.Event()
+    real = select.poll
+
+    class Late:
+        def __init__(self) -> None:
+            self._poll = real()
+            self.register = self._poll.register
+
+        def poll(self, left: float | None) -> list[tuple[int, int]]:
+            if threading.current_thread() is waiter:
+                assert is_over.wait(DEADLINE_S)
+            return self._poll.poll(left)
+
+    monkeypatch.setattr(select, "poll", Late)
+    rank.peer.hold()
+    first = rank.comm.all_reduce(np.ones(1, np.int32))
+    waiter = threading.Thread(target=first.wait, daemon=True)
+    waiter.start()
+    while not rank.comm.engine._is_driving:
+        time.sleep(0.001)
+    second = rank.comm.all_reduce(np.full(1, 2, np.int32))
+    rank.peer.go_on()
+    assert second.wait(DEADLINE_S).tolist() == [2]
+    assert first.done
+    is_over.set()
+    waiter.join(DEADLINE_S)
+    assert not waiter.is_alive()
 
 
 def test_many_threads_wait_for_one_work(rank: Rank) -> None:
