@@ -275,7 +275,7 @@ class BlockingWork(AnyWork):
         try:
             self.wait(timeout)
         except JobError as error:
-            if self._is_settled and self._error is not None:
+            if self._error is not None:
                 return error
             raise
         return None

@@ -29,7 +29,7 @@ from inaproto.client.communicator import BlockingCommunicator
 from inaproto.client.completions import CompletionThreads
 from inaproto.client.works import BlockingWork
 from inaproto.errors import JobError, LocalMisuse, OperationTimeout, RankLost
-from inaproto.wire.control_messages import error_message
+from inaproto.wire.control_messages import encode_message, error_message
 from tests.unit.one_rank import DEADLINE_S, Rank
 
 
@@ -367,6 +367,14 @@ def test_closing_ends_the_thread_and_what_is_under_way(rank: Rank) -> None:
     with pytest.raises(JobError, match="was closed; connect again"):
         work.wait()
     rank.comm.close()
+
+
+def test_the_thread_that_reads_is_given_the_error_and_not_raised_it(rank: Rank) -> None:
+    rank.peer.hold()
+    work = rank.comm.all_reduce(np.ones(1, np.int32))
+    rank.peer.far.sendall(encode_message(error_message(RankLost("rank 3 is lost"))))
+    assert str(work.exception(DEADLINE_S)) == "rank 3 is lost"
+    assert not has_thread(rank.comm)
 
 
 def test_another_thread_closes_while_one_waits(rank: Rank) -> None:
