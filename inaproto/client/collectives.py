@@ -20,7 +20,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,18 @@ class Reduction:
         return _NUMPY[self.dtype]
 
 
+class Title(NamedTuple):
+    """What was called, for people, who seldom ask."""
+
+    call: str
+    op: Op
+    dtype: Dtype
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return self.call or f"{self.op.name.lower()} of {_NUMPY[self.dtype]} {self.shape}"
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """What a caller asked for."""
@@ -85,10 +97,10 @@ class Collective:
     divisor: int = 1
 
     @property
-    def words(self) -> str:
-        """What was called, for people."""
+    def title(self) -> Title:
+        """What was called; it keeps no array."""
         first = self.reductions[0]
-        return first.call or f"{first.op.name.lower()} of {first.kind} {first.shape}"
+        return Title(first.call, first.op, first.dtype, first.shape)
 
     @property
     def nbytes(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from inaproto.client.channel import Channel
-from inaproto.client.collectives import Collective, Reduction
+from inaproto.client.collectives import Collective, Reduction, Title
 from inaproto.client.in_place import InPlace, InPlaceOperation
 from inaproto.client.memory import Region, SharedMemory
 from inaproto.client.parallel_rings import RankChannel, SlicedOperation
@@ -89,8 +89,10 @@ class Call:
         self._collective = collective
         self._parts = [_Part(reduction) for reduction in collective.reductions]
 
-    def __str__(self) -> str:
-        return self._collective.words
+    @property
+    def title(self) -> Title:
+        """What it is, for people."""
+        return self._collective.title
 
     @property
     def operations(self) -> int:

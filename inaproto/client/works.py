@@ -68,7 +68,7 @@ class AnyWork:
         self._communicator = communicator
         self._call: Call | None = call
         """Until it is settled and has begun."""
-        self._words = str(call)
+        self._title = call.title
         self.operations = call.operations
         """How many the host daemon hears of."""
         self._nbytes = call.nbytes
@@ -91,7 +91,7 @@ class AnyWork:
         elif self._has_ended:
             state = "done; .wait() returns its result"
         kind = type(self).__name__
-        return f"<{kind} all-reduce {self.op_index} of {self._communicator.who}: {self._words}, {state}>"
+        return f"<{kind} all-reduce {self.op_index} of {self._communicator.who}: {self._title}, {state}>"
 
     def __reduce__(self) -> Any:
         raise LocalMisuse("an all-reduce under way cannot be pickled; wait for its result and pickle that")
