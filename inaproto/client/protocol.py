@@ -28,7 +28,7 @@ from inaproto.wire.control_messages import (
     encode_message,
     job_error,
 )
-from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.ina_header import Dtype, Op, call_words
 from inaproto.wire.messages.client import (
     AllReduce,
     Buffer,
@@ -227,7 +227,7 @@ class ClientProtocol:
         )
         self._next_op += 1
         called = shape if whole is None else whole
-        words = call or f"{Op(op).name.lower()} of {Dtype(dtype).name.lower()} {tuple(called)}"
+        words = call_words(dtype, op, called, call)
         operation = PendingOperation(index, memory, words)
         if self.failure is not None:
             operation.end(self.failure)
@@ -279,9 +279,9 @@ class ClientProtocol:
     def fail(self, error: JobError) -> None:
         """End all that is pending, and refuse what comes; the first error stays."""
         if self.failure is None:
-            if isinstance(error, TensorMismatch) and self._pending:
-                # A digest tells that calls differ; only the ranks themselves know what they called.
-                index, running = min(self._pending.items())
+            index, running = min(self._pending.items(), default=(0, None))
+            if isinstance(error, TensorMismatch) and running is not None and running.call not in str(error):
+                # A digest tells that calls differ, and a daemon of an older release no more than that.
                 error = TensorMismatch(f"{error}; all-reduce {index} of this rank is {running.call}")
             error.operations_done = self.operations_done if self.joined is not None else None
             self.failure = error

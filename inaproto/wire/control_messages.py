@@ -12,10 +12,10 @@ unless it has a default. ``id`` is a serial number of the sender; a reply carrie
 Between client and host daemon: :mod:`inaproto.wire.messages.client`, and Regroup, Regrouped, Status,
 StatusReply and Error.
 Of rings that leave their switches for others: :mod:`inaproto.wire.messages.ina`.
-host daemon -> switch: Hello, Member, RankRefused, Ready, OpStarted, Broken, Halted, Left, Gone, Regroup,
-Status, Ping, Pong.
-switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, Regrouped, StatusReply, Error,
-Ping, Pong.
+host daemon -> switch: Hello, Member, RankRefused, Ready, OpStarted, Calls, Broken, Halted, Left, Gone,
+Regroup, Status, Ping, Pong.
+switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, AskCalls, Closed, Failed, Regrouped,
+StatusReply, Error, Ping, Pong.
 Between switches: :mod:`inaproto.wire.messages.switch`. Of captures: :mod:`inaproto.wire.messages.capture`.
 Between the controller and both daemons: :mod:`inaproto.wire.messages.controller`; about slots of switches
 and trees of jobs: :mod:`inaproto.wire.messages.slots`, :mod:`inaproto.wire.messages.trees`. Of models that
@@ -51,6 +51,7 @@ from inaproto.wire.messages.fields import (
     OneOf,
     Record,
     Refused,
+    Words,
     arrays_behind,
     give_fields,
     take_fields,
@@ -120,6 +121,9 @@ class IntoAddress:
 
 OutField = Annotated[OutAddress, Record(OutAddress)]
 IntoField = Annotated[IntoAddress, Record(IntoAddress)]
+CALLS_MAX: Final = 16
+"""All-reduces of a rank that are told of: more than are on their way at once."""
+CallsField = Annotated[tuple[str, ...], Many(Words(8192), CALLS_MAX)]
 IntoFields = Annotated[tuple[IntoAddress, ...], Many(Record(IntoAddress), 1 << 16)]
 
 
@@ -314,6 +318,26 @@ class OpStarted(Message, type="op_started"):
     """Path to which its host has bound the operation, where there are two; None: to none yet."""
     unlike: Name | None = None
     """A host that has bound it to the other one, as that has said itself: it can end on neither."""
+    call: Explanation = ""
+    """What the rank has called, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskCalls(Message, type="ask_calls"):
+    """The ranks of the job call different all-reduces, and it fails: what does each of yours call?"""
+
+    job: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls(Message, type="calls"):
+    """Answer to ``AskCalls``, for each rank of the host: its all-reduces that have not ended, in words."""
+
+    job: Name
+    rank: U16
+    first: U32
+    """Index of the first of them."""
+    calls: CallsField
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +368,8 @@ class Broken(Message, type="broken"):
     progress: U64
     """As in ``Member``."""
     reason: Explanation
+    differs: Flag = False
+    """Its ranks call another all-reduce than those of another host: no ring can go on with that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,17 @@ class Dtype(IntEnum):
 _ITEMSIZE: Final = {Dtype.F32: 4, Dtype.I32: 4, Dtype.F16: 2, Dtype.BF16: 2, Dtype.F64: 8, Dtype.I64: 8}
 
 
+_NAMES: Final = {
+    Dtype.F32: "float32",
+    Dtype.I32: "int32",
+    Dtype.F16: "float16",
+    Dtype.BF16: "bfloat16",
+    Dtype.F64: "float64",
+    Dtype.I64: "int64",
+}
+"""As callers know them."""
+
+
 class Op(IntEnum):
     """Reductions, by their number on the wire."""
 
@@ -92,6 +103,12 @@ _RANGES: Final = (
     ("key", 64),
 )
 """Fields after the operation, in their order on the wire, and their bits."""
+
+
+def call_words(dtype: Dtype, op: Op, shape: Sequence[int], call: str = "") -> str:
+    """What a process calls, for people: ``sum of float32 (30,)``, or ``call``, its own words for another
+    collective."""
+    return call or f"{op.name.lower()} of {_NAMES[dtype]} {tuple(shape)}"
 
 
 def signature(dtype: int, op: int, shape: Sequence[int], call: str = "") -> int:

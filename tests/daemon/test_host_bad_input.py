@@ -191,6 +191,30 @@ async def test_tensors_that_differ_between_ranks(
             comms[0].all_reduce(mine)
 
 
+@pytest.mark.parametrize("stall_ms", [50, 60_000], ids=["soon stalled", "never stalled"])
+@pytest.mark.parametrize("path", ["auto", "chain", "ring", "overlay", "one host"])
+async def test_a_mismatch_is_told_in_words_on_every_path(runtime_dir: Path, path: str, stall_ms: int) -> None:
+    """docs/protocol.md 12.6: each rank reads what each of them has called, whoever finds that it differs."""
+    async with open_cluster(runtime_dir, 3, **SMALL, stall_ms=stall_ms) as cluster:
+        here = {"host": 0} if path == "one host" else {"path": path}
+        comms = await cluster.job("j", 3, **here)
+        await still_works(comms)
+        arrays = [np.zeros(30, np.float32), np.zeros(31, np.float32), np.zeros(30, np.float32)]
+        works = [comm.all_reduce(array) for comm, array in zip(comms, arrays, strict=True)]
+        pid, hosts = os.getpid(), (0, 0, 0) if path == "one host" else (0, 1, 2)
+        one = f"rank 1 (h{hosts[1]}, pid {pid}): sum of float32 (31,)"
+        others = f"rank 0 (h0, pid {pid}), rank 2 (h2, pid {pid})"
+        words = f"all-reduce 1 of job 'j' differs between ranks: {others}: sum of float32 (30,); {one}; "
+        for work in works:
+            with pytest.raises(TensorMismatch) as info:
+                await work
+            if path != "one host" and stall_ms > 50:  # else as soon as two that differ are known to wait
+                assert str(info.value).startswith(words)
+            assert one in str(info.value)
+            assert ": sum of float32 (30,)" in str(info.value)
+            assert "this rank is" not in str(info.value)
+
+
 async def test_operations_that_differ_between_ranks(runtime_dir: Path) -> None:
     async with cluster_with_bystanders(runtime_dir, stall_ms=50) as cluster:
         comms = await cluster.job("j", 2)

@@ -9,6 +9,8 @@ import numpy as np
 from inaproto.units import PortId
 from inaproto.wire.control import LENGTH_BYTES, encode_control
 from inaproto.wire.control_messages import (
+    AskCalls,
+    Calls,
     Error,
     Failed,
     Hello,
@@ -254,6 +256,8 @@ _MESSAGES: Final = (
     ),
     JobStatus(id=6, job="digits", waiting_for=(1, 2)),
     JobStatus(id=6, job="digits", waiting_for=(1,), refused="rank 1 (h1, pid 7) was refused: wrong key"),
+    AskCalls(job="digits"),
+    Calls(job="digits", rank=1, first=5, calls=("sum of float32 (30,)", "max of int32 (1,)")),
     RankRefused(id=6, job="digits", rank=1, pid=7, reason="the rank is held by process 8"),
     Failed(id=7, job="digits", code="tensor_mismatch", message="rank 2 has shape (3,)"),
     Ping(id=8),

@@ -11,6 +11,7 @@ from inaproto.core.rendezvous.rendezvous import Rendezvous
 from tests.planted.planting import fault
 from tests.planted.shapes import calm
 
+CALLS: Final = "docs/protocol.md 12.6, different calls"
 REFUSALS: Final = "docs/protocol.md 12.4, refusals"
 RINGS: Final = "NetReduce 3.1, rings; inaproto.core.rendezvous.rendezvous"
 
@@ -55,6 +56,25 @@ CONTROL_FAULTS: Final = (
         Running.leave,
         "any(other.left_after is None for other in job.seats.values()):",
         "all(other.left_after is None for other in job.seats.values()):",
+    ),
+    fault(
+        "dispute_without_end",
+        CALLS,
+        "waits for what every host says of its calls, however long that takes, older hosts included",
+        Endings.woke,
+        "if job.dispute is not None and job.dispute.until <= self._state.now:",
+        "if False:",
+        test="tests/unit/test_rendezvous.py::test_who_has_left_or_is_of_an_older_release_is_not_waited_for_in_a_mismatch",
+    ),
+    fault(
+        "dispute_settled_by_the_first",
+        CALLS,
+        "fails the job when the first rank has said what it calls, with nothing to compare that with",
+        Endings.called,
+        "if any(rank not in job.dispute.told",
+        "if all(rank not in job.dispute.told",
+        test="tests/unit/test_rendezvous.py::test_a_mismatch_is_told_in_the_words_of_all_ranks",
+        arguments=("accelerator",),
     ),
     fault(
         "refusals_without_limit",

@@ -71,8 +71,8 @@ SENDER_FAULTS: Final = (
         OPERATIONS,
         "a failure ends the running operation; those that wait behind it never hear of it",
         OperationQueue.fail,
-        "[*self._waiting] if self.running is None else [self.running, *self._waiting]",
-        "[*self._waiting] if self.running is None else [self.running]",
+        "ended = self.unended",
+        "ended = self.unended if self.running is None else [self.running]",
         shape=busy,
     ),
     fault(

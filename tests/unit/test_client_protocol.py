@@ -493,4 +493,10 @@ def test_a_mismatch_says_what_this_rank_called() -> None:
         segment=0, offset=0, nbytes=24, dtype=Dtype.F32, op=Op.SUM, shape=(2, 3), memory=None
     )
     protocol.fail(TensorMismatch("ranks differ"))
-    assert str(operation.error) == "ranks differ; all-reduce 0 of this rank is sum of f32 (2, 3)"
+    assert str(operation.error) == "ranks differ; all-reduce 0 of this rank is sum of float32 (2, 3)"
+    protocol = ClientProtocol()
+    operation, _ = protocol.all_reduce(
+        segment=0, offset=0, nbytes=24, dtype=Dtype.F32, op=Op.SUM, shape=(2, 3), memory=None
+    )
+    protocol.fail(TensorMismatch("rank 0: sum of float32 (2, 3); rank 1: sum of float32 (3,)"))
+    assert str(operation.error).endswith("rank 1: sum of float32 (3,)"), "it is told already"

@@ -33,6 +33,7 @@ from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault,
 from inaproto.core.switch.events import TURN_LOST
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import (
+    AskCalls,
     Broken,
     Closed,
     Error,
@@ -476,7 +477,11 @@ def test_a_ring_that_lost_its_turn_goes_on_by_its_hosts() -> None:
 def test_ranks_that_differ_still_fail() -> None:
     world = World().running()
     actions = world.step(RingFault(world.job.ring_id, 0, "operations differ", "f32 and f16"))
-    assert failure(actions).startswith("tensor_mismatch: ")
+    assert [message for _, message in sent(actions, AskCalls)] == [AskCalls(job="train")] * 3
+    deadline = world.core.deadline
+    assert deadline is not None
+    world.now = deadline
+    assert failure(world.step(Woke())).startswith("tensor_mismatch: ")
 
 
 def test_after_a_restart_of_the_switch_ranks_join_with_their_progress() -> None:

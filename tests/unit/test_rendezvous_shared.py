@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous.events import MemberHalted, Noted, OperationStalled, RendezvousAction, Send
+from inaproto.core.rendezvous.events import (
+    MemberHalted,
+    Noted,
+    OperationStalled,
+    RendezvousAction,
+    Send,
+    Woke,
+)
 from inaproto.core.rendezvous.fabric.events import StartAsked
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.switch.events import TURN_LOST
@@ -16,6 +23,7 @@ from inaproto.errors import Blame
 from inaproto.units import Instant, S
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import (
+    AskCalls,
     Error,
     Failed,
     Halt,
@@ -239,7 +247,11 @@ def test_every_ring_that_the_switches_stop_is_counted() -> None:
 
 def test_ranks_that_called_different_all_reduces_fail_as_on_every_path() -> None:
     world = running()
-    failed = world.step(RingFault(world.job.ina_ring_id, 1, "operations differ", "4 bytes"))
+    assert sent(world.step(RingFault(world.job.ina_ring_id, 1, "operations differ", "4 bytes")), AskCalls)
+    deadline = world.core.deadline
+    assert deadline is not None
+    world.now = deadline
+    failed = world.step(Woke())
     assert failure(failed).startswith("tensor_mismatch: the ranks of job 'train' called different")
 
 

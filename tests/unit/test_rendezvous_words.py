@@ -22,6 +22,7 @@ from inaproto.core.rendezvous.events import (
     SessionId,
     ShuttingDown,
     WelcomeHost,
+    Woke,
 )
 from inaproto.core.switch.accelerator import RingFault
 from inaproto.errors import Blame
@@ -375,9 +376,9 @@ def test_different_all_reduces_are_told_with_all_that_differs() -> None:
     world.stalled(0, 5)
     actions = world.stalled(1, 5, nbytes=128, signature=10)
     text = (
-        "all-reduce 5 of job 'train' differs between ranks: rank 0 (h0, pid 1000) has 64 bytes, signature "
-        "0x0009; rank 1 (h1, pid 1001) has 128 bytes, signature 0x000a; every rank must call it with the "
-        "same shape, dtype and op"
+        "all-reduce 5 of job 'train' differs between ranks: rank 0 (h0, pid 1000): 64 bytes, signature "
+        "0x0009; rank 1 (h1, pid 1001): 128 bytes, signature 0x000a; every rank must call the same ones in "
+        "the same order, with the same shape, dtype and op"
     )
     assert sent(actions, JobStatus) == [
         (1, JobStatus(job="train", op_index=5, waiting_for=(), mismatch=text))
@@ -388,7 +389,11 @@ def test_different_all_reduces_are_told_with_all_that_differs() -> None:
 def test_faults_of_the_accelerator_are_told_whole() -> None:
     world = World()
     world.running()
-    actions = world.step(RingFault(1, 1, "operations differ", "i32 and f32"))
+    world.step(RingFault(1, 1, "operations differ", "i32 and f32"))
+    deadline = world.core.deadline
+    assert deadline is not None
+    actions = world.core.step(Woke(), deadline)
+    world.installed.clear()
     assert {message.message for _, message in sent(actions, Failed)} == {
         (
             "the ranks of job 'train' called different all-reduces, seen at rank 1 (h1, pid 1001): i32 and "

@@ -55,9 +55,9 @@ from inaproto.core.host.rings import (
     make_engine,
 )
 from inaproto.core.plan.accumulators import Accumulators
-from inaproto.errors import JOB_ERRORS, FabricLost, JobError, LocalMisuse, OperationTimeout
+from inaproto.errors import JOB_ERRORS, FabricLost, JobError, LocalMisuse, OperationTimeout, TensorMismatch
 from inaproto.units import Instant, OpIndex
-from inaproto.wire.control_messages import JobStatus, OpStarted, Ring
+from inaproto.wire.control_messages import CALLS_MAX, Calls, JobStatus, OpStarted, Ring
 from inaproto.wire.messages.client import DonePath
 
 Actions = list[events.HostAction]
@@ -75,9 +75,11 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """The present rings are, for ``reason``; the operations may go on by others."""
+    """The present rings are, for ``reason``; the operations may go on by others, unless ranks have called
+    different ones (``differs``)."""
 
     reason: str
+    differs: bool = False
 
 
 _ORDERS: Final = (PostMessage, TakeResult, PostSlot, Combine, Fold, PostDown)
@@ -322,8 +324,9 @@ class Carrier:
 
     def _ring_broken(self, code: str, message: str) -> None:
         message += explain_positions(self._ring)
-        if self._config.recover_ns and code == FabricLost.code:
-            self.verdict = Unusable(message)
+        differs = code == TensorMismatch.code
+        if self._config.recover_ns and (differs or code == FabricLost.code):
+            self.verdict = Unusable(message, differs=differs)
         else:
             self.verdict = JOB_ERRORS.get(code, JobError)(message)
 
@@ -369,6 +372,18 @@ class Carrier:
         self._ask(unlike=unlike)
         return self._out
 
+    def tell_calls(self, now: Instant) -> Actions:
+        """What each rank here has called that has not ended: ranks of the job have called different ones."""
+        self._begin(now)
+        shared = [] if self.engine is None else self.engine.operations.unended
+        for rank in self._ranks:
+            calls = [*shared, *self._gathering.called_by(rank.number)][:CALLS_MAX]
+            first = calls[0].index if calls else 0
+            words = tuple(operation.call for operation in calls)
+            told = Calls(job=self._config.job, rank=rank.number, first=first, calls=words)
+            self._out.append(events.Tell(told))
+        return self._out
+
     @property
     def _them(self) -> str:
         return self._ranks.describe(self._config.job)
@@ -391,5 +406,6 @@ class Carrier:
                 nbytes=operation.nbytes,
                 path=path,
                 unlike=unlike,
+                call=operation.call,
             )
             self._out.append(events.Tell(asked))

@@ -31,6 +31,7 @@ from inaproto.core.rdma.verbs import Completion
 from inaproto.errors import Blame, JobError
 from inaproto.units import OpIndex
 from inaproto.wire.control_messages import (
+    AskCalls,
     Closed,
     Halt,
     IntoAddress,
@@ -221,7 +222,7 @@ class JoinDenied:
 class Said:
     """The switch says that, of the present ring or of the job."""
 
-    message: Start | Halt | InaPark | InaStands | JobStatus | Closed
+    message: Start | Halt | InaPark | InaStands | JobStatus | AskCalls | Closed
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,10 @@ class Gathering:
         """The next operation as each of the ranks has called it that have."""
         return {rank: calls[0] for rank, calls in self._called.items() if calls}
 
+    def called_by(self, rank: int) -> list[Operation]:
+        """What it has called and others here have not, yet, in order."""
+        return [*self._called.get(rank, ())]
+
     @property
     def differs(self) -> bool:
         """Ranks have called different all-reduces: the next one will never be complete."""

@@ -28,6 +28,7 @@ from inaproto.core.host.job import HostJob
 from inaproto.core.host.view import Phase
 from inaproto.errors import SwitchUnreachable
 from inaproto.wire.control_messages import (
+    AskCalls,
     Closed,
     Error,
     Failed,
@@ -87,7 +88,7 @@ class Hearing:
                     older = [it for it in numbered if it[1].phase is Phase.HALTED or it[1].has_come_back]
                     in_it = [number for number, _ in older or numbered]
                 return [(number, Said(message)) for number in in_it]
-            case InaPark() | InaStands() | JobStatus():
+            case InaPark() | InaStands() | JobStatus() | AskCalls():
                 return [(number, Said(message)) for number, _ in numbered]
             case Closed(ring_id=ring_id):
                 self._is_over(message.job, ring_id)

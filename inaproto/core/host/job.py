@@ -39,6 +39,7 @@ from inaproto.core.plan.accumulators import Accumulators
 from inaproto.errors import FabricLost, JobError, JoinRefused, LocalMisuse, RankLost, SwitchUnreachable
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import (
+    AskCalls,
     Closed,
     Gone,
     Halt,
@@ -263,7 +264,7 @@ class HostJob:
         self._out += [it for it in actions if not isinstance(it, events.Tell)] if is_cut else actions
         verdict = self._carrier.verdict
         if isinstance(verdict, Unusable):
-            self._break(verdict.reason)
+            self._break(verdict.reason, differs=verdict.differs)
         elif verdict is not None:
             self._lose(verdict)
 
@@ -436,7 +437,7 @@ class HostJob:
 
     # --- what the switch says
 
-    def _heard(self, message: Start | Halt | InaPark | InaStands | JobStatus | Closed) -> None:
+    def _heard(self, message: Start | Halt | InaPark | InaStands | JobStatus | AskCalls | Closed) -> None:
         match message:
             case Start():
                 self._start(message)
@@ -451,6 +452,9 @@ class HostJob:
                     self._stand(engine, message)
             case JobStatus():
                 self._follow(self._carrier.heard(message, self._now))
+            case AskCalls():
+                if not self.has_ended:
+                    self._follow(self._carrier.tell_calls(self._now))
             case Closed():
                 if self.ranks.have_all_left and not self.has_ended:
                     self._close()
@@ -529,15 +533,18 @@ class HostJob:
             self._began_at = operations.progress
         self._out.append(events.CloseLinks(recovers=True))
 
-    def _break(self, reason: str) -> None:
-        """The ring cannot go on here. The switch ends it for all."""
+    def _break(self, reason: str, *, differs: bool = False) -> None:
+        """The ring cannot go on here. The switch ends it for all, or the job, if ranks differ in what they
+        call."""
         if self._is_broken or self.ring is None or self.phase not in IN_RING:
             return
         self._is_broken = True
         self._carrier.halt()
-        self._out.append(events.Log(f"{self}: its ring broke, the job goes on by another: {reason}"))
+        follows = "its ranks call different all-reduces" if differs else "the job goes on by another"
+        self._out.append(events.Log(f"{self}: its ring broke, {follows}: {reason}"))
         ring_id, job = self.ring.ring_id, self.config.job
-        self._tell(broken(job, self.ranks, ring_id=ring_id, progress=self.progress, reason=reason))
+        told = broken(job, self.ranks, ring_id=ring_id, progress=self.progress, reason=reason)
+        self._tell(replace(told, differs=differs))
 
     # --- the switch is lost, and back
 

@@ -229,6 +229,11 @@ class OperationQueue:
         return len(self._waiting) + (self.running is not None)
 
     @property
+    def unended(self) -> list[Operation]:
+        """Submitted and not ended, in order."""
+        return [*self._waiting] if self.running is None else [self.running, *self._waiting]
+
+    @property
     def started(self) -> int:
         """Operations that have started, hence the index of the one that starts next."""
         return self.submitted - len(self._waiting)
@@ -467,7 +472,7 @@ class OperationQueue:
         if self.failure is not None:
             return []
         self.failure = failure
-        ended = [*self._waiting] if self.running is None else [self.running, *self._waiting]
+        ended = self.unended
         self.running = None
         self._waiting.clear()
         self._filling.clear()
@@ -483,7 +488,7 @@ class OperationQueue:
         if self.failure is not None:
             return [blame]
         message = f"rank {config.rank} of ring {config.ring_id} got a wrong message ({blame}); "
-        if config.outlived and code == FabricLost.code:
+        if config.outlived:
             return [blame, RingBroken(code, message + "the ring cannot go on")]
         message += f"the job cannot go on: {advice}"
         return [blame, *self.fail(Fail(code, message)), RingBroken(code, message)]

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from inaproto.errors import LocalMisuse
 from inaproto.units import MS, Epoch, MsgId, OpIndex, Rank, RingId
-from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
+from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op, call_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +78,9 @@ class Memory(NamedTuple):
         return self[:2] == other[:2] and max(self.start, other.start) < min(self.end, other.end)
 
 
+CALL_CHARACTERS_MAX: Final = 300
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     index: OpIndex
@@ -91,6 +94,17 @@ class Operation:
     filled: int | None = field(default=None, compare=False)
     """Bytes of its tensor that are there when it is called, from the first on, while its process puts the
     others there (:class:`Filled`); None: all. Only of a rank that is alone on its host, on one path."""
+    shape: tuple[int, ...] | None = field(default=None, compare=False)
+    """Shape of the tensor of which it is all or a slice, if it is known; its digest is compared."""
+    own_words: str = field(default="", compare=False)
+    """What its process calls it, if it is another collective than an all-reduce."""
+
+    @property
+    def call(self) -> str:
+        """What was called, for people, in 300 characters at most; empty where nobody knows."""
+        if self.shape is None:
+            return ""
+        return call_words(self.dtype, self.op, self.shape, self.own_words)[:CALL_CHARACTERS_MAX]
 
     def shares_memory_with(self, other: Operation) -> bool:
         """Whether a byte of its tensors is one of ``other``'s."""

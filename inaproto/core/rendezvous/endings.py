@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from inaproto.core.rendezvous.disputes import CALLS_NS, Dispute
 from inaproto.core.rendezvous.events import (
+    MemberCalls,
     Noted,
     RendezvousAction,
     Send,
@@ -24,8 +26,11 @@ from inaproto.errors import (
     JobError,
     RankLost,
     SwitchUnreachable,
+    TensorMismatch,
 )
+from inaproto.units import Instant
 from inaproto.wire.control_messages import (
+    AskCalls,
     Closed,
     error_message,
     failed_message,
@@ -69,6 +74,35 @@ class Endings:
             return [noted, *self._state.tell_waiting(job)]
         error = RankLost(f"{who} of job {job.name!r} is lost: {reason}")
         return self.fail(job, error, without=seats, lost=seats)
+
+    def dispute(self, job: Job, evidence: str) -> list[RendezvousAction]:
+        """Its ranks call different all-reduces: it fails as soon as they have said which."""
+        if job.dispute is not None:
+            return []
+        job.dispute = Dispute(evidence, Instant(self._state.now + CALLS_NS))
+        return self._state.tell_all(job, AskCalls(job=job.name))
+
+    def called(self, job: Job, event: MemberCalls) -> list[RendezvousAction]:
+        """What one of them calls; that of a rank which has left is all done."""
+        if job.dispute is None:
+            return []
+        job.dispute.told[event.message.rank] = event.message
+        if any(rank not in job.dispute.told and seat.left_after is None for rank, seat in job.seats.items()):
+            return []
+        return self.settle(job, job.dispute)
+
+    def settle(self, job: Job, dispute: Dispute) -> list[RendezvousAction]:
+        """Fail the job with what is known by now."""
+        text = dispute.explain(job.name, lambda ranks: name_seats(job.seats[rank] for rank in ranks))
+        return self.fail(job, TensorMismatch(text))
+
+    def woke(self) -> list[RendezvousAction]:
+        """Ranks that have not said in time what they call are waited for no more."""
+        found: list[RendezvousAction] = []
+        for job in list(self._state.jobs.values()):
+            if job.dispute is not None and job.dispute.until <= self._state.now:
+                found += self.settle(job, job.dispute)
+        return found
 
     def miss_the_gone(self, job: Job) -> list[RendezvousAction]:
         """Fail a job that gathers if a rank that it waits for is known to be lost."""

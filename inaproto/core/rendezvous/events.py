@@ -17,6 +17,7 @@ from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import PSN_BITS, S
 from inaproto.wire.control_messages import (
     Broken,
+    Calls,
     Error,
     Gone,
     Halted,
@@ -148,6 +149,12 @@ class OperationStalled:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberCalls:
+    session: SessionId
+    message: Calls
+
+
+@dataclass(frozen=True, slots=True)
 class MemberBroken:
     session: SessionId
     message: Broken
@@ -213,7 +220,14 @@ class ShuttingDown:
 
 
 MemberEvent = (
-    MemberReady | MemberLeft | MemberGone | MemberBroken | MemberHalted | MemberParked | OperationStalled
+    MemberReady
+    | MemberLeft
+    | MemberGone
+    | MemberCalls
+    | MemberBroken
+    | MemberHalted
+    | MemberParked
+    | OperationStalled
 )
 
 

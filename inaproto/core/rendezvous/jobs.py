@@ -16,6 +16,7 @@ from typing import Final, assert_never
 from inaproto.core.plan.accumulators import accumulators_on
 from inaproto.core.plan.host_tree import OverlayTree
 from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.disputes import Dispute, explain_difference
 from inaproto.core.rendezvous.events import JobView, RankView, SessionId
 from inaproto.core.rendezvous.job_tree import JobTree
 from inaproto.core.rendezvous.path_costs import (
@@ -131,6 +132,8 @@ class Job:
     """Bound of its overlay."""
     links: str = ""
     """What its costs are computed from."""
+    dispute: Dispute | None = None
+    """Its ranks call different all-reduces: it is to fail."""
     refused: dict[tuple[int, str, str], str] = field(default_factory=dict)
     """Words for processes that were refused while it gathers, by rank, host and cause."""
 
@@ -387,12 +390,12 @@ class Job:
         reports = self.stalled_in(op_index)
         if len({(told.signature, told.nbytes) for _, told in reports}) < 2:
             return ""
-        differing = "; ".join(
-            f"{seat} has {told.nbytes} bytes, signature {told.signature:#06x}" for seat, told in reports
-        )
-        return (
-            f"all-reduce {op_index} of job {self.name!r} differs between ranks: {differing}; "
-            "every rank must call it with the same shape, dtype and op"
+        found: dict[str, list[Seat]] = {}
+        for seat, told in reports:  # hosts of an older release give no words
+            call = told.call or f"{told.nbytes} bytes, signature {told.signature:#06x}"
+            found.setdefault(call, []).append(seat)
+        return explain_difference(
+            self.name, op_index, {call: name_seats(seats) for call, seats in found.items()}
         )
 
 

@@ -39,6 +39,7 @@ from inaproto.core.rendezvous.events import (
     LinkMeasured,
     MemberAsked,
     MemberBroken,
+    MemberCalls,
     MemberEvent,
     MemberGone,
     MemberHalted,
@@ -121,6 +122,7 @@ class Rendezvous:
         table.on(MemberHalted, self._state.out_of_order, Phase.JOINING, Phase.CONNECTING, Phase.RUNNING)
         table.on(MemberParked, self._state.too_late, Phase.JOINING, Phase.CONNECTING, Phase.HALTED)
         table.on(OperationStalled, self._running.stalled_early, Phase.JOINING, Phase.CONNECTING)
+        table.on(MemberCalls, self._endings.called, *Phase, to=(None,))
         table.on(RingFault, self._state.impossible, Phase.JOINING, Phase.HALTED)
         table.on(RingRefused, self._state.impossible, Phase.JOINING, Phase.HALTED)
         table.on(RingStands, self._state.impossible, Phase.JOINING, Phase.CONNECTING, Phase.HALTED)
@@ -155,6 +157,7 @@ class Rendezvous:
             for at in (job.recovery.deadline, job.recovery.return_at)
             if at is not None
         ]
+        found += [job.dispute.until for job in self._state.jobs.values() if job.dispute is not None]
         trees = [job.tree for job in self._state.jobs.values()]
         found += [at for tree in trees for at in (tree.park_until, tree.retry_at) if at is not None]
         regrouping = self._regroupings.deadline
@@ -182,6 +185,7 @@ class Rendezvous:
                 | MemberLeft()
                 | MemberGone()
                 | MemberBroken()
+                | MemberCalls()
                 | MemberHalted()
                 | MemberParked()
                 | OperationStalled()
@@ -204,6 +208,7 @@ class Rendezvous:
             case Woke():
                 return [
                     *self._endings.regrouped(self._regroupings.woke(now)),
+                    *self._endings.woke(),
                     *self._halted.woke(),
                     *self._trees.woke(),
                 ]

@@ -36,7 +36,7 @@ from inaproto.core.rendezvous.state import State, remember
 from inaproto.core.rendezvous.tree_moves import TreeMoves
 from inaproto.core.switch.accelerator import RingFault, RingRefused
 from inaproto.core.switch.events import TURN_LOST
-from inaproto.errors import FabricLost, JoinRefused, RankLost, TensorMismatch
+from inaproto.errors import FabricLost, JoinRefused, RankLost
 from inaproto.units import S
 
 TENSOR_RULES: Final = frozenset({"operations differ", "packet layout"})
@@ -73,11 +73,7 @@ class RingEnds:
             self._state.counters["fallbacks"] += 1
             return self._endings.halt(job, reason)
         if event.rule in TENSOR_RULES:
-            text = (
-                f"the ranks of job {job.name!r} called different all-reduces, seen at {where}; every rank "
-                "must call the same ones in the same order, with the same shape, dtype and op"
-            )
-            return self._endings.fail(job, TensorMismatch(text))
+            return self._endings.dispute(job, where)
         return self._endings.fail(
             job, FabricLost(f"the switch stopped job {job.name!r}: {event.rule} at {where}")
         )
@@ -103,6 +99,8 @@ class RingEnds:
         if told.ring_id != job.ring_id:
             return []
         who = name_seats(job.at(event.session))
+        if told.differs:
+            return self._endings.dispute(job, f"{who}: {told.reason}")
         if not self._state.config.recover_ns:  # its host waits for an answer, too
             lost = RankLost(f"{who} of job {job.name!r} is lost: {told.reason}")
             return self._endings.fail(job, lost, lost=job.at(event.session))

@@ -55,6 +55,7 @@ from inaproto.ports import (
 from inaproto.units import MS, Instant
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
+    AskCalls,
     Closed,
     Error,
     Failed,
@@ -309,7 +310,7 @@ class Fabric:
             case Start(job=job):
                 self._heard_by(message, self._of_job(job))
                 self.submitted()  # operations that waited for the ring have deadlines from now on
-            case Ring(job=job) | Halt(job=job) | JobStatus(job=job) | Closed(job=job):
+            case Ring(job=job) | Halt(job=job) | JobStatus(job=job) | AskCalls(job=job) | Closed(job=job):
                 self._heard_by(message, self._of_job(job))
             case InaPark(job=job) | InaStands(job=job):
                 self._heard_by(message, self._of_job(job))

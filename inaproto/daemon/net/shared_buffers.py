@@ -147,4 +147,5 @@ def check_request(rank: int, request: AllReduce, buffer: SharedBuffer | None) ->
     shape = request.shape if request.whole is None else request.whole
     digest = signature(dtype, op, shape, request.call)
     memory = (Memory(rank, request.segment, request.offset, end),)
-    return Operation(OpIndex(request.op_index), dtype, op, nbytes, digest, memory, filled)
+    index = OpIndex(request.op_index)
+    return Operation(index, dtype, op, nbytes, digest, memory, filled, shape, request.call)

@@ -27,6 +27,7 @@ from inaproto.core.rendezvous.events import (
     HostEvent,
     MemberAsked,
     MemberBroken,
+    MemberCalls,
     MemberGone,
     MemberHalted,
     MemberLeft,
@@ -62,6 +63,7 @@ from inaproto.wire.control_messages import (
     SWITCH_AWAY,
     SWITCH_UNKNOWN,
     Broken,
+    Calls,
     Error,
     Gone,
     Halted,
@@ -374,7 +376,11 @@ class ControlServer:
             case Ready():
                 self._handle(MemberReady(session_id, message))
             case OpStarted():
-                self._handle(OperationStalled(session_id, message))
+                stalled = replace(message, call=for_people(message.call))
+                self._handle(OperationStalled(session_id, stalled))
+            case Calls():
+                calls = tuple(for_people(call) for call in message.calls)
+                self._handle(MemberCalls(session_id, replace(message, calls=calls)))
             case Broken():
                 self._handle(MemberBroken(session_id, message))
             case Halted():

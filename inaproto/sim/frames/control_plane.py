@@ -19,6 +19,7 @@ from inaproto.core.rendezvous.events import (
     HostArrived,
     MemberAsked,
     MemberBroken,
+    MemberCalls,
     MemberGone,
     MemberHalted,
     MemberLeft,
@@ -59,6 +60,7 @@ from inaproto.units import MS, Instant
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import (
     Broken,
+    Calls,
     Error,
     Failed,
     Gone,
@@ -242,6 +244,8 @@ class ControlPlane:
                 self.handle(MemberLeft(number, message))
             case Gone():
                 self.handle(MemberGone(number, message))
+            case Calls():
+                self.handle(MemberCalls(number, message))
             case Broken():
                 self.handle(MemberBroken(number, message))
             case Halted():
