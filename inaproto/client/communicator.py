@@ -516,6 +516,7 @@ class BlockingCommunicator(AnyCommunicator, Collectives[BlockingWork]):
         return work
 
     def buffer(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        self._require_usable()  # before the lock, which another thread may have held when this process forked
         with self.engine.lock:
             return super().buffer(shape, dtype)
 
@@ -538,6 +539,7 @@ class BlockingCommunicator(AnyCommunicator, Collectives[BlockingWork]):
         """As :meth:`Communicator.shrink`."""
         steps = shrinking(self.channel, timeout=timeout, clock=self.clock, dial=self._dial)
         channel, survivors = self.engine.drive(steps)
+        self.engine.abandon()
         return BlockingCommunicator(channel, self.clock, self._dial, survivors)
 
     def split(

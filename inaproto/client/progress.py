@@ -262,6 +262,7 @@ class Engine:
 
     def expire(self, work: Work) -> None:
         """Look at its deadline, where nobody else does."""
+        self.require_process()
         with self.lock:
             is_late = work._until is not None and self._clock() >= work._until
             if is_late and self._thread is None and not self._is_driving:

@@ -167,10 +167,11 @@ class AnyWork:
         except OperationTimeout as late:
             if is_own and not operation.ended:
                 self._failure = late
-                self._settle(began)
             raise
-        communicator.wait_ended()
-        self._settle(began)
+        finally:
+            communicator.wait_ended()
+            if self._has_ended:
+                self._settle(began)
         return self._result
 
     def _explaining(self, timeout: float | None) -> Steps[JobError | None]:
@@ -309,7 +310,9 @@ class BlockingWork(AnyWork):
 
         It cannot be cancelled: all ranks take part in an operation. A completion thread fulfils it.
         """
-        with self._communicator.engine.listening:
+        engine = self._communicator.engine
+        engine.require_process()
+        with engine.listening:
             future = self._future
             if future is not None:
                 return future
@@ -324,6 +327,7 @@ class BlockingWork(AnyWork):
         It is always the same one, an eventfd, and is closed with this object; do not read it.
         """
         engine = self._communicator.engine
+        engine.require_process()
         with engine.listening:
             if self._readable is None:
                 self._readable = os.eventfd(int(self._is_settled), os.EFD_CLOEXEC | os.EFD_NONBLOCK)

@@ -330,6 +330,22 @@ def test_a_failure_ends_all_with_the_same_words(rank: Rank) -> None:
     assert sorted(map(id, called)) == sorted(map(id, works[:25]))
 
 
+def test_a_failure_is_returned_and_raised_without_a_thread_too(rank: Rank) -> None:
+    rank.peer.hold()
+    works = [rank.comm.all_reduce(np.ones(1, np.int32)) for _ in range(3)]
+    rank.peer.wait_asked(3)
+    rank.peer.say(error_message(RankLost("rank 3 is lost")))
+    for work in works:
+        assert str(work.exception()) == "rank 3 is lost"
+        with pytest.raises(RankLost, match=r"^rank 3 is lost$"):
+            work.wait()
+        assert work.done
+    heard = threading.Event()
+    works[0].add_done_callback(lambda work: heard.set())
+    assert heard.wait(DEADLINE_S)
+    assert not has_thread(rank.comm)
+
+
 def test_what_is_queued_fails_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "QUEUED_MAX", 10)
     rank = Rank(operations_max=2)
