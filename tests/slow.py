@@ -88,8 +88,8 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_real_links.py::test_tcp_of_several_mebibytes_both_ways_with_offloads": ("1500",),
     "daemon/test_real_links_rings.py": ("test_a_host_waits_for_its_link",),
     "daemon/test_run_command.py": (
-        "test_who_ends_badly_is_named_and_ends_the_others*",
-        "test_a_signal_goes_to_all_and_leaves_nothing*",
+        "test_who_ends_badly_is_named_and_ends_the_others",
+        "test_a_signal_goes_to_all_and_leaves_nothing",
         "test_who_does_not_heed_is_killed_and_so_is_what_it_started",
         "test_output_and_arguments_are_the_scripts",
         "test_nohup_is_heeded",

@@ -320,10 +320,12 @@ class Region:
         self.header[rank, offsets, :_MIDDLE_HEADER_BYTES] = headers[:, :_MIDDLE_HEADER_BYTES]
         self.share[rank, offsets] = share
         self.seen[rank, offsets] = intact
-        came = np.flatnonzero(intact)
-        if len(came):
-            self.stored(rank, len(came), offsets.start, offsets.start + int(came[-1]) + 1)
-        return len(came)
+        right, past = int(np.count_nonzero(intact)), offsets.stop
+        if right:
+            if right < past - offsets.start:
+                past = offsets.start + int(np.flatnonzero(intact)[-1]) + 1
+            self.stored(rank, right, offsets.start, past)
+        return right
 
     def store_single(
         self, rank: int, offset: int, header: bytes, tail: memoryview, share: int, *, again: bool = False

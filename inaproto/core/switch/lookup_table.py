@@ -49,6 +49,8 @@ class FlowRepair:
     """All messages before it have come from the rank, every packet."""
     newest: int = -1
     """The newest message that has opened."""
+    place: int = -1
+    """Its index among the entries of its flow."""
     copies: dict[int, int] = field(default_factory=dict)
     """Positions of results that were sent late or again: the least position whose arrival says that they are
     lost."""
@@ -167,7 +169,7 @@ class Flow:
         self.entries[index] = entry
         self.latest = index
         if self.repair is not None and entry.serial > self.repair.newest:
-            self.repair.newest = entry.serial
+            self.repair.newest, self.repair.place = entry.serial, index
         return True
 
     def forget_messages(self) -> None:

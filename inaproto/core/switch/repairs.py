@@ -294,7 +294,7 @@ class Repairs:
 
 def newest_of(flow: Flow, repair: FlowRepair) -> MessageEntry | None:
     """The newest message that has opened on a flow, wherever its last packet went; None: there is none."""
-    return flow.entries[repair.newest % len(flow.entries)]
+    return flow.entries[repair.place]
 
 
 def _place(flow: Flow, psn: int) -> tuple[MessageEntry, int] | None:
