@@ -121,8 +121,7 @@ def test_two_runs_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--topology", "fat-tree:4"], "are for --fabric memory"),
-        (["--sizes", "4K"], "are for --fabric memory"),
+        (["--topology", "fat-tree:4"], "--topology is for --fabric memory"),
         (["--fabric", "memory", "--weather", "drop=0.1"], "no weather"),
         (["--fabric", "memory", "--timeout", "3"], "no timeout"),
         (["--fabric", "memory", "--hosts", "65"], "at most 64 hosts"),
