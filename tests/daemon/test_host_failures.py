@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +64,22 @@ async def test_a_process_that_dies_is_named_to_all_others(runtime_dir: Path) -> 
 async def test_a_killed_process_is_named_with_its_own_pid(runtime_dir: Path) -> None:
     """A real process with the blocking client, and a real SIGKILL."""
     script = """
-        import os, sys, numpy, inaproto
+        import sys, numpy, inaproto
         comm = inaproto.connect_blocking("j", 1, size=2, socket=sys.argv[1])
         comm.all_reduce(numpy.ones(5000, numpy.float32)).wait()
-        os.kill(os.getpid(), 9)
+        sys.stdin.read()
     """
     async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
         command = [sys.executable, "-c", textwrap.dedent(script), str(cluster.hosts[1].socket)]
-        process = await trio.to_thread.run_sync(subprocess.Popen, command)
-        comm = await cluster.connect("j", 0, size=2)
-        assert (await comm.all_reduce(np.ones(5000, np.float32)) == 2).all()
-        with pytest.raises(RankLost, match=rf"rank 1 \(h1, pid {process.pid}\).*ended without leaving"):
-            await comm.all_reduce(np.ones(5000, np.float32))
-        assert await trio.to_thread.run_sync(process.wait) == -9
+        with await trio.to_thread.run_sync(
+            partial(subprocess.Popen, command, stdin=subprocess.PIPE)
+        ) as process:
+            comm = await cluster.connect("j", 0, size=2)
+            assert (await comm.all_reduce(np.ones(5000, np.float32)) == 2).all()
+            process.kill()
+            with pytest.raises(RankLost, match=rf"rank 1 \(h1, pid {process.pid}\).*ended without leaving"):
+                await comm.all_reduce(np.ones(5000, np.float32))
+            assert await trio.to_thread.run_sync(process.wait) == -9
 
 
 async def test_an_exception_in_a_rank_is_not_taken_for_an_orderly_end(runtime_dir: Path) -> None:
