@@ -73,6 +73,10 @@ class ModelWorker(JobRank):
         return f"the worker of model {self.job!r}"
 
 
+def _nothing() -> None:
+    pass
+
+
 class Channel:
     """A connected byte stream (or bare UNIX socket) and the conversation over it."""
 
@@ -91,6 +95,8 @@ class Channel:
         self._pid = os.getpid()
         self._output: deque[tuple[memoryview, int | None]] = deque()
         self._closed = False
+        self.on_news: Callable[[], None] = _nothing
+        """Called when something was read, or the channel closed: whoever else waits looks again."""
         keep_from_children(self)
 
     def fileno(self) -> int:
@@ -265,6 +271,7 @@ class Channel:
                 self._stop("it closed the connection")
                 return
             self.protocol.receive(data)
+            self.on_news()
 
     def _stop(self, reason: str) -> None:
         self.protocol.end_of_stream(f"{reason}: {self.path}")
@@ -275,6 +282,7 @@ class Channel:
         if self._closed:
             return
         self._closed = True
+        self.on_news()
         self._stream.close()
         self.protocol.fail(JobError(f"{self.who}: the communicator was closed; connect again"))
         for _, descriptor in self._output:

@@ -272,6 +272,8 @@ class Communicator(AnyCommunicator, Collectives[Work]):
     ) -> None:
         super().__init__(channel, trio.current_time, dial, survivors)
         self._driver = driver
+        for each in channel.channels:
+            each.on_news = driver.note_news
 
     def all_reduce(
         self,
@@ -376,11 +378,10 @@ class Communicator(AnyCommunicator, Collectives[Work]):
         return await self._driver.drive(steps)
 
     def look(self) -> None:
-        """Read what is there, without waiting, unless a task does."""
-        if not self._driver.is_reading:
-            self.channel.pump()
-            if self._in_place is not None:
-                self._in_place.look()
+        """Read what is there, without waiting. Tasks that wait look again."""
+        self.channel.pump()
+        if self._in_place is not None:
+            self._in_place.look()
 
     async def aclose(self) -> None:
         """Leave the job. Operations that have not ended are lost, for all ranks."""

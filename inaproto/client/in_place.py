@@ -89,7 +89,16 @@ class _Source:
     def fileno(self) -> int:
         return self.of.fileno()
 
+    @property
+    def _is_open(self) -> bool:
+        try:
+            return self.of.fileno() >= 0
+        except ValueError:
+            return False
+
     async def wait_receivable(self) -> None:
+        if not self._is_open:  # closed before this task has come so far
+            raise trio.ClosedResourceError
         await trio.lowlevel.wait_readable(self.of)
 
     async def wait_sendable(self) -> None:
@@ -119,6 +128,7 @@ class InPlace:
         self._called: deque[InPlaceOperation] = deque()
         self._steps: Steps[None] | None = None
         """What is left to be done of the first of them."""
+        self._waits_for: HasDescriptor | None = None
 
     @property
     def copies(self) -> str:
@@ -159,6 +169,9 @@ class InPlace:
         if failure is not None:
             self._end_all(failure)
         wait = self._advance() if self._called else None
+        if wait is None or wait.source is not self._waits_for:
+            self._waits_for = None if wait is None else wait.source
+            self._channel.on_news()  # also for others that wait here
         if wait is None or wait is TURN:
             return None
         sources: Sequence[Pollable] = () if wait.source is None else (_Source(wait.source),)

@@ -338,6 +338,7 @@ class Model(_Model):
     ) -> None:
         super().__init__(channel, protocol, told, trio.current_time)
         self._driver = driver
+        channel.on_news = driver.note_news
 
     async def finish(self, timeout: float | None = None) -> int:
         """The update is finished: the worker's clock goes on; returns it. An update may be empty.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+import trio.testing
 
 import inaproto
 from inaproto.client import in_place
@@ -62,6 +63,62 @@ def test_ranks_get_the_bytes_that_the_daemon_gives(dtype: str) -> None:
         await close_all(comms)
 
     run_world(f"in place/{dtype}", scenario, hosts=1)
+
+
+def test_a_task_that_waits_for_another_operation_does_not_keep_ranks_from_adding() -> None:
+    """Whoever waits first reads for all: what it does not wait for itself, the others have to."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            def call(array: Any) -> inaproto.Work:
+                return comm.all_reduce(array, in_place=array is added)
+
+            added = np.full(3000, rank, np.int64)
+            if rank:
+                await call(added)
+                await call(np.full(10, rank, np.int64))
+            else:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(call(np.full(10, rank, np.int64)).wait)
+                    await trio.testing.wait_all_tasks_blocked()
+                    nursery.start_soon(call(added).wait)
+            assert (added == 3).all()
+
+        with trio.fail_after(60):
+            await on_all(comms, one)
+        await close_all(comms)
+
+    run_world("in place/beside another", scenario, hosts=1)
+
+
+def test_done_is_told_while_another_task_waits() -> None:
+    """Who asks a work whether it is done takes the news from under those that wait, and tells them."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+        ended: list[int] = []
+
+        async def wait(rank: int, work: inaproto.Work) -> None:
+            await work
+            ended.append(rank)
+
+        for in_place_too in (True, False):
+            ended.clear()
+            with trio.fail_after(60):
+                async with trio.open_nursery() as nursery:
+                    works = [
+                        comm.all_reduce(np.ones(3000, np.int64), in_place=in_place_too) for comm in comms
+                    ]
+                    nursery.start_soon(wait, 0, works[0])
+                    await trio.testing.wait_all_tasks_blocked()
+                    while not all([work.done for work in works]):  # noqa: ASYNC110, C419  each is asked, every time
+                        await trio.sleep(0.001)
+            assert ended == [0]
+        await close_all(comms)
+
+    run_world("in place/done", scenario, hosts=1)
 
 
 def test_many_are_done_in_the_order_of_the_calls_whichever_is_waited_for_and_beside_others() -> None:
