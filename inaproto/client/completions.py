@@ -3,8 +3,13 @@
 Never in the thread that reads the sockets: a callback may take its time, raise, and wait for another
 operation of the same communicator, which that thread has to bring about.
 
-Invariants: as long as fewer than ``threads_max`` callbacks are under way, one more finds a thread; a callback
-that raises ends nobody but itself; the threads do not keep the interpreter from ending.
+A callback may also wait for another callback, or for a future, which such a thread fulfils. So the number of
+threads is no limit that callbacks could be stuck at: where none of them has ended for ``STALL_S``, and more
+are to be called, they may all wait for those, which get more threads.
+
+Invariants: as long as fewer than ``threads_max`` callbacks are under way, one more finds a thread at once,
+and as long as fewer than ``THREADS_LIMIT`` are, after a while; a callback that raises ends nobody but itself;
+the threads do not keep the interpreter from ending.
 """
 
 from __future__ import annotations
@@ -14,11 +19,15 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 from typing import Final
 
 THREADS_MAX: Final = 64
-"""Callbacks that may wait for something at the same time."""
+"""Callbacks that are begun at once, however many have not ended."""
+THREADS_LIMIT: Final = 4096
+"""Callbacks that may wait for each other: a program that nests them without end is told so."""
+STALL_S: Final = 0.05
+"""Callbacks of which none has ended for so long are taken to wait for others."""
 IDLE_S: Final = 5.0
 """A thread that has nothing to do ends after so long, but for one."""
 
@@ -26,16 +35,25 @@ log = logging.getLogger("inaproto.client")
 
 
 class CompletionThreads:
-    """Call what is submitted, begun in that order, in at most ``threads_max`` threads at a time."""
+    """Call what is submitted, begun in that order, in ``threads_max`` threads at a time.
 
-    def __init__(self, threads_max: int = THREADS_MAX, idle_s: float = IDLE_S) -> None:
+    In more, up to ``threads_limit``, where these wait for each other.
+    """
+
+    def __init__(
+        self, threads_max: int = THREADS_MAX, idle_s: float = IDLE_S, threads_limit: int = THREADS_LIMIT
+    ) -> None:
         self._threads_max = threads_max
+        self._threads_limit = threads_limit
         self._idle_s = idle_s
         self._changed = threading.Condition()
         self._calls: deque[Callable[[], object]] = deque()
         self._threads: set[int] = set()
         self._starting = 0
         self._idle = 0
+        self._came = 0
+        """How often a thread has come for a call."""
+        self._is_watched = False
 
     @property
     def threads(self) -> int:
@@ -66,8 +84,37 @@ class CompletionThreads:
 
     def _start_one(self) -> None:
         if self.threads < self._threads_max:
-            self._starting += 1
-            threading.Thread(target=self._serve, name="inaproto-completions", daemon=True).start()
+            self._start_thread()
+        elif not self._is_watched:
+            self._is_watched = True
+            threading.Thread(target=self._watch, name="inaproto-completions watch", daemon=True).start()
+
+    def _start_thread(self) -> None:
+        self._starting += 1
+        threading.Thread(target=self._serve, name="inaproto-completions", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Start more threads where those that there are seem to wait for what is to be called."""
+        came, is_told = -1, False
+        while True:
+            with self._changed:
+                if not self._calls:
+                    self._is_watched = False
+                    return
+                if came == self._came and not self._idle + self._starting:
+                    if self.threads < self._threads_limit:
+                        self._start_thread()
+                    elif not is_told:
+                        is_told = True
+                        log.error(
+                            "%d callbacks of operations that have ended are under way, and none ends; "
+                            "%d more wait for a thread. A callback that needs another result calls that "
+                            "work's wait(), which waits for no callback",
+                            self.threads,
+                            len(self._calls),
+                        )
+                came = self._came
+            sleep(STALL_S)
 
     def _serve(self) -> None:
         with self._changed:
@@ -83,6 +130,7 @@ class CompletionThreads:
     def _next(self) -> Callable[[], object] | None:
         """None: this thread is not needed any more."""
         with self._changed:
+            self._came += 1
             self._idle += 1
             self._changed.notify_all()  # perhaps somebody waits until all are idle
             while not self._calls:

@@ -297,8 +297,9 @@ class BlockingWork(AnyWork):
     def add_done_callback(self, callback: Callable[[BlockingWork], object]) -> None:
         """Have ``callback(work)`` called once, when the result or the error is here.
 
-        In a completion thread, of which there is always one more than callbacks are under way (up to 64):
-        it may wait for other all-reduces, and never keeps the communicator from going on. Those of one work
+        In a completion thread, of which there is always one more than callbacks are under way (from the 65th
+        on only after 50 ms in which none ends): it may wait for other all-reduces, also for their futures
+        and callbacks, and never keeps the communicator from going on. Those of one work
         are called one after the other, in the order in which they were given; what they raise is logged. The
         work is done then: ``work.exception()`` and ``work.wait()`` return at once. When the interpreter ends,
         what has not been called is not called any more.
@@ -317,8 +318,11 @@ class BlockingWork(AnyWork):
             if future is not None:
                 return future
             future = self._future = Future()
-        future.set_running_or_notify_cancel()
-        self._listen(self._fulfil)
+            future.set_running_or_notify_cancel()
+            if self._is_settled:
+                COMPLETIONS.submit(self._fulfil)
+                return future
+        engine.watch(self)
         return future
 
     def fileno(self) -> int:
@@ -383,6 +387,8 @@ class BlockingWork(AnyWork):
                 self._event.set()
             if self._readable is not None:
                 os.eventfd_write(self._readable, 1)
+            if self._future is not None:  # on its own: a callback may wait for it
+                COMPLETIONS.submit(self._fulfil)
             if callbacks:
                 COMPLETIONS.submit(partial(_call_all, self, callbacks))
 

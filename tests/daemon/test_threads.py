@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import inaproto
+from inaproto.client.completions import THREADS_MAX
 from inaproto.errors import RankLost
 from inaproto_hil.rigs.cluster import ClusterConfig, LocalCluster
 
@@ -189,6 +190,32 @@ def test_a_callback_waits_for_another_all_reduce(
     for event in ended:
         assert event.wait(DEADLINE_S)
     assert found == [[7, 7]] * 2
+
+
+def test_callbacks_that_wait_for_futures_and_callbacks_of_others_end_however_many(
+    cluster: LocalCluster, stack: ExitStack, job: str
+) -> None:
+    """More than there are threads at once; and one whose callback waits for its own future."""
+    (comm,) = connect_all(cluster, stack, job, (0,))
+    depth = THREADS_MAX + 3
+    started = threading.Event()
+    works: list[inaproto.BlockingWork] = []
+    called = [threading.Event() for _ in range(depth)]
+
+    def call_back(number: int, work: inaproto.BlockingWork) -> None:
+        started.wait(DEADLINE_S)
+        assert work.future().result(DEADLINE_S).tolist() == [number]
+        if number + 1 < depth:
+            assert works[number + 1].future().result(DEADLINE_S).tolist() == [number + 1]
+            assert called[number + 1].wait(DEADLINE_S)
+        called[number].set()
+
+    for number in range(depth):
+        work = comm.all_reduce(np.full(1, number))
+        works.append(work)
+        work.add_done_callback(partial(call_back, number))
+    started.set()
+    assert called[0].wait(DEADLINE_S)
 
 
 def start(

@@ -1,0 +1,71 @@
+"""Threads for callbacks: how many there are, and that callbacks which wait for each other are not stuck."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from inaproto.client import completions
+from inaproto.client.completions import CompletionThreads
+
+LIMIT_S = 60
+
+
+def nested(threads: CompletionThreads, depth: int, ended: threading.Event) -> Callable[[], None]:
+    """A call that submits the next one and waits for its end, ``depth`` times."""
+
+    def call() -> None:
+        if depth > 1:
+            inner = threading.Event()
+            threads.submit(nested(threads, depth - 1, inner))
+            assert inner.wait(LIMIT_S)
+        ended.set()
+
+    return call
+
+
+@pytest.mark.parametrize(("threads_max", "depth"), [(1, 5), (4, 20), (64, 66)])
+def test_calls_that_wait_for_each_other_end_however_deep(threads_max: int, depth: int) -> None:
+    threads = CompletionThreads(threads_max, idle_s=0.05)
+    ended = threading.Event()
+    threads.submit(nested(threads, depth, ended))
+    assert ended.wait(LIMIT_S)
+    assert threads.drain(LIMIT_S)
+
+
+def test_no_more_threads_are_started_while_calls_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completions, "STALL_S", LIMIT_S)  # none ends for so long on no machine
+    threads = CompletionThreads(threads_max=3)
+    seen: set[int] = set()
+    for _ in range(200):
+        threads.submit(lambda: seen.add(threading.get_ident()))
+    assert threads.drain(LIMIT_S)
+    assert 1 <= len(seen) <= threads.threads <= 3
+
+
+def test_calls_that_are_nested_without_end_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    threads = CompletionThreads(threads_max=2, threads_limit=3)
+    told, let_go = threading.Event(), threading.Event()
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno == logging.ERROR:
+                told.set()
+
+    handler = Told()
+    log = logging.getLogger("inaproto.client")
+    log.addHandler(handler)
+    try:
+        for _ in range(5):
+            threads.submit(lambda: let_go.wait(LIMIT_S))
+        assert told.wait(LIMIT_S)
+    finally:
+        log.removeHandler(handler)
+        let_go.set()
+    assert (
+        "3 callbacks of operations that have ended are under way, and none ends; 2 more wait" in caplog.text
+    )
+    assert threads.drain(LIMIT_S)
