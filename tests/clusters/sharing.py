@@ -61,13 +61,16 @@ class LiveController:
         lease_s: float = 1.0,
         capacity: int = 1,
         topology: GraphTopology | None = None,
+        desired: Desired | None = None,
     ) -> None:
-        """``topology``: of the switches whose slots it gives to jobs; None: it moves no trees."""
+        """``topology``: of the switches whose slots it gives to jobs; None: it moves no trees. ``desired``:
+        what it has promised."""
         self._cluster = cluster
         self._disk = disk
         self._lease_s = lease_s
         self._capacity = capacity
         self._topology = topology
+        self._desired = desired or Desired()
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self._node: MemoryNode | None = None
@@ -109,7 +112,7 @@ class LiveController:
         try:
             with self._scope:
                 listener = await self._node.listen(AGENTS, "agents' socket")
-                agents.lead(self._disk.terms, Desired())
+                agents.lead(self._disk.terms, self._desired)
                 self.sharing.lead(self._disk.records, self._disk.put)
                 if self.trees is not None:
                     self.trees.lead(self._disk.terms, self._disk.records, self._disk.put)

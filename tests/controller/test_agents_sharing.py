@@ -18,7 +18,15 @@ from inaproto.ports import ByteStream
 from inaproto.units import JobId, OpIndex
 from inaproto.wire.control import encode_control
 from inaproto.wire.control_messages import Error, Message
-from inaproto.wire.messages.controller import AgentHello, AgentReport, AgentRole, AgentWelcome, HoldRecord
+from inaproto.wire.messages.controller import (
+    AgentHello,
+    AgentPlacement,
+    AgentReport,
+    AgentRole,
+    AgentWelcome,
+    AgentWhere,
+    HoldRecord,
+)
 from inaproto.wire.messages.sharing import (
     Abort,
     Ask,
@@ -119,9 +127,12 @@ class Controlled:
 
 @asynccontextmanager
 async def controlled(
-    directory: Path, desired: Desired | None = None, **options: Any
+    directory: Path,
+    desired: Desired | None = None,
+    roles: Mapping[str, AgentRole] | None = None,
+    **options: Any,
 ) -> AsyncIterator[Controlled]:
-    roles: dict[str, AgentRole] = dict.fromkeys(HOSTS, "host")
+    roles = {**dict.fromkeys(HOSTS, "host"), **(roles or {})}
     given = {"lease_s": 30.0, "report_s": 2.0} | options
     agents = Agents(roles, sessions_max=8, changed=lambda: None, **given)
     its = Controlled(directory, agents)
@@ -205,6 +216,43 @@ async def test_a_host_has_no_seats_of_a_job_that_is_placed_on_others(runtime_dir
         assert its.group()["jobs"]["train"]["hosts"] == ["h0", "h1"]
         await its.until(lambda: its.group()["missing"])
         assert {one.partition("@")[2] for one in its.group()["missing"]} <= {"h0", "h1"}
+
+
+async def test_a_host_hears_where_a_job_is_placed(runtime_dir: Path) -> None:
+    """docs/protocol.md 17. One that is over, or that nobody has submitted, is nowhere."""
+    desired = placed("train", "h1", "h0")
+    over = Job(number=2, spec=JobSpec(name="old", hosts=1), state=JobState.FAILED, hosts=("h2",))
+    queued = Job(number=3, spec=JobSpec(name="next", hosts=1), state=JobState.QUEUED)
+    desired = replace(desired, jobs={**desired.jobs, 2: over, 3: queued}, next_job=4)
+    async with controlled(runtime_dir, desired) as its:
+        stranger = await its.host("h2")
+        for job, hosts, each in (
+            ("train", ("h1", "h0"), 1),
+            ("old", (), 0),
+            ("next", (), 0),
+            ("none", (), 0),
+        ):
+            await stranger.stream.send(AgentWhere(job=job))
+            answer = AgentPlacement(job=job, hosts=hosts, ranks_per_host=each)
+            assert replace(await stranger.hears(AgentPlacement), id=0) == answer
+        its.agents.wish(Desired())
+        await stranger.stream.send(AgentWhere(job="train"))
+        assert (await stranger.hears(AgentPlacement)).hosts == ()
+
+
+async def test_a_switch_is_told_of_no_hosts(runtime_dir: Path) -> None:
+    async with controlled(runtime_dir, roles={"leaf": "switch"}) as its:
+        switch = ControlStream(UNIX.dial(runtime_dir / "agents.sock"))
+        await switch.send(AgentHello(role="switch", agent="leaf", boot_id="b"))
+        welcome = await switch.receive()
+        assert isinstance(welcome, AgentWelcome)
+        assert not welcome.places
+        await switch.send(AgentWhere(job="train"))
+        answer = await switch.receive()
+        assert isinstance(answer, Error)
+        assert "'agent_where' is not for a controller" in answer.message
+        switch.close()
+        assert (await its.host("h0")).name == "h0"
 
 
 async def test_a_host_that_is_lost_while_nobody_leads_is_given_up(runtime_dir: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from inaproto.client.environment import discover
 from inaproto.errors import ConfigError
-from inaproto_controller.service.job_part import part_of, shell
+from inaproto_controller.service.job_part import part_of, ranks_by_host, shell
 from tests.daemon.test_controller_daemon import SUBMISSION, running
 
 PLACED: dict[str, Any] = {
@@ -36,6 +36,18 @@ def test_ranks_are_numbered_by_host_in_the_order_of_the_job() -> None:
     assert words.startswith("# ranks 4 to 7 of 12 of job train1 run on h0\n")
     assert "inaproto run --job train1 --hosts h2,h0,h3 --host-index 1 -n 4 -- python train.py" in words
     assert "INAPROTO_RANK" not in words
+
+
+@pytest.mark.parametrize(
+    ("each", "words"),
+    [
+        (4, "h2 (ranks 0 to 3), h0 (ranks 4 to 7), h3 (ranks 8 to 11)"),
+        (1, "h2 (rank 0), h0 (rank 1), h3 (rank 2)"),
+    ],
+)
+def test_job_show_lists_ranks_by_host(each: int, words: str) -> None:
+    assert ranks_by_host({**PLACED, "ranks_per_host": each}) == words
+    assert ranks_by_host({**PLACED, "hosts": []}) == ""
 
 
 def test_a_shell_reads_it_and_connect_needs_no_more() -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import trio
 
+import inaproto
 from inaproto.daemon.net.names import AGENTS_SOCKET
 from inaproto.errors import JobError, JoinRefused
+from inaproto.wire.messages.controller import AgentWelcome
+from inaproto_controller.service import agents as service_agents
+from inaproto_controller.service.agents import Agents
 from tests.clusters.loopback import Cluster, open_cluster
-from tests.daemon.test_controller_daemon import SUBMISSION, Daemon, running
+from tests.daemon.test_controller_daemon import CLUSTER, SUBMISSION, Daemon, running
 
 
 async def submitted(daemon: Daemon, cluster: Cluster) -> str:
@@ -134,3 +143,75 @@ async def test_the_token_of_the_controller_is_good_at_the_root(runtime_dir: Path
         for key, words in (("", "wants a job's token"), (token, "for another job")):
             with pytest.raises(JoinRefused, match=words):
                 await cluster.connect("other", 0, size=2, key=key)
+
+
+@asynccontextmanager
+async def two_of_three(directory: Path) -> AsyncIterator[tuple[Daemon, Cluster, str]]:
+    """Job "train" is placed on h0 and h1; h2 is there, too, and knows the controller."""
+    cluster_file = {
+        **CLUSTER,
+        "hosts": ["h0", "h1", "h2"],
+        "links": [{"between": [f"h{host}", "leaf"]} for host in range(3)],
+    }
+    file = directory / "three.json"
+    file.write_text(json.dumps(cluster_file))
+    async with (
+        running(directory, cluster=file) as daemon,
+        open_cluster(directory, 2, controller=agents(directory)) as cluster,
+    ):
+        token: str = (await daemon.ask(daemon.client.submit, "train", 2, submission=SUBMISSION))["token"]
+        await daemon.until("train", "placed")
+        await cluster.start_host()
+        while not all(not host.daemon.controller.problem for host in cluster.hosts):
+            await trio.lowlevel.checkpoint()
+        yield daemon, cluster, token
+
+
+async def test_a_rank_at_the_wrong_host_is_told_where_it_belongs(runtime_dir: Path) -> None:
+    """docs/protocol.md 17. At once, whatever key it shows; and who waits for it hears of it."""
+    async with two_of_three(runtime_dir) as (daemon, cluster, token):
+        async with trio.open_nursery() as nursery:
+            ranks: list[inaproto.Communicator] = []
+
+            async def waits() -> None:
+                ranks.append(await cluster.connect("train", 0, size=2, host=0, key=token))
+
+            nursery.start_soon(waits)
+            ring: dict[str, Any] = {}
+            while not ring.get("refused"):
+                for key in (token, "wrong"):
+                    with pytest.raises(JoinRefused, match="placed it on h1, one of h0, h1, not on h2; start"):
+                        await cluster.connect("train", 1, size=2, host=2, key=key)
+                ring = next(iter(cluster.hosts[0].daemon.status()["rings"]), {})
+            assert "rank 1 (h2, pid" in ring["refused"]
+            assert (
+                "was refused: the controller has placed it on h1, one of h0, h1, not on h2" in ring["refused"]
+            )
+            with pytest.raises(JoinRefused, match="placed it on h0, one of h0, h1, not on h1"):
+                await cluster.connect("train", 0, size=2, host=1, key=token)
+            ranks.append(await cluster.connect("train", 1, size=2, host=1, key=token))
+        assert len(ranks) == 2
+        await daemon.until("train", "running")
+        await cluster.connect("own", 0, size=1, host=2)  # no controller knows of it
+        shown = (await daemon.command("show", "train")).output
+        assert "hosts:  h0 (rank 0), h1 (rank 1)" in shown
+
+
+async def test_a_controller_of_before_is_not_asked(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its welcome says nothing of it, and it would end the session: the rank joins, and waits, as it did."""
+
+    def welcome_of_before(*, term: int, report_ms: int, slots: int = 0, trees: bool = False, **_: Any) -> Any:
+        return AgentWelcome(term=term, report_ms=report_ms, slots=slots, trees=trees)
+
+    asked: list[object] = []
+    monkeypatch.setattr(service_agents, "AgentWelcome", welcome_of_before)
+    monkeypatch.setattr(Agents, "_where", lambda self, session, job: asked.append(job))
+    async with two_of_three(runtime_dir) as (_, cluster, token), trio.open_nursery() as nursery:
+        nursery.start_soon(partial(cluster.connect, "train", 1, size=2, host=2, key=token))
+        while not cluster.hosts[2].daemon.status()["rings"]:
+            await trio.lowlevel.checkpoint()
+        assert not cluster.hosts[2].daemon.controller.problem
+        assert asked == []
+        nursery.cancel_scope.cancel()

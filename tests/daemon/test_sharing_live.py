@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 
 from inaproto.core.sharing.events import Mark
 from inaproto.daemon.net.control_stream import ControlStream
-from inaproto.errors import JobError
+from inaproto.errors import JobError, JoinRefused
 from inaproto.units import Epoch, JobId
 from inaproto.wire.control_messages import Error
 from inaproto.wire.messages.controller import AgentHello, AgentWelcome
 from inaproto.wire.messages.sharing import AskPeer, Drained, Seat, Version
+from inaproto_controller.cluster.desired import Desired, Job, JobSpec, JobState
 from tests.clusters.memory import MemoryCluster, in_memory, run_world
 from tests.clusters.sharing import AGENTS, Disk, LiveController, Training, pool_of, seats_of
 from tests.seeds import seeds
@@ -211,6 +213,34 @@ async def test_a_host_that_speaks_for_a_seat_of_another_is_cut_off(cluster: Memo
         stream.close()
         await controller.kill()
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_a_rank_at_the_wrong_host_is_told_where_it_belongs(seed: int) -> None:
+    """docs/protocol.md 17, over lossy links: neither who comes first nor what is lost changes it."""
+    train = Job(number=1, spec=JobSpec(name="train", hosts=2), state=JobState.PLACED, hosts=("h2", "h1"))
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        async with trio.open_nursery() as nursery:
+            controller = await leading(cluster, nursery, Disk(), desired=Desired({1: train}, next_job=2))
+            for rank, host, right in ((0, 0, "h2"), (1, 0, "h1"), (0, 1, "h2"), (1, 2, "h1")):
+                with pytest.raises(JoinRefused, match=f"placed it on {right}, one of h2, h1, not on h{host}"):
+                    await cluster.connect("train", rank, size=2, host=host)
+            own = await cluster.job("own", (0, 1))
+            ranks = await cluster.job("train", (2, 1))
+            results: list[float] = []
+
+            async def add(one: Any) -> None:
+                results.append(float((await one.all_reduce(np.ones(9, np.float32))).sum()))
+
+            async with trio.open_nursery() as adding:
+                for one in (*own, *ranks):
+                    adding.start_soon(add, one)
+            assert results == [18.0] * 4
+            await controller.kill()
+            nursery.cancel_scope.cancel()
+
+    run_world(f"sharing/places/{seed}", scenario, hosts=3, weather=LOSSY, **OPTIONS)
 
 
 @in_memory("sharing/peers", hosts=3, **OPTIONS)

@@ -34,7 +34,9 @@ from inaproto.wire.messages.client import AllReduce, Done, Filled, Join, Joined,
 from inaproto.wire.messages.clocks import Clocks, WorkerId
 from inaproto.wire.messages.controller import (
     AgentHello,
+    AgentPlacement,
     AgentReport,
+    AgentWhere,
     AgentWishes,
     GrantRecord,
     HoldRecord,
@@ -304,6 +306,8 @@ _MESSAGES: Final = (
             ),
         ),
     ),
+    AgentWhere(job="digits"),
+    AgentPlacement(job="digits", hosts=("h2", "h3"), ranks_per_host=4),
     AgentReport(revision=7, holds=(HoldRecord(grant=6, phase="failed", reason="rank 1 is gone"),)),
     SlotRequest(id=11, term=1, number=2, boot="b", order=Order.ACQUIRE, lease=_LEASE),
     SlotAnswer(

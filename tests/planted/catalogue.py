@@ -16,6 +16,7 @@ from tests.planted.elastic_faults import ELASTIC_FAULTS
 from tests.planted.host_faults import HOST_FAULTS
 from tests.planted.job_faults import JOB_FAULTS
 from tests.planted.launch_faults import LAUNCH_FAULTS
+from tests.planted.placement_faults import PLACEMENT_FAULTS
 from tests.planted.plane_faults import PLANE_FAULTS
 from tests.planted.planting import PlantedFault, by_name
 from tests.planted.receiver_faults import RECEIVER_FAULTS
@@ -41,6 +42,7 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
         *ADDRESS_FAULTS,
         *TURN_FAULTS,
         *LAUNCH_FAULTS,
+        *PLACEMENT_FAULTS,
     )
 }
 

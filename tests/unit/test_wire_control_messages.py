@@ -141,7 +141,7 @@ def test_all_messages_of_the_protocol() -> None:
         "switch_hello switch_welcome switch_admit switch_opened trunk_report ring_install ring_remove "
         "ring_installed install_refused ring_faulted "
         "capture capture_begun capture_end capture_ended "
-        "agent_hello agent_welcome agent_wishes agent_report "
+        "agent_hello agent_welcome agent_wishes agent_report agent_where agent_placement "
         "slot_order slot_report slot_hint tree_wishes tree_report "
         "sharing_prepare sharing_commit sharing_abort sharing_end sharing_vote sharing_refusal sharing_done "
         "sharing_drained sharing_ask sharing_seats sharing_pattern sharing_progress sharing_ask_peer "

@@ -34,9 +34,11 @@ from inaproto.ports import ByteStream, StreamListener
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
 from inaproto.wire.messages.controller import (
     AgentHello,
+    AgentPlacement,
     AgentReport,
     AgentRole,
     AgentWelcome,
+    AgentWhere,
     AgentWishes,
     GrantRecord,
     SlotRecord,
@@ -44,7 +46,7 @@ from inaproto.wire.messages.controller import (
 from inaproto.wire.messages.sharing import FromHost, SharingSeats
 from inaproto.wire.messages.slots import SlotAnswer, SlotsChanged
 from inaproto.wire.messages.trees import TreeReport
-from inaproto_controller.cluster.desired import Desired, Grant, GrantKind
+from inaproto_controller.cluster.desired import Desired, Grant, GrantKind, Job
 from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
 from inaproto_controller.service.trees.service import TreeService
 from inaproto_controller.service.turns.service import SharingService
@@ -99,8 +101,8 @@ class Agents:
         self._heard: dict[str, float] = {}
         self._term = 0
         self._desired = Desired()
-        self._hosts_of: dict[str, frozenset[str]] = {}
-        """Hosts of jobs that are placed, by name."""
+        self._placed: dict[str, Job] = {}
+        """Jobs that have hosts and are not over, by name."""
         self._led_since = 0.0
         make = sharing or partial(SharingService, lease_s=lease_s)
         self.sharing = make(self._send)
@@ -133,7 +135,7 @@ class Agents:
 
     def _know(self, desired: Desired) -> None:
         self._desired = desired
-        self._hosts_of = {job.spec.name: frozenset(job.hosts) for job in desired.live() if job.hosts}
+        self._placed = {job.spec.name: job for job in desired.live() if job.hosts}
 
     def _send(self, agent: str, message: Message) -> None:
         """Lost where there is no session of it, or one that has ended."""
@@ -211,6 +213,8 @@ class Agents:
                     self._reported(session, message)
                 elif hello.role == "host" and isinstance(message, SharingSeats | FromHost):
                     self._shares(session, message)
+                elif hello.role == "host" and isinstance(message, AgentWhere):
+                    self._where(session, message.job)
                 elif hello.role == "switch" and isinstance(message, SlotAnswer | SlotsChanged | TreeReport):
                     self._lends(session, message)
                 elif not isinstance(message, Ping | Pong):
@@ -237,7 +241,9 @@ class Agents:
 
     def _welcome(self, hello: AgentHello) -> AgentWelcome:
         report_ms, trees = round(self._report_s * 1000), self.trees
-        if trees is None or hello.role != "switch":
+        if hello.role == "host":
+            return AgentWelcome(term=self._term, report_ms=report_ms, places=True)
+        if trees is None:
             return AgentWelcome(term=self._term, report_ms=report_ms)
         slots, reports = trees.slots(hello.agent), trees.hears_trees_of(hello.agent)
         return AgentWelcome(term=self._term, report_ms=report_ms, slots=slots, trees=reports)
@@ -289,8 +295,14 @@ class Agents:
     def _may_sit(self, host: str, job: str) -> bool:
         """Whether the job may have a seat there: one that was submitted only where it is placed
         (docs/protocol.md 15.2)."""
-        hosts = self._hosts_of.get(job_name(job).job)
-        return hosts is None or host in hosts
+        placed = self._placed.get(job_name(job).job)
+        return placed is None or host in placed.hosts
+
+    def _where(self, session: _Session, job: str) -> None:
+        """Tell a host where a job is of which a process has come to it."""
+        placed = self._placed.get(job) if self._sessions.get(session.name) is session else None
+        hosts, each = ((), 0) if placed is None else (placed.hosts, placed.spec.ranks_per_host)
+        _say(session, AgentPlacement(job=job, hosts=hosts, ranks_per_host=each))
 
     def _lends(self, session: _Session, message: SlotAnswer | SlotsChanged | TreeReport) -> None:
         if self._sessions.get(session.name) is session and self.trees is not None:

@@ -146,10 +146,12 @@ def list_jobs(every: bool, **where: Any) -> None:
 @click.argument("name")
 @_common
 def show(name: str, **where: Any) -> None:
-    """Show job NAME: state, hosts, tree, and why it waits if it does.
+    """Show job NAME: state, hosts with their ranks, tree, and why it waits if it does.
 
     Of several jobs of that name the one that is not over, or else the last.
     """
+    from inaproto_controller.service.job_part import ranks_by_host
+
     with _guarded():
         found = _client(**where).job(name)
         if where["as_json"]:
@@ -162,7 +164,7 @@ def show(name: str, **where: Any) -> None:
             "state": _state(found),
             "wants": f"{found['hosts_wanted']} hosts, {found['ranks_per_host']} ranks on each",
             "model": found["model"] or "not said",
-            "hosts": ", ".join(found["hosts"]) or "none",
+            "hosts": ranks_by_host(found) or "none",
             "tree": "none"
             if tree is None
             else f"root {tree['root']}; switches {', '.join(tree['switches'])}",

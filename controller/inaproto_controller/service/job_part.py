@@ -36,6 +36,19 @@ def part_of(job: Mapping[str, Any], host: str) -> dict[str, Any]:
     }
 
 
+def ranks_by_host(job: Mapping[str, Any]) -> str:
+    """``h2 (ranks 0 to 7), h3 (ranks 8 to 15)`` for ``job`` as the controller's API has it; "" if it has no
+    hosts."""
+    each = int(job["ranks_per_host"])
+    return ", ".join(
+        f"{host} ({_ranks(index * each, each)})" for index, host in enumerate(map(str, job["hosts"]))
+    )
+
+
+def _ranks(first: int, count: int) -> str:
+    return f"rank {first}" if count == 1 else f"ranks {first} to {first + count - 1}"
+
+
 def variables(part: Mapping[str, Any]) -> dict[str, str]:
     """What its processes need in their environment; a rank of their own, where the host has several."""
     found = {JOB_VARIABLE: str(part["job"]), SIZE_VARIABLE: str(part["size"])}
@@ -46,8 +59,7 @@ def variables(part: Mapping[str, Any]) -> dict[str, str]:
 
 def shell(part: Mapping[str, Any]) -> str:
     """Lines for ``eval`` in a shell; what it does not read is for people."""
-    first, last = part["first_rank"], part["first_rank"] + part["ranks"] - 1
-    which = f"rank {first}" if first == last else f"ranks {first} to {last}"
+    which = _ranks(part["first_rank"], part["ranks"])
     words = ["inaproto", "run", "--job", part["job"], "--hosts", ",".join(part["hosts"])]
     words += ["--host-index", str(part["host_index"]), "-n", str(part["ranks"]), "--", "python", "train.py"]
     lines = [f"export {name}={shlex.quote(text)}" for name, text in variables(part).items()]

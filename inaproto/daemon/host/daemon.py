@@ -24,6 +24,7 @@ import trio
 
 from inaproto.ca.identity import Role
 from inaproto.daemon.host.attachment import Fabric
+from inaproto.daemon.host.job_hosts import JobHosts
 from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.opening import HelloRefused, NoFabric, OpenNic, open_fabric
 from inaproto.daemon.host.placement import Placement, unbound
@@ -164,12 +165,14 @@ class HostDaemon:
                 settings.models, settings.name, settings.models_tls, settings.dir, queue_pairs
             )
         self.seats = HostSeats(self._cut_off, self._seats_changed)
+        self.job_hosts = JobHosts(settings.name)
         self.controller = ControllerLink(
             "host",
             settings.name,
             self.seats,
             controllers,
             sharing=self._turn_seats,
+            sides=(self.job_hosts,),
             boot_id=self._instance,
         )
 

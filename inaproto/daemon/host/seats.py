@@ -116,6 +116,14 @@ class HostSeats:
                 return f"the controller has given this host ranks {seat.ranks[0]} to {seat.ranks[-1]} of it"
         return ""
 
+    def has_seat(self, job: str, rank: int) -> bool:
+        """Whether a seat here is that rank's."""
+        name = job_name(job)
+        return any(
+            seat.grant.name == name.job and seat.is_wanted and rank in seat.ranks
+            for seat in self._seats.values()
+        )
+
     def joined(self, job: str, rank: int, key: str = "") -> None:
         """Its ring stands; said again for each ring."""
         name = _seated_as(job)

@@ -18,6 +18,7 @@ import trio
 
 from inaproto.core.rendezvous.rules import job_name
 from inaproto.daemon.host.attachment import Fabric
+from inaproto.daemon.host.job_hosts import JobHosts
 from inaproto.daemon.host.local_rank import LocalRank, Ring
 from inaproto.daemon.host.seats import HostSeats
 from inaproto.daemon.models.seat import ModelSeat
@@ -66,6 +67,8 @@ class Daemon(Protocol):
     def fabric(self) -> Fabric | None: ...
     @property
     def seats(self) -> HostSeats: ...
+    @property
+    def job_hosts(self) -> JobHosts: ...
     @property
     def model_seats(self) -> Mapping[str, ModelSeat]: ...
     def status(self) -> dict[str, Any]: ...
@@ -127,6 +130,8 @@ class ClientSession:
                     return f"process {self._pid} has given up: {for_people(message.reason)}"
                 if isinstance(message, Buffer):
                     await self._buffer(message)
+                elif isinstance(message, Join):
+                    await self._asked_to_join(message)
                 else:
                     self._handle(message)
             except EndOfChannel as end:
@@ -153,8 +158,6 @@ class ClientSession:
                 self._all_reduce(message)
             case Filled():
                 self._filled(message)
-            case Join():
-                self._asked_to_join(message)
             case Leave():
                 self._leave(message)
             case Regroup():
@@ -178,18 +181,25 @@ class ClientSession:
         except JoinRefused as error:
             self._send(error_message(error, of=join.id))
 
-    def _asked_to_join(self, join: Join) -> None:
+    async def _asked_to_join(self, join: Join) -> None:
         if self._join is not None or self._leave_id is not None or self._model is not None:
             raise JobError("a second join on one connection; connect again for another rank")
         if join.rank >= join.size:
             text = f"there is no rank {join.rank} in a job of {join.size}; ranks are 0 to {join.size - 1}"
-            return self._send(error_message(JoinRefused(text), of=join.id))
+            self._send(error_message(JoinRefused(text), of=join.id))
+            return
         # The kernel's word for the process, where it has one (0: it is in another PID namespace).
-        self._join = join if not self._pid else replace(join, pid=self._pid)
+        join = join if not self._pid else replace(join, pid=self._pid)
+        elsewhere = ""
+        if not self._daemon.seats.has_seat(join.job, join.rank):
+            elsewhere = await self._daemon.job_hosts.why_not_here(join.job, join.rank)
+        if elsewhere:
+            self._send(error_message(self._refused(join, elsewhere), of=join.id))
+            return
+        self._join = join
         fabric = self._daemon.fabric
         if fabric is not None:
             self.fabric_is_up(fabric)
-        return None
 
     def fabric_is_up(self, fabric: Fabric) -> None:
         """Go on with what waited for the switch: a join, or the question who goes on without a lost rank."""
@@ -208,9 +218,13 @@ class ClientSession:
         """Raises ``JoinRefused``."""
         refusal = self._daemon.seats.refusal_of(join.job, join.rank, join.key)
         if refusal:
-            if self._daemon.fabric is not None:
-                self._daemon.fabric.tell_refusal(join, refusal)
-            raise JoinRefused(f"rank {join.rank} (pid {join.pid}) cannot join job {join.job!r}: {refusal}")
+            raise self._refused(join, refusal)
+
+    def _refused(self, join: Join, why: str) -> JoinRefused:
+        """The error for its process; those who wait for that rank hear of it, too."""
+        if self._daemon.fabric is not None:
+            self._daemon.fabric.tell_refusal(join, why)
+        return JoinRefused(f"rank {join.rank} (pid {join.pid}) cannot join job {join.job!r}: {why}")
 
     async def _buffer(self, message: Buffer) -> None:
         descriptor = self._stream.take_descriptor()

@@ -61,8 +61,8 @@ class SharingSide(Protocol):
     def heard(self, message: CoordinatorMessage) -> None: ...
 
 
-class SwitchSide(Protocol):
-    """A part of a switch daemon that a controller speaks with."""
+class AgentSide(Protocol):
+    """A part of an agent that a controller speaks with."""
 
     @property
     def hears(self) -> type[Message]: ...
@@ -88,7 +88,7 @@ class ControllerLink:
         *,
         retry_s: float = RETRY_S,
         sharing: SharingSide | None = None,
-        sides: Sequence[SwitchSide] = (),
+        sides: Sequence[AgentSide] = (),
         boot_id: str = "",
     ) -> None:
         self._role = role

@@ -39,7 +39,7 @@ LEASE_NS: Final = 30 * S
 
 
 class LentSlots:
-    """:class:`inaproto.daemon.net.controller_link.SwitchSide`. ``rings``: jobs whose rings are installed
+    """:class:`inaproto.daemon.net.controller_link.AgentSide`. ``rings``: jobs whose rings are installed
     here."""
 
     hears: Final = SlotRequest

@@ -35,7 +35,7 @@ RECORD_BYTES: Final = 128
 
 
 class WishedTrees:
-    """:class:`inaproto.daemon.net.controller_link.SwitchSide`. ``wish`` takes all; ``states`` says what
+    """:class:`inaproto.daemon.net.controller_link.AgentSide`. ``wish`` takes all; ``states`` says what
     is."""
 
     hears: Final = TreeWishes

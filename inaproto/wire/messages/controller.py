@@ -1,11 +1,12 @@
 """Control messages between the controller and its agents, the host daemons and switches.
 
-agent -> controller: AgentHello, AgentReport, Error, Ping, Pong.
-controller -> agent: AgentWelcome, AgentWishes, Error, Ping, Pong.
+agent -> controller: AgentHello, AgentReport, AgentWhere, Error, Ping, Pong.
+controller -> agent: AgentWelcome, AgentWishes, AgentPlacement, Error, Ping, Pong.
 
 Both sides tell the whole of it, always: the controller what the agent shall hold, the agent what it holds.
 So any message may be lost, and a later one takes the place of those before it. Revisions order the wishes of
-all controllers of a store; an agent takes no older wishes than those that it has.
+all controllers of a store; an agent takes no older wishes than those that it has. Besides, hosts ask where a
+job is placed, if the controller has announced that it answers.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class AgentWelcome(Message, type="agent_welcome"):
     """Leases that a switch may give at once, for the controller alone reads the cluster file."""
     trees: Flag = False
     """Whether the root of a fabric shall report where jobs are."""
+    places: Flag = False
+    """Whether it answers AgentWhere, which hosts may ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,3 +98,21 @@ class AgentReport(Message, type="agent_report"):
 
     revision: U64
     holds: Annotated[tuple[HoldRecord, ...], Many(Record(HoldRecord), GRANTS_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentWhere(Message, type="agent_where"):
+    """Asks on which hosts a job is, of which a process has come to this one."""
+
+    job: Name
+    """As its user named it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPlacement(Message, type="agent_placement"):
+    """The answer: hosts of a job that is not over, in the order of ranks. None: it has none (yet), or the
+    controller knows no such job."""
+
+    job: Name
+    hosts: Names = ()
+    ranks_per_host: U32 = 0
