@@ -508,7 +508,7 @@ class BlockingCommunicator(AnyCommunicator, Collectives[BlockingWork]):
         work = BlockingWork(self, call)
         engine = self.engine
         with engine.lock:
-            if not engine.is_shared:
+            if not engine.queues(call.operations):
                 self._begin_now(work, call)
                 return work
         call.place(self.channel.memory, is_filled=True)

@@ -8,9 +8,10 @@ those that have ended, sees to deadlines, and drives all other waits, the same g
 (:mod:`inaproto.client.channel`), to their ends.
 
 Invariants: the channel is used by one thread at a time: under ``lock`` while there is no progress thread, by
-that thread alone while there is one. A thread that waits gives the lock back while it waits. No callback of
-the user runs in the progress thread. Whatever ends that thread, nothing is left under way. It never keeps the
-interpreter from ending.
+that thread alone while it serves. It rests when nothing is left for it to do, so that a program that called
+for it once has waits without it again; but not after two threads have met. A thread that waits gives the lock
+back while it waits. No callback of the user runs in the progress thread. Whatever ends that thread, nothing
+is left under way. It never keeps the interpreter from ending.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class Engine:
         self.channel = channel
         self.in_place: InPlace | None = None
         self.lock = threading.RLock()
-        """Guards the channel while there is no progress thread, and the order of the calls in any case."""
+        """Guards the channel while no progress thread serves, and the order of the calls in any case."""
         self.listening = threading.RLock()
         """Guards what the works tell whom; nobody waits for anything while it is held."""
         self._clock = clock
@@ -147,8 +148,14 @@ class Engine:
         self._alarm = Alarm()
         self._is_polling = False
         self._thread: threading.Thread | None = None
+        self._is_serving = False
+        """The progress thread has the channel."""
+        self._stays = False
+        """It does not rest."""
+        self._wanted = threading.Event()
+        """It is to serve, or to end."""
         self._ordering = threading.RLock()
-        """Guards the orders: nothing is ordered when the thread has ended."""
+        """Guards the orders, and ``_is_serving``: nothing is ordered of a thread that rests or has ended."""
         self._is_to_end = False
         self._orders: deque[Callable[[], object]] = deque()
         self._queue: deque[Work] = deque()
@@ -156,6 +163,8 @@ class Engine:
         """In ``_queue``, and in orders that bring it there."""
         self._next_index = 0
         self._ended: deque[Work] = deque()
+        self._unsettled = 0
+        """Operations under way that tell when they have ended, and those in ``_ended``."""
         self._tasks: list[_Task[Any]] = []
         self._deadlines: list[tuple[float, int, weakref.ref[Work]]] = []
         self._deadlines_max = DEADLINES_MIN
@@ -179,15 +188,21 @@ class Engine:
     @property
     def is_shared(self) -> bool:
         """A progress thread has the channel; it is started where another thread waits. With the lock."""
-        if self._thread is None and self._is_driving:
+        if not self._is_serving and self._is_driving:
+            self._stays = True
             self._start()
-        return self._thread is not None
+        return self._is_serving
+
+    def queues(self, operations: int) -> bool:
+        """A call of so many operations is for :meth:`submit`; with the lock."""
+        return self.is_shared or (self._thread is not None and not self.channel.has_room(operations))
 
     def start(self) -> None:
         """From now on operations go on by themselves."""
         self.require_process()
         with self.lock:
-            if self._thread is None:
+            self._stays = True
+            if not self._is_serving:
                 self._start()
 
     def drive(self, steps: Steps[T]) -> T:
@@ -227,7 +242,7 @@ class Engine:
         if os.getpid() != self._pid or not self.lock.acquire(blocking=False):
             return
         try:
-            if self._thread is None and not self._is_driving:
+            if not self._is_serving and not self._is_driving:
                 self.channel.pump()
                 if self.in_place is not None:
                     self.in_place.look()
@@ -235,16 +250,19 @@ class Engine:
             self.lock.release()
 
     def submit(self, work: Work) -> None:
-        """Queue it, with the lock held, where there is a progress thread.
+        """Queue it, with the lock held, where a progress thread serves, or did a moment ago.
 
         Raises ``LocalMisuse``, or what the communicator has failed with.
         """
         if self._queued >= QUEUED_MAX:
             raise LocalMisuse(f"all_reduce: {self._queued} of them wait to begin, the limit; wait for some")
-        work._is_watched, work._op_index = True, self._next_index
-        if not self._order(partial(self._take, work)):
-            self.require_usable()
-            raise LocalMisuse(f"{self.channel.who}: the interpreter ends")
+        with self._ordering:  # so that it does not rest in between
+            if self._thread is not None and not self._is_serving and not self._is_to_end:
+                self._start()
+            work._is_watched, work._op_index = True, self._next_index
+            if not self._order(partial(self._take, work)):
+                self.require_usable()
+                raise LocalMisuse(f"{self.channel.who}: the interpreter ends")
         self._queued += 1
         self._next_index += work.operations
 
@@ -255,17 +273,18 @@ class Engine:
             if work._is_watched or work._is_settled:
                 return
             work._is_watched = True
-            if not self.is_shared and not work._has_ended:
-                self._start()
-            if not self._order(partial(self._watch, work)):
-                work.settle()  # it has ended: the channel is closed, or the thread has just failed
+            with self._ordering:  # so that it does not rest in between
+                if not self.is_shared and not work._has_ended:
+                    self._start()
+                if not self._order(partial(self._watch, work)):
+                    work.settle()  # it has ended: the channel is closed, or the thread has just failed
 
     def expire(self, work: Work) -> None:
         """Look at its deadline, where nobody else does."""
         self.require_process()
         with self.lock:
             is_late = work._until is not None and self._clock() >= work._until
-            if is_late and self._thread is None and not self._is_driving:
+            if is_late and not self._is_serving and not self._is_driving:
                 work.expire()
 
     def close(self, steps: Steps[None]) -> None:
@@ -284,7 +303,8 @@ class Engine:
     def abandon(self) -> None:
         """Nobody has the communicator any more: close the channel, as without a progress thread."""
         if self._thread is not None and os.getpid() == self._pid:
-            self._order(self.channel.close)
+            if not self._order(self.channel.close):
+                self.channel.close()  # it rests, and nobody else is left who might use the channel
             self._end_thread()
 
     def end_at_exit(self) -> None:
@@ -298,22 +318,29 @@ class Engine:
         thread = self._thread
         if thread is not None:
             self._alarm.ring()
+            self._wanted.set()
         return thread
 
     def _start(self) -> None:
         """With the lock held."""
-        self._is_to_end = False
-        self._next_index = self.channel.operations_called
-        self._thread = threading.Thread(target=self._run, name=f"inaproto {self.channel.who}", daemon=True)
-        _RUNNING.add(self)
-        self._thread.start()
+        with self._ordering:
+            self._is_to_end = False
+            self._next_index = self.channel.operations_called
+            self._is_serving = True
+            if self._thread is None:
+                name = f"inaproto {self.channel.who}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                _RUNNING.add(self)
+                self._thread.start()
+            else:
+                self._wanted.set()
         if self._is_driving:
             self._alarm.ring()
 
     def _order(self, order: Callable[[], object]) -> bool:
-        """Have the progress thread do it, in the order of these calls. False: there is none."""
+        """Have the progress thread do it, in the order of these calls. False: none serves."""
         with self._ordering:
-            if self._thread is None:
+            if not self._is_serving:
                 return False
             self._orders.append(order)
         if self._is_polling:  # else it looks once more before it polls
@@ -337,7 +364,7 @@ class Engine:
             while True:
                 wait = next(steps)
                 self._poll_unlocked(wait)
-                if self._thread is not None:
+                if self._is_serving:
                     is_mine = False
                     return False, None
         except StopIteration as stop:
@@ -364,15 +391,32 @@ class Engine:
     def _run(self) -> None:
         try:
             while not self._is_to_end:
-                self._poll(self._step())
+                waits = self._step()
+                if not self._rested():
+                    self._poll(waits)
         except BaseException as fault:
             log.exception("%s: its progress thread failed", self.channel.who)
             self._fail(JobError(f"{self.channel.who}: its progress thread failed: {fault!r}"))
         finally:
             with self._ordering:
-                self._end_all()
+                if self._is_serving:
+                    self._end_all()
                 _RUNNING.discard(self)
-                self._thread = None
+                self._thread, self._is_serving = None, False
+
+    def _rested(self) -> bool:
+        """Leave the channel to whoever waits next, until wanted again; False: there is something to do."""
+        if self._stays or self._unsettled or self._queue or self._tasks:
+            return False
+        with self._ordering:
+            self._wanted.clear()  # before a look at what somebody may want who does not hold the orders
+            is_adding = self.in_place is not None and self.in_place.has_called
+            if self._orders or is_adding or self._is_driving or self._is_to_end:
+                return False
+            self._alarm.quiet()  # or whoever waits next is woken by it again and again
+            self._is_serving = False
+        self._wanted.wait()
+        return True
 
     def _step(self) -> list[Wait]:
         """Do all that can be done now. What has to be waited for; none: nothing, there is more to be done."""
@@ -391,8 +435,7 @@ class Engine:
         for task in [task for task in self._tasks if task.step()]:
             self._tasks.remove(task)
         waits += [task.wait for task in self._tasks if task.wait is not None]
-        while self._ended:
-            self._ended.popleft().settle()
+        self._settle_ended()
         channels = () if self.channel.is_closed else self.channel.channels
         waits.append(Wait(channels, self._next_deadline()))
         return waits
@@ -428,9 +471,15 @@ class Engine:
         """It was begun before there was a progress thread."""
         operation = work._operation
         if operation is not None:
+            self._unsettled += 1
             operation.tell(partial(self._ended.append, work))
             if work._until is not None:
                 self._note_deadline(work)
+
+    def _settle_ended(self) -> None:
+        while self._ended:
+            self._ended.popleft().settle()
+            self._unsettled -= 1
 
     def _begin(self, work: Work) -> None:
         self._queued -= 1
@@ -447,6 +496,7 @@ class Engine:
             work.refuse(why)
         else:
             assert work._operation is not None
+            self._unsettled += 1
             work._operation.tell(partial(self._ended.append, work))
 
     def _note_deadline(self, work: Work) -> None:
@@ -496,8 +546,7 @@ class Engine:
             self.in_place.step()  # which ends all that was called
         while self._queue:
             self._begin(self._queue.popleft())
-        while self._ended:
-            self._ended.popleft().settle()
+        self._settle_ended()
         while self._tasks:
             task = self._tasks.pop()
             task.steps.close()

@@ -239,8 +239,8 @@ class BlockingWork(AnyWork):
     """An all-reduce under way: :meth:`wait` for its result.
 
     Any thread may use it. ``wait`` and ``done`` need no thread of their own; :meth:`add_done_callback`,
-    :meth:`future`, :meth:`fileno` and ``await`` start the communicator's progress thread, which from then on
-    reads for all.
+    :meth:`future`, :meth:`fileno` and ``await`` start the communicator's progress thread, which reads for all
+    as long as something is under way, and, once two threads have met, from then on.
     """
 
     _communicator: BlockingOwner

@@ -108,6 +108,90 @@ def test_what_is_printed_says_what_to_do(rank: Rank) -> None:
 # --- threads
 
 
+def rests(comm: BlockingCommunicator) -> bool:
+    """Waits until the progress thread rests, whose thread is there."""
+    until = time.monotonic() + DEADLINE_S
+    while comm.engine._is_serving and time.monotonic() < until:
+        time.sleep(0.001)
+    return has_thread(comm) and not comm.engine._is_serving
+
+
+def test_a_thread_with_nothing_to_do_rests_and_waits_need_no_other_thread_again(rank: Rank) -> None:
+    readers: list[str] = []
+    pump = rank.comm.channel.pump
+
+    def noted() -> None:
+        readers.append(threading.current_thread().name)
+        pump()
+
+    rank.comm.channel.pump = noted  # type: ignore[method-assign]
+    for each in range(20):
+        assert rank.comm.all_reduce(np.full(1, each, np.int32)).future().result(DEADLINE_S).tolist() == [each]
+        assert rests(rank.comm)
+        readers.clear()
+        assert rank.comm.all_reduce(np.full(1, each, np.int32)).wait(DEADLINE_S).tolist() == [each]
+        assert set(readers) == {threading.current_thread().name}
+    rank.peer.hold()
+    late = rank.comm.all_reduce(np.ones(1, np.int32))
+    readers.clear()
+    with pytest.raises(OperationTimeout):
+        late.wait(0.05)
+    assert len(readers) < 20  # it sleeps
+    rank.peer.go_on()
+    assert late.future().result(DEADLINE_S).tolist() == [1]
+
+
+def test_a_call_queues_for_room_when_the_thread_rests() -> None:
+    rank = Rank(operations_max=2)
+    rank.comm.all_reduce(np.ones(1, np.int32)).future().result(DEADLINE_S)
+    assert rests(rank.comm)
+    rank.peer.hold()
+    works = [rank.comm.all_reduce(np.full(1, each, np.int32)) for each in range(5)]
+    rank.peer.wait_asked(3)
+    rank.peer.go_on()
+    assert [work.wait(DEADLINE_S).tolist() for work in works] == [[each] for each in range(5)]
+    rank.close()
+
+
+def test_a_thread_does_not_rest_as_long_as_something_is_under_way(rank: Rank) -> None:
+    rank.peer.hold()
+    future = rank.comm.all_reduce(np.ones(1, np.int32)).future()
+    other = rank.comm.all_reduce(np.full(1, 2, np.int32))
+    rank.peer.wait_asked(2)
+    assert rank.comm.engine._is_serving
+    rank.peer.go_on()
+    assert other.wait(DEADLINE_S).tolist() == [2]
+    assert future.result(DEADLINE_S).tolist() == [1]
+    assert rests(rank.comm)
+
+
+def test_a_thread_that_rests_ends_with_its_communicator(rank: Rank) -> None:
+    rank.comm.all_reduce(np.ones(1, np.int32)).future().result(DEADLINE_S)
+    assert rests(rank.comm)
+    rank.comm.close()
+    assert not has_thread(rank.comm)
+
+
+@pytest.mark.parametrize("room", [4096, 5])
+def test_threads_that_meet_while_callbacks_come_and_go(room: int) -> None:
+    """Nobody has started the progress thread for good: it rests in between until two threads meet."""
+    rank = Rank(operations_max=room)
+
+    def use(thread: int) -> None:
+        draws = random.Random(f"{room}/{thread}")
+        for each in range(60):
+            value = thread * 1000 + each
+            work = rank.comm.all_reduce(np.full(2, value, np.int64), in_place=each % 2 == 0)
+            if draws.random() < 0.5:
+                assert work.future().result(DEADLINE_S).tolist() == [value, value]
+            assert work.wait(DEADLINE_S).tolist() == [value, value]
+
+    for threads in (1, 1, 4):
+        on_threads(threads, use)
+    assert rank.peer.asked == list(range(360))
+    rank.close()
+
+
 @pytest.mark.parametrize("room", [4096, 5])
 def test_threads_call_and_wait_in_any_order(room: int) -> None:
     """Room is for fewer than are called: they queue, as soon as there are two threads."""
@@ -407,12 +491,15 @@ def test_another_thread_closes_while_one_waits(rank: Rank) -> None:
     assert not has_thread(rank.comm)
 
 
-def test_a_communicator_that_nobody_has_any_more_takes_its_thread_with_it() -> None:
+@pytest.mark.parametrize("is_at_rest", [False, True])
+def test_a_communicator_that_nobody_has_any_more_takes_its_thread_with_it(is_at_rest: bool) -> None:
     rank = Rank()
-    rank.comm.engine.start()
+    if not is_at_rest:
+        rank.comm.engine.start()
+    assert rank.comm.all_reduce(np.ones(1, np.int32)).future().result(DEADLINE_S).tolist() == [1]
     thread = rank.comm.engine._thread
     assert thread is not None
-    assert rank.comm.all_reduce(np.ones(1, np.int32)).future().result(DEADLINE_S).tolist() == [1]
+    assert not is_at_rest or rests(rank.comm)
     gone = weakref.ref(rank.comm)
     del rank.comm
     gc.collect()
