@@ -20,6 +20,8 @@ class Collectives(Generic[W]):
     ``TensorMismatch`` for all. Arrays are C-contiguous: numpy's, tensors of torch on the CPU, others with
     ``__array__`` or DLPack on the CPU, single numbers. They are copied before the call returns, unless it is
     ``in_place``. Results are new numpy arrays, or go to ``out``, which is returned, when they are whole.
+    With ``timeout``, in seconds, the work fails with ``OperationTimeout`` if it has not ended by then, also if
+    nobody waits; the operation still runs, as all other ranks take part in it.
     Raises ``LocalMisuse`` before anything is sent, or the error that the job failed with.
 
     What is only moved is any type of a fixed size (bool, int8, complex, float8 of ml_dtypes, ...), and keeps
@@ -35,10 +37,19 @@ class Collectives(Generic[W]):
     def size(self) -> int:
         raise NotImplementedError
 
-    def _start(self, collective: Collective, timeout: float | None = None) -> W:
+    def _start(self, collective: Collective, timeout: float | None = None, call: str = "all_reduce") -> W:
+        """``call``: the method that was called."""
         raise NotImplementedError
 
-    def broadcast(self, array: Any, root: int = 0, *, out: Any = None, in_place: bool = False) -> W:
+    def broadcast(
+        self,
+        array: Any,
+        root: int = 0,
+        *,
+        out: Any = None,
+        in_place: bool = False,
+        timeout: float | None = None,
+    ) -> W:
         """Start a broadcast: the result on every rank is the ``array`` of rank ``root``, bit for bit.
 
         ``array``: any shape, any dtype of a fixed size, the same on all ranks; what is in it counts on
@@ -47,31 +58,37 @@ class Collectives(Generic[W]):
 
             comm.broadcast(weights, in_place=True).wait()     # all begin with those of rank 0
         """
-        return self._start(collectives.broadcast(array, root, out, in_place, self.rank, self.size))
+        collective = collectives.broadcast(array, root, out, in_place, self.rank, self.size)
+        return self._start(collective, timeout, "broadcast")
 
-    def all_gather(self, array: Any, *, out: Any = None) -> W:
+    def all_gather(self, array: Any, *, out: Any = None, timeout: float | None = None) -> W:
         """Start an all-gather: every rank gets ``(size, *array.shape)``, row i from rank i, bit for bit.
 
         ``array``: any shape, any dtype of a fixed size, the same on all ranks::
 
             losses = comm.all_gather(loss).wait()             # a number of each rank
         """
-        return self._start(collectives.all_gather(array, out, self.rank, self.size))
+        return self._start(collectives.all_gather(array, out, self.rank, self.size), timeout, "all_gather")
 
-    def reduce_scatter(self, array: Any, op: str = "sum", *, out: Any = None) -> W:
+    def reduce_scatter(
+        self, array: Any, op: str = "sum", *, out: Any = None, timeout: float | None = None
+    ) -> W:
         """Start a reduce-scatter: of ``(size, *shape)`` rank i gets the reduction of row i, ``shape``.
 
         Types and ``op`` are those of ``all_reduce``, and so are the bits of the result.
         """
-        return self._start(collectives.reduce_scatter(array, op, out, self.rank, self.size))
+        collective = collectives.reduce_scatter(array, op, out, self.rank, self.size)
+        return self._start(collective, timeout, "reduce_scatter")
 
-    def reduce(self, array: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> W:
+    def reduce(
+        self, array: Any, op: str = "sum", root: int = 0, *, out: Any = None, timeout: float | None = None
+    ) -> W:
         """Start a reduction that rank ``root`` alone gets the result of; it is None on the others.
 
         Types and ``op`` are those of ``all_reduce``, and so are the bits of the result.
         """
-        return self._start(collectives.reduce(array, op, root, out, self.rank, self.size))
+        return self._start(collectives.reduce(array, op, root, out, self.rank, self.size), timeout, "reduce")
 
-    def barrier(self) -> W:
+    def barrier(self, *, timeout: float | None = None) -> W:
         """Start a barrier, whose wait ends when all ranks have called it; the result is None."""
-        return self._start(collectives.barrier())
+        return self._start(collectives.barrier(), timeout, "barrier")

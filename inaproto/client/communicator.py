@@ -235,9 +235,9 @@ class AnyCommunicator:
             )
         )
 
-    def _call(self, collective: Collective, timeout: float | None) -> Call:
+    def _call(self, collective: Collective, timeout: float | None, call: str) -> Call:
         """What is called. Raises ``LocalMisuse``, or what the communicator has failed with."""
-        check_timeout("all_reduce", timeout)
+        check_timeout(call, timeout)
         self._require_usable()
         adds = collective.in_place and adds_in_place(self.channel)
         if adds:
@@ -306,10 +306,10 @@ class Communicator(AnyCommunicator, Collectives[Work]):
         """
         return self._start(collectives.all_reduce(array, op, out, in_place, self.size), timeout)
 
-    def _start(self, collective: Collective, timeout: float | None = None) -> Work:
-        call = self._call(collective, timeout)
-        work = Work(self, call)
-        self._begin_now(work, call)
+    def _start(self, collective: Collective, timeout: float | None = None, call: str = "all_reduce") -> Work:
+        called = self._call(collective, timeout, call)
+        work = Work(self, called)
+        self._begin_now(work, called)
         return work
 
     async def shrink(self, timeout: float | None = 30.0) -> Communicator:
@@ -503,15 +503,17 @@ class BlockingCommunicator(AnyCommunicator, Collectives[BlockingWork]):
         """
         return self._start(collectives.all_reduce(array, op, out, in_place, self.size), timeout)
 
-    def _start(self, collective: Collective, timeout: float | None = None) -> BlockingWork:
-        call = self._call(collective, timeout)
-        work = BlockingWork(self, call)
+    def _start(
+        self, collective: Collective, timeout: float | None = None, call: str = "all_reduce"
+    ) -> BlockingWork:
+        called = self._call(collective, timeout, call)
+        work = BlockingWork(self, called)
         engine = self.engine
         with engine.lock:
-            if not engine.queues(call.operations):
-                self._begin_now(work, call)
+            if not engine.queues(called.operations):
+                self._begin_now(work, called)
                 return work
-        call.place(self.channel.memory, is_filled=True)
+        called.place(self.channel.memory, is_filled=True)
         with engine.lock:
             engine.submit(work)
         return work

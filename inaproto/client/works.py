@@ -145,6 +145,18 @@ class AnyWork:
             self._call = None
         self._is_settled = True
 
+    def settle(self) -> None:
+        """It has ended: whoever reads the socket calls it, once."""
+        if not self._is_settled:
+            self._settle(self._communicator.now_ns())
+
+    def expire(self, late: JobError | None = None) -> None:
+        """Its own time is over; the operation goes on."""
+        if not self._has_ended:
+            words = f"all-reduce {self.op_index} of {self._communicator.who} did not end within"
+            self._failure = late or OperationTimeout(f"{words} {self._timeout:g} s")
+            self.settle()
+
     def _waiting(self, timeout: float | None) -> Steps[Any]:
         """The steps of a wait by whoever reads the socket meanwhile."""
         communicator, operation = self._communicator, self._operation
@@ -205,6 +217,8 @@ class Work(AnyWork):
         """Whether the result, or the error, is here; does not wait, but reads what is there."""
         if not self._has_ended:
             self._communicator.look()
+            if self._until is not None and self._communicator.clock() >= self._until:
+                self.expire()
         return self._has_ended
 
     async def wait(self, timeout: float | None = None) -> Any:
@@ -358,18 +372,6 @@ class BlockingWork(AnyWork):
                 if self._is_settled:
                     self._event.set()
             return self._event
-
-    def settle(self) -> None:
-        """It has ended: whoever reads the socket calls it, once."""
-        if not self._is_settled:
-            self._settle(self._communicator.now_ns())
-
-    def expire(self, late: JobError | None = None) -> None:
-        """Its own time is over; the operation goes on."""
-        if not self._has_ended:
-            words = f"all-reduce {self.op_index} of {self._communicator.who} did not end within"
-            self._failure = late or OperationTimeout(f"{words} {self._timeout:g} s")
-            self.settle()
 
     def refuse(self, error: JobError) -> None:
         """It cannot begin."""

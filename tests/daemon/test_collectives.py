@@ -19,7 +19,7 @@ import trio
 import inaproto
 from inaproto.client import in_place, passage
 from inaproto.client.arrays import divide
-from inaproto.errors import JobError, TensorMismatch
+from inaproto.errors import JobError, LocalMisuse, OperationTimeout, TensorMismatch
 from tests.clusters.jobs import PAIRS, close_all
 from tests.clusters.memory import MemoryCluster, run_world
 from tests.unit.test_collectives import MOVED, SUMMED, any_bits, numbers
@@ -288,3 +288,40 @@ def test_a_group_on_parallel_rings() -> None:
         await close_all(comms)
 
     run_world("groups on rings", scenario, hosts=4)
+
+
+CALLS: dict[str, Callable[..., inaproto.Work]] = {
+    "all_reduce": lambda comm, **more: comm.all_reduce(np.ones(3, np.int64), **more),
+    "broadcast": lambda comm, **more: comm.broadcast(np.ones(3), 1, **more),
+    "all_gather": lambda comm, **more: comm.all_gather(7.5, **more),
+    "reduce_scatter": lambda comm, **more: comm.reduce_scatter(np.ones((2, 3), np.int32), **more),
+    "reduce": lambda comm, **more: comm.reduce(np.ones(3, np.int32), "max", 1, **more),
+    "barrier": lambda comm, **more: comm.barrier(**more),
+}
+
+
+@pytest.mark.parametrize("places", [(0, 1), (0, 0)])
+def test_each_call_has_a_deadline_of_its_own_and_the_operation_goes_on(places: tuple[int, ...]) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", places)
+        for name, call in CALLS.items():
+            with pytest.raises(LocalMisuse, match=f"^{name}: timeout is -1; it must be seconds"):
+                call(comms[0], timeout=-1)
+            work, asked, patient = call(comms[0], timeout=0.5), call(comms[0], timeout=0.5), call(comms[0])
+            assert (asked.done, patient.done) == (False, False)
+            with pytest.raises(OperationTimeout, match=r"within 0\.5 s"):
+                await work
+            assert asked.done, "its time is over, too"
+            with pytest.raises(OperationTimeout, match=r"within 0\.5 s"):
+                await asked
+            assert [each.done for each in (work, asked, patient)] == [True, True, False]
+            others = [call(comms[1], timeout=60) for _ in range(3)]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(patient.wait)
+                for other in others:
+                    nursery.start_soon(other.wait)
+            with pytest.raises(OperationTimeout, match=r"within 0\.5 s"):
+                await work
+        await close_all(comms)
+
+    run_world(f"collectives/deadlines/{places}", scenario, hosts=len(set(places)))
