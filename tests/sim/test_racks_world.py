@@ -59,6 +59,7 @@ ONCE_BROKEN = {
     609: "an address was learnt from a damaged frame, and no other came to correct it",
     841: "a message of one packet does not void the next one",
     892: "timers in lock step overran one queue",
+    1134: "of two NAKs that came at once the second one had what the first one lacked",
 }
 
 

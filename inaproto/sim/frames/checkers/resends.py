@@ -5,7 +5,9 @@ What a NIC may know is what acknowledgements told it that reached it. By that a 
 - *lost*: a packet that was sent once, after it and after its last copy, is there. So each packet comes again
   at most once for each packet of its connection that is sent later, and a packet that nothing overtook and
   that was not lost, never: what comes again for one loss is at most one copy from each rank, and one more for
-  each round trip that the repair takes.
+  each round trip that the repair takes. Of acknowledgements that come at once each counts by itself: all are
+  here before the first packet leaves for any of them, and what one of them shows to be lost may go again,
+  though the next one shows that it is there.
 - *asking*: the first unacknowledged packet, when a timer may have passed. The k-th time without progress it
   is ``min(SHORTEST_NS << k, T)`` after the timer was set, ``T`` being the first one of go-back-N; so in a
   silence of t there are at most log2(t / SHORTEST_NS) + t / T of them. It goes out twice at most, and from
@@ -49,11 +51,13 @@ _ROUNDS_MAX: Final = 12
 
 
 @dataclass(slots=True)
-class _Sender:
-    """Positions count the packets of a connection from 0 on."""
+class Sender:
+    """What the NIC of one rank has heard on one connection, and what it has sent.
+
+    Positions count the packets of a connection from 0 on.
+    """
 
     name: str
-    host: SimHost
     first_psn: int
     timer_ns: int
     messages: int
@@ -64,7 +68,11 @@ class _Sender:
     """The highest position that is there and was sent once."""
     there: set[int] = field(default_factory=set)
     copies: dict[int, int] = field(default_factory=dict)
-    """What was sent again and is not known to be there: the position that was to be sent next then."""
+    """What goes again and is not known to be there: the position that was to be sent next by then."""
+    heard_at: int = -1
+    lost: list[set[int]] = field(default_factory=list)
+    """What each acknowledgement of that instant showed to be lost, and all earlier ones together, until it
+    has left again."""
     timer_at: int = 0
     """Since when the timer runs."""
     asked: int = 0
@@ -88,6 +96,8 @@ class _Sender:
     leaving_at: int = -1
     leaving: list[int] = field(default_factory=list)
     """What left together at that instant, once: what was lost, or the newest packet."""
+    leaving_of: set[int] | None = None
+    """To which of ``lost`` that belonged."""
     seconds: int = 0
     """Of how many of these a second copy has left."""
 
@@ -100,6 +110,10 @@ class _Sender:
         at, syndrome = self.position_of(int.from_bytes(frame[51:54], "big")), frame[54]
         if not self.una <= at < self.sent:
             return
+        if now != self.heard_at:
+            self.heard_at = now
+            rest = {at for at in set[int]().union(*self.lost) if at >= self.una and at not in self.there}
+            self.lost = [rest] if rest else []
         if syndrome >> 5 == 0:
             self._acknowledged(at + 1, now)
         elif syndrome >> 5 == 1:
@@ -112,6 +126,15 @@ class _Sender:
             else:
                 self._acknowledged(at, now)
                 self._told({self.una}, {*_behind(self.una, behind.arrived << 1)}, self.una + behind.reach)
+        self._lose()
+
+    def _lose(self) -> None:
+        """What is lost by what has been heard until now may go again, once."""
+        missing = (at for at in range(self.una, min(self.newest + 1, self.sent)) if at not in self.there)
+        lost = {at for at in missing if self.copies.get(at, at + 1) <= self.newest}
+        if lost:
+            self.lost.append(lost)
+            self.copies |= dict.fromkeys(lost, self.sent)
 
     def _acknowledged(self, end: int, now: int) -> None:
         if end == self.una:
@@ -164,25 +187,29 @@ class _Sender:
         if self._is_second(at, now):
             return ""
         if at >= self.sent:
-            self.leaving = [at]
+            self.leaving, self.leaving_of = [at], None
             if self.una == self.sent:
                 self.timer_at = now
             self.sent = at + 1
             return ""
         if at < self.una:
             return ""
-        due = self.copies.get(at)
-        is_lost = (self.newest > at if due is None else self.newest >= due) and at not in self.there
-        if not is_lost and not self.excused:
-            wrong = self._asks(at, now, opens=frame[42] in _OPENING)
-            if wrong is None:  # the first packet of a message, beside the one that asks
-                return ""
-            if wrong:
-                return wrong
-        else:
+        lost = next((lost for lost in self.lost if at in lost), None)
+        if lost is not None:
+            lost.remove(at)
+            if lost is not self.leaving_of:
+                self.leaving, self.leaving_of = [], lost
             self.leaving.append(at)
-        self.copies[at] = self.sent
-        self.there.discard(at)
+        else:
+            if not self.excused:
+                wrong = self._asks(at, now, opens=frame[42] in _OPENING)
+                if wrong is None:  # the first packet of a message, beside the one that asks
+                    return ""
+                if wrong:
+                    return wrong
+            self.there.discard(at)
+        if at not in self.there:
+            self.copies[at] = self.sent
         self.highest = max(self.highest, at)
         self.timer_at = now
         return ""
@@ -228,9 +255,9 @@ class ReasonToResend(Checker):
 
     def begin(self, world: World) -> None:
         self._world = world
-        self._senders: dict[bytes, _Sender] = {}
-        """By addresses and queue pair of what they send."""
-        self._answers: dict[bytes, _Sender] = {}
+        self._senders: dict[tuple[int, bytes], Sender] = {}
+        """By the host's number, and addresses and queue pair of what they send."""
+        self._answers: dict[tuple[int, bytes], Sender] = {}
         """By those of what they are answered with."""
         self._rings: dict[bytes, int] = {}
 
@@ -245,9 +272,9 @@ class ReasonToResend(Checker):
             ring, out = found
             name = f"rank {flow.rank} in ring {spec.ring_id}"
             timer_ns = 4096 << ring.job.transport_timeout
-            sender = _Sender(name, ring.host, out.psn, timer_ns, spec.window_messages)
-            self._rings[key], self._senders[key] = spec.ring_id, sender
-            self._answers[flow.dst_ip + flow.src_ip + out.qpn.to_bytes(3, "big")] = sender
+            sender, number = Sender(name, out.psn, timer_ns, spec.window_messages), ring.host.number
+            self._rings[key], self._senders[number, key] = spec.ring_id, sender
+            self._answers[number, flow.dst_ip + flow.src_ip + out.qpn.to_bytes(3, "big")] = sender
 
     def nic_received(self, host: SimHost, blocks: list[Frames]) -> None:
         if not self._answers:
@@ -257,21 +284,22 @@ class ReasonToResend(Checker):
                 continue
             for frame in each_frame(block):
                 if frame[42] == _ACK and frame[:6] == host.mac:
-                    sender = self._answers.get(frame[26:34] + frame[47:50])
-                    if sender is None or sender.host is not host or not is_intact(frame):
+                    key = host.number, frame[26:34] + frame[47:50]
+                    sender = self._answers.get(key)
+                    if sender is None or not is_intact(frame):
                         continue
                     if _is_as_sent(frame):
                         sender.heard(frame, host.now)
                     else:  # its NIC may drop it or not
-                        del self._answers[frame[26:34] + frame[47:50]]
+                        del self._answers[key]
                         sender.is_known = False
 
     def nic_sent(self, host: SimHost, frames: Frames) -> None:
         if not self._senders:
             return
         for frame in each_frame(frames):
-            sender = self._senders.get(frame[26:34] + frame[47:50])
-            if sender is not None and sender.host is host and sender.is_known and frame[42] != _ACK:
+            sender = self._senders.get((host.number, frame[26:34] + frame[47:50]))
+            if sender is not None and sender.is_known and frame[42] != _ACK:
                 wrong = sender.sends(frame, host.now)
                 if wrong:
                     psn = int.from_bytes(frame[51:54], "big")
