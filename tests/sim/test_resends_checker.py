@@ -165,6 +165,29 @@ def asking(packets: int) -> Rank:
     return rank
 
 
+def test_what_asks_is_no_second_copy() -> None:
+    """Of recovery 1132: packets 4 to 6 ask at the instant at which they were sent first."""
+    rank = asking(4)
+    rank.hears(2)
+    assert rank.sends(3, 4, 5, 6) == [""] * 4
+    rank.hears(3)
+    assert rank.sends(4, 5, 6, 7) == [""] * 4
+    rank.now += 1
+    rank.hears(6)
+    assert rank.sends(7) == [""]
+
+
+def test_what_may_be_a_second_copy_may_ask() -> None:
+    """Two answers come at once: one lets packet 4 leave, the other lets it ask."""
+    rank = asking(4)
+    rank.hears(2)
+    rank.hears(3)
+    assert rank.sends(3, 4, 4, 5) == [""] * 4
+    rank.now += 1
+    rank.hears(4)
+    assert rank.sends(5) == [""]
+
+
 def test_asking_ends_when_more_is_heard_of() -> None:
     rank = asking(4)
     assert rank.sends(4) == [""]

@@ -13,7 +13,8 @@ What a NIC may know is what acknowledgements told it that reached it. By that a 
   silence of t there are at most log2(t / SHORTEST_NS) + t / T of them. It goes out twice at most, and from
   the second time on with the first packet of each message.
 - *twice*: what a switch that repairs has made known as lost, if it is few packets, else the last of them; and
-  the last packet of all. The second copy goes with the first, at once.
+  the last packet of all. The second copy goes with the first, at once: before anything else is heard, and
+  before what asks.
 - *asking more*: until other packets are heard of, 2 ** a packets, when that packet and what followed it were
   acknowledged a times.
 
@@ -110,6 +111,7 @@ class Sender:
         at, syndrome = self.position_of(int.from_bytes(frame[51:54], "big")), frame[54]
         if not self.una <= at < self.sent:
             return
+        self.leaving, self.seconds = [], 0
         if now != self.heard_at:
             self.heard_at = now
             rest = {at for at in set[int]().union(*self.lost) if at >= self.una and at not in self.there}
@@ -185,6 +187,8 @@ class Sender:
         """A packet leaves; returns what is wrong with that, if anything is."""
         at = self.position_of(int.from_bytes(frame[51:54], "big"))
         if self._is_second(at, now):
+            if at == self.una and self.may_ask[0] == now:  # it may as well ask: nobody could tell
+                self.copies[at], self.highest = self.sent, max(self.highest, at)
             return ""
         if at >= self.sent:
             self.leaving, self.leaving_of = [at], None
@@ -207,6 +211,7 @@ class Sender:
                     return ""
                 if wrong:
                     return wrong
+            self.leaving = []
             self.there.discard(at)
         if at not in self.there:
             self.copies[at] = self.sent
