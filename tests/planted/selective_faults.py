@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from inaproto.core.rdma.behind_gap import PacketsBehind
+from inaproto.core.rdma.responder import RcResponder
 from inaproto.core.rdma.selective_requester import SelectiveRequester
 from inaproto.core.rdma.selective_responder import SelectiveResponder
 from inaproto.core.switch.aggregator import Region
@@ -16,6 +17,7 @@ from tests.planted.shapes import across_racks
 SELECTIVE: Final = "docs/protocol.md 4.4, selective connections"
 REPAIRS: Final = "docs/protocol.md 6.14, losses of selective rings"
 OF_TREES: Final = "docs/protocol.md 7.8, selective rings through several switches"
+BY_KERNELS: Final = "tests/property/test_messages_by_kernels.py"
 
 SELECTIVE_FAULTS: Final = (
     fault(
@@ -25,6 +27,16 @@ SELECTIVE_FAULTS: Final = (
         SelectiveResponder._keep,
         "behind.mark(distance, rows)",
         "behind.mark(distance, rows + 1)",
+    ),
+    fault(
+        "what_closes_a_gap_is_answered_alone",
+        SELECTIVE,
+        "answers the packet that closes a gap before it looks at those that follow it and came with it",
+        RcResponder._run,
+        "leading(ahead == np.arange(n - row))",
+        "1",
+        test=f"{BY_KERNELS}::test_packets_that_close_a_gap_together_have_one_answer_for_all",
+        arguments=((), lambda _: None),
     ),
     fault(
         "kept_where_the_gap_is_counted_in",

@@ -22,6 +22,7 @@ from inaproto.errors import DecodeError
 from inaproto.ports import QpAttributes, Segment
 from inaproto.units import PSN_MASK, Frames, Instant
 from inaproto.wire.icrc import seal
+from inaproto.wire.roce import SYNDROME_NAK
 from inaproto.wire.vector import BTH_END
 from inaproto_adapters.softnic import SoftNicEngine
 from tests.seeds import seeds
@@ -220,7 +221,7 @@ def test_most_packets_in_good_weather_go_by_the_kernel(
 
 @pytest.mark.parametrize("seed", seeds(60))
 def test_what_comes_behind_gaps_is_kept_alike(seed: int, use_kernels: USE) -> None:
-    """Packets of long messages are lost, come late, twice, in another order and damaged."""
+    """Packets of long messages are lost, come late, twice, in another order, damaged, or all again."""
     rng = Random(f"{seed}/gaps")
     both = []
     for kernels in ("compiled", "numpy"):
@@ -236,13 +237,41 @@ def test_what_comes_behind_gaps_is_kept_alike(seed: int, use_kernels: USE) -> No
         frames = [frame for frame, fate in zip(sent[0], fates, strict=True) if fate != "late"]
         frames += [frame for frame, fate in zip(sent[0], fates, strict=True) if fate == "twice"]
         frames = [damaged(rng, frame) if rng.random() < 0.02 else frame for frame in frames]
-        frames += late
-        late = [frame for frame, fate in zip(sent[0], fates, strict=True) if fate != "now"]
+        if rng.random() < 0.2:  # it begins once more
+            end = rng.randrange(2, 11)
+            parts = [late, sent[0][rng.randrange(2) : end], sent[0][: end + 1]]
+            late = sent[0][end + 1 :]
+        else:
+            parts = [frames + late]
+            late = [frame for frame, fate in zip(sent[0], fates, strict=True) if fate != "now"]
         if rng.random() < 0.2:
-            rng.shuffle(frames)
-        for one in both:
-            at_once(one.nic, in_blocks(frames), Instant(number))
-        assert both[0].seen() == both[1].seen(), f"seed {seed}, batch {number}"
+            rng.shuffle(parts[0])
+        for part in parts:
+            for one in both:
+                at_once(one.nic, in_blocks(part), Instant(number))
+            assert both[0].seen() == both[1].seen(), f"seed {seed}, batch {number}"
+
+
+@pytest.mark.parametrize("between", [(), (5,), (9,)], ids=["nothing", "early", "damaged"])
+def test_packets_that_close_a_gap_together_have_one_answer_for_all(
+    between: tuple[int, ...], use_kernels: USE
+) -> None:
+    """4.4.2: without the first packet of their message none of them could be kept when they came first."""
+    for kernels in ("compiled", "numpy"):
+        use_kernels(kernels)
+        one = Receiver(selective=True)
+        frames = one.message(0, 0, 2816, rkey=one.target.key)
+        damaged = bytearray(frames[9])
+        damaged[-7] ^= 4
+        frames[9] = bytes(damaged)
+        at_once(one.nic, in_blocks(frames[1:4]), T0)
+        [told] = one.nic.take_output()
+        assert told[0, BTH_END] == SYNDROME_NAK
+        order = (1, *between, 2, 3)
+        at_once(one.nic, in_blocks([frames[0], *(frames[at] for at in order)]), T0)
+        [[answer]] = one.nic.take_output()
+        newest = int.from_bytes(answer[51:54].tobytes(), "big") - 0xFFFFF0
+        assert (newest, answer[BTH_END]) == ((4, SYNDROME_NAK) if between == (5,) else (3, 0x1F)), kernels
 
 
 def test_middle_packets_behind_gaps_go_by_the_kernel(

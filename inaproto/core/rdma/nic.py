@@ -89,6 +89,7 @@ _NO_TIME: Final = Instant(0)
 _DEST_QP: Final = slice(47, 50)
 _CONNECTION: Final = slice(26, 50)
 """Columns from the IP addresses to the destination queue pair."""
+_PSN: Final = slice(51, 54)
 _FEW: Final = 8
 _ACK_REQUEST: Final = 50
 """Byte of a frame that is 0, or 0x80 where the packet asks for an ACK."""
@@ -468,7 +469,7 @@ class SoftNicEngine:
 
     def _alone(self, connection: Connection, arrivals: Arrivals, psn: int, now: Instant) -> bool:
         """The same with a packet that no kernel takes, if one may take those behind it in its block, or few
-        are left."""
+        are left; and its answer is not that of others, too."""
         rest = arrivals.rest
         if len(rest) < 2 or (
             len(rest) > _FEW and connection.responder.room_behind(psn + 1 & PSN_MASK) is None
@@ -477,6 +478,9 @@ class SoftNicEngine:
         alike = rest[:, _CONNECTION]
         if (alike != alike[0]).any():  # connections alternate
             return False
+        following = (psn + 1 & PSN_MASK).to_bytes(3, "big")
+        if connection.responder.expects(psn) and following in map(bytes, rest[:, _PSN]):
+            return False  # both may close the gap, and then have one answer
         packet = decode_packet(rest[0].tobytes())
         if packet is None:
             return False

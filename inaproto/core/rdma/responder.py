@@ -144,6 +144,10 @@ class RcResponder:
             return None
         return Awaited(self._expected, self._message, bool(self._receives))
 
+    def expects(self, psn: int) -> bool:
+        """Whether the next packet in order has that PSN."""
+        return psn == self._expected
+
     def room_behind(self, psn: int) -> tuple[MessageInProgress, int] | None:
         """Where a packet behind a gap goes, neither the first nor the last of its message, and how many from
         it on may be placed there before it is told, as :class:`StretchBehind`; None: none may."""
