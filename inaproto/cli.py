@@ -104,7 +104,8 @@ def _announced() -> dict[str, EntryPoint]:
 
 
 @click.group(cls=_Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """In-network aggregation: all-reduces that are summed in the switch, over RoCEv2.
 
     A switch daemon sums the gradients of training processes while their packets pass through; a host
@@ -119,6 +120,17 @@ def cli() -> None:
             kernels.choose(name)
         except ValueError as error:
             raise click.UsageError(f"{KERNELS_VARIABLE}: {error}") from None
+    if not isinstance(cli.get_command(ctx, ctx.invoked_subcommand or ""), DaemonCommand):
+        _say_slips()  # daemons have them in their log
+
+
+def _say_slips() -> None:
+    """Variables of the environment that look like ours and are none."""
+    if any(name.startswith("INAPROTO_") for name in os.environ):
+        from inaproto.client.variables import slips
+
+        for slip in slips(os.environ):
+            click.echo(f"inaproto: {slip}", err=True)
 
 
 class Daemon(NamedTuple, Generic[S]):
@@ -149,6 +161,8 @@ class DaemonCommand(click.Command):
         daemon = self._daemon()
         loaded = daemon.load(given(flags), config_file, os.environ)
         if show_config:
+            for warning in loaded.warnings:
+                click.echo(f"inaproto: {warning}", err=True)
             click.echo(loaded.show(), nl=False)
             return
         settings = loaded.settings

@@ -35,7 +35,7 @@ Attach = Callable[[str], Awaitable[FramePort]]
 
 def adapter_of(name: str, *kinds: str) -> Adapter:
     """One that is of any of ``kinds``, of which the first names it in messages. Raises ``Unsupported``."""
-    adapter = load_adapter(name)
+    adapter = load_adapter(name, *kinds)
     if not adapter.kinds.intersection(kinds):
         raise Unsupported(f"adapter {name!r} as {kinds[0]}", f"it is for {', '.join(sorted(adapter.kinds))}")
     return adapter

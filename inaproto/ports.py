@@ -9,9 +9,9 @@ guess. Adapters announce themselves under the entry point group ``inaproto.adapt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -380,12 +380,23 @@ class Adapter:
 ADAPTER_GROUP = "inaproto.adapters"
 
 
-def load_adapter(name: str) -> Adapter:
-    """The adapter registered as ``name``. Raises ``Unsupported`` with the names that exist."""
+def load_adapter(name: str, *kinds: str) -> Adapter:
+    """The adapter registered as ``name``. Raises ``Unsupported`` with the names that exist, of any of
+    ``kinds`` if some are given."""
     found = {entry.name: entry for entry in entry_points(group=ADAPTER_GROUP)}
     if name not in found:
-        raise Unsupported(f"adapter {name!r}", f"installed adapters are {sorted(found)}")
+        fit = [other for other in sorted(found) if not kinds or _is_of(found[other], kinds)]
+        raise Unsupported(f"adapter {name!r}", f"installed adapters are {', '.join(fit)}")
     adapter = found[name].load()
     if not isinstance(adapter, Adapter):
         raise Unsupported(f"adapter {name!r}", f"its entry point gives a {type(adapter).__name__}")
     return adapter
+
+
+def _is_of(entry: EntryPoint, kinds: Collection[str]) -> bool:
+    """What cannot be loaded is left out: somebody else's package, or one without its libraries."""
+    try:
+        adapter = entry.load()
+    except Exception:  # noqa: BLE001  it is not the one that was asked for
+        return False
+    return isinstance(adapter, Adapter) and not adapter.kinds.isdisjoint(kinds)

@@ -22,7 +22,7 @@ from typing import Any, Final
 from inaproto.client.arguments import check_arguments
 from inaproto.client.channel import JobRank
 from inaproto.client.joining import SOCKET_VARIABLE
-from inaproto.client.variables import misspelt
+from inaproto.client.variables import misspelt, slips
 from inaproto.client.wishes import JobWishes
 from inaproto.errors import LocalMisuse
 
@@ -260,11 +260,16 @@ def who_joins(
 
 def _what_is_missing(missing: list[str], found: Found, environment: Mapping[str, str]) -> str:
     arguments = " and ".join(f"{name}=" for name in missing)
+    meant = "".join(
+        f" {variable} is set, which is not known: did you mean {close}?"
+        for variable, close in misspelt(environment)
+        if close in (JOB_VARIABLE, RANK_VARIABLE, SIZE_VARIABLE)
+    )
     if missing == ["job"]:
         by = f" by {found.sources['rank']}" if "rank" in found.sources else ""
         return (
             f"connect: the rank is known{by}, but the job has no name that all its ranks share; give "
-            f"{arguments} or set {JOB_VARIABLE}, the same for all of them and another for each start"
+            f"{arguments} or set {JOB_VARIABLE}, the same for all of them and another for each start.{meant}"
         )
     batch = ""
     if environment.get("SLURM_JOB_ID") and not environment.get("SLURM_STEP_ID"):
@@ -274,7 +279,7 @@ def _what_is_missing(missing: list[str], found: Found, environment: Mapping[str,
     asked = ", ".join(f"{launcher.variables} ({launcher.name})" for launcher in LAUNCHERS)
     return (
         f"connect: no {' and no '.join(missing)}: give {arguments}, or start the script by a launcher, as in "
-        f"`inaproto run -n 2 -- python train.py`. No launcher has set its variables: {asked}.{batch}"
+        f"`inaproto run -n 2 -- python train.py`. No launcher has set its variables: {asked}.{batch}{meant}"
     )
 
 
@@ -294,7 +299,7 @@ _warned: set[str] = set()
 
 def warn_of_misspelt(environment: Mapping[str, str]) -> None:
     """Name, once in this process, variables that look like ones of inaproto and are none."""
-    for variable, close in misspelt(environment):
-        if variable not in _warned:
-            _warned.add(variable)
-            log.warning("environment variable %s is not known, did you mean %s?", variable, close)
+    for slip in slips(environment):
+        if slip not in _warned:
+            _warned.add(slip)
+            log.warning("%s", slip)

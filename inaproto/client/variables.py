@@ -35,6 +35,14 @@ _OF_COMMANDS: Final = """
 KNOWN: Final = frozenset(PREFIX + name.upper() for name in (_SETTINGS + _OF_COMMANDS).split())
 
 
+def slips(environment: Mapping[str, str]) -> list[str]:
+    """A sentence for each misspelt variable, for people."""
+    return [
+        f"environment variable {variable} is not known, did you mean {close}?"
+        for variable, close in misspelt(environment)
+    ]
+
+
 def misspelt(environment: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     """Variables that begin like ours and are not known, each with the known one that it looks like.
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any
+from typing import Any, Final
 
-from inaproto.torch.wishes import NAME, torch_wishes
+from inaproto.torch.wishes import NAME, TAKEN_VARIABLE, WITHOUT_VARIABLE, torch_wishes
+
+_LIKE_A_WISH: Final = TAKEN_VARIABLE.removesuffix("ORCH")
+"""What a variable begins with that is looked at here: what tells slips from others is loaded for it alone."""
 
 
 def register() -> None:
@@ -25,6 +28,7 @@ def register() -> None:
 
 
 def _register() -> None:
+    _warn_of_slips()
     wishes = torch_wishes(os.environ)
     import torch.distributed as dist
 
@@ -40,6 +44,20 @@ def _register() -> None:
         from inaproto.torch.kernels import install
 
         install()
+
+
+def _warn_of_slips() -> None:
+    """Names variables that look like a wish and are none: else gloo would go on, and nobody know why."""
+    known = (TAKEN_VARIABLE, WITHOUT_VARIABLE)
+    if any(name.startswith(_LIKE_A_WISH) and name not in known for name in os.environ):
+        from inaproto.client.variables import misspelt
+
+        for variable, close in misspelt(os.environ):
+            if close in known:
+                warnings.warn(
+                    f"inaproto: environment variable {variable} is not known, did you mean {close}?",
+                    stacklevel=3,
+                )
 
 
 def create(store: Any, rank: int, size: int, timeout: Any) -> Any:

@@ -8,6 +8,7 @@ import sys
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import pytest
 from click.testing import CliRunner, Result
@@ -89,6 +90,28 @@ def test_configuration_is_shown_with_its_sources(tmp_path: Path) -> None:
     assert lines["ports_max"].endswith("# default")
 
 
+SLIP: Final = (
+    "inaproto: environment variable INAPROTO_HOSTSOCKET is not known, did you mean INAPROTO_HOST_SOCKET?\n"
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("host", "--name", "h0", "--ip", "10.0.0.1", "--show-config"),
+        ("controller", "--cluster", "cluster.json", "--show-config"),
+        ("run", "-n", "0", "--", "true"),
+        ("status", "--dir", "/nonexistent"),
+        ("version",),
+    ],
+)
+def test_a_misspelt_variable_is_named_once(words: tuple[str, ...]) -> None:
+    result = invoke(*words, environment={"INAPROTO_HOSTSOCKET": "1", "INAPROTO_OF_A_SCRIPT": "1"})
+    assert result.output.count(SLIP) == 1
+    assert "OF_A_SCRIPT" not in result.output
+    assert SLIP not in invoke(*words).output
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -100,7 +123,11 @@ def test_configuration_is_shown_with_its_sources(tmp_path: Path) -> None:
         (("host", "--name", "h0"), "ip: is missing; give --ip, INAPROTO_IP"),
         (
             ("host", "--name", "h0", "--ip", "10.0.0.1", "--adapter", "carrier-pigeon"),
-            "installed adapters are",
+            "adapter 'carrier-pigeon' is not available: installed adapters are frames, shm\n",
+        ),
+        (
+            ("host", "--name", "h0", "--ip", "10.0.0.1", "--nic", "foo"),
+            "adapter 'foo' is not available: installed adapters are softnic, verbs\n",
         ),
         (
             ("host", "--name", "h0", "--ip", "10.0.0.1", "--nic", "frames"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import inaproto
 from inaproto.client import environment as client_environment
 from inaproto.client.environment import Found, discover, who_joins
-from inaproto.client.variables import _SETTINGS, misspelt
+from inaproto.client.variables import _SETTINGS, KNOWN, misspelt, slips
 from inaproto.client.wishes import JobWishes
 from inaproto.core.rendezvous.rules import JOB_NAME
 from inaproto.daemon.settings.config import HostSettings, ServerSettings, SwitchSettings
@@ -264,6 +265,50 @@ def test_a_misspelt_variable_is_warned_of_once(
         "environment variable INAPROTO_MTUU is not known, did you mean INAPROTO_MTU?",
         "environment variable INAPROTO_RNAK is not known, did you mean INAPROTO_RANK?",
     ]
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (
+            {"INAPROTO_JOB": "train", "INAPROTO_RNAK": "1", "INAPROTO_SIZE": ""},
+            r"no rank and no size: .* INAPROTO_RNAK is set, which is not known: did you mean INAPROTO_RANK\?",
+        ),
+        (
+            {"INAPROTO_RANK": "0", "INAPROTO_SIZE": "1", "INAPROTO_JOBB": "train"},
+            r"has no name that all its ranks share.*INAPROTO_JOBB is set, .*did you mean INAPROTO_JOB\?",
+        ),
+    ],
+)
+def test_what_is_missing_may_be_misspelt(environment: dict[str, str], words: str) -> None:
+    with pytest.raises(LocalMisuse, match=words):
+        who(environment)
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("INAPROTO_HOSTSOCKET", "INAPROTO_HOST_SOCKET"),
+        ("INAPROTO_SOCKET", "INAPROTO_HOST_SOCKET"),
+        ("INAPROTO_TORHC", "INAPROTO_TORCH"),
+        ("INAPROTO_JOBAPI", "INAPROTO_JOB_API"),
+    ],
+)
+def test_the_nearest_right_one_is_named(variable: str, meant: str) -> None:
+    assert slips({variable: "1"}) == [f"environment variable {variable} is not known, did you mean {meant}?"]
+
+
+def test_every_variable_that_is_read_is_known() -> None:
+    """A right one must not be called a slip of the pen."""
+    tree = Path(client_environment.__file__).parents[2]
+    read = {
+        name
+        for room in ("inaproto", "controller", "adapters", "hil", "examples")
+        for file in (tree / room).rglob("*.py")
+        for name in re.findall(r"\"(INAPROTO_[A-Z_]+)\"", file.read_text())
+    }
+    assert {"INAPROTO_HOST_SOCKET", "INAPROTO_TORCH_WITHOUT"} <= read
+    assert read <= KNOWN
 
 
 def test_the_variables_of_daemons_are_known() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable
 
 import pytest
 
 from inaproto.errors import ConfigError, OperationTimeout
+from inaproto.torch import autoload
 from inaproto.torch.meeting import Agreed, Patience, meet
 from inaproto.torch.wishes import TorchWishes, torch_wishes
 
@@ -106,3 +108,15 @@ def test_a_group_that_names_inaproto_does_not_go_on_without_unless_that_is_wishe
 def test_a_wish_that_means_nothing_is_named(variable: str, value: str) -> None:
     with pytest.raises(ConfigError, match=variable):
         torch_wishes({variable: value})
+
+
+def test_a_misspelt_wish_is_named_when_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else gloo goes on, and nobody knows why."""
+    monkeypatch.setenv("INAPROTO_TORHC", "gloo")
+    monkeypatch.setenv("INAPROTO_TORCH", "gloo")
+    with pytest.warns(UserWarning, match="INAPROTO_TORHC is not known, did you mean INAPROTO_TORCH?"):
+        autoload._warn_of_slips()
+    monkeypatch.delenv("INAPROTO_TORHC")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        autoload._warn_of_slips()

@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from inaproto.client.run_directory import default_run_directory
-from inaproto.client.variables import PREFIX, misspelt
+from inaproto.client.variables import PREFIX, slips
 from inaproto.core.rendezvous.path_costs import LinkFigures
 from inaproto.daemon.net.control_address import (
     Endpoint,
@@ -561,7 +561,7 @@ def _load(
         settings = model.model_validate(values)
     except ValidationError as error:
         raise ConfigError(_describe(error, model, sources)) from None
-    return Loaded(settings, sources, tuple(_misspelt(environment)))
+    return Loaded(settings, sources, tuple(slips(environment)))
 
 
 def _read_table(file: Path, table: str) -> dict[str, Any]:
@@ -617,11 +617,6 @@ def _describe(error: ValidationError, model: type[Settings], sources: Mapping[st
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, list(known), n=1)
     return f", did you mean {close[0]!r}?" if close else ""
-
-
-def _misspelt(environment: Mapping[str, str]) -> Iterable[str]:
-    for variable, close in misspelt(environment):
-        yield f"environment variable {variable} is not known, did you mean {close}?"
 
 
 def _toml(value: object) -> str:
