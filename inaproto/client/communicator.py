@@ -65,6 +65,8 @@ class OperationRecord:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorStatistics:
+    """What one rank has all-reduced, of :meth:`Communicator.statistics`; times are in ns."""
+
     operations: int
     bytes: int
     wait_ns: int
@@ -115,6 +117,7 @@ class AnyCommunicator:
 
     @property
     def job(self) -> str:
+        """Name of the job."""
         return self.channel.who.job
 
     @property
@@ -124,10 +127,12 @@ class AnyCommunicator:
 
     @property
     def rank(self) -> int:
+        """This rank, 0 to ``size - 1``."""
         return self.channel.who.rank
 
     @property
     def size(self) -> int:
+        """The number of ranks."""
         return self.channel.who.size
 
     @property
@@ -176,6 +181,7 @@ class AnyCommunicator:
         self.channel.announce()
 
     def statistics(self) -> CommunicatorStatistics:
+        """What this rank has all-reduced since it joined, bytes and times, with the last 1,024 one by one."""
         return CommunicatorStatistics(
             operations=self._operations,
             bytes=self._bytes,
@@ -188,13 +194,16 @@ class AnyCommunicator:
         )
 
     def now_ns(self) -> int:
+        """Now, in ns of the communicator's clock, as in ``statistics().recent``."""
         return int(self.clock() * 1e9)
 
     def wait_began(self, now_ns: int) -> None:
+        """A work is waited for from now on."""
         if self._wait_began is None:
             self._wait_began = self._wait_ended = now_ns
 
     def wait_ended(self) -> None:
+        """A work is waited for no more."""
         if self._wait_began is not None:
             self._wait_ended = self.now_ns()
 
@@ -302,7 +311,13 @@ class Communicator(AnyCommunicator, Collectives[Work]):
         With ``timeout``, in seconds, the work fails with ``OperationTimeout`` if it has not ended by then,
         whether or not anybody waits; the operation still runs, as all other ranks take part in it.
         Raises ``LocalMisuse`` before anything is sent (also when as many operations as the host daemon keeps
-        have not ended), or the error that the job failed with.
+        have not ended), or the error that the job failed with; the wait raises that, and ``TensorMismatch``
+        on all ranks where they did not call the same. Of the whole list of errors see :meth:`Work.wait`::
+
+            total = await comm.all_reduce(gradient)                     # float32 (1000,), as gradient is
+            works = [comm.all_reduce(each, in_place=True) for each in gradients]    # several under way
+            for work in works:
+                await work
         """
         return self._start(collectives.all_reduce(array, op, out, in_place, self.size), timeout)
 
@@ -360,7 +375,10 @@ class Communicator(AnyCommunicator, Collectives[Work]):
     async def group(self, ranks: Sequence[int], *, timeout: float | None = 30.0) -> Communicator | None:
         """A communicator of ``ranks`` alone, in their order, made by all ranks; None for the others.
 
-        All ranks name the same. Otherwise as :meth:`split`.
+        All ranks name the same, or all get ``LocalMisuse``. What it is, ``timeout`` and other errors are as
+        with :meth:`split`::
+
+            first = await comm.group([0, 1, 2])
         """
         return await self._grouped(row_of_group(ranks, self.channel.who), "group", timeout)
 
@@ -375,6 +393,7 @@ class Communicator(AnyCommunicator, Collectives[Work]):
         return Communicator(await driver.drive(steps), driver, self._dial)
 
     async def drive(self, steps: Steps[T]) -> T:
+        """Take ``steps`` to their end."""
         return await self._driver.drive(steps)
 
     def look(self) -> None:
@@ -415,7 +434,12 @@ async def connect(
     elastic: bool = False,
     dial: Dial = dial_unix,
 ) -> Communicator:
-    """Join ``job`` as ``rank`` of ``size``, and wait until all ranks have joined.
+    """Join ``job`` as ``rank`` of ``size``, and wait until all ranks have joined; for Trio programs.
+
+    ::
+
+        async with await inaproto.connect("train", rank, size=4, key="secret") as comm:
+            total = await comm.all_reduce(gradient)
 
     Under a launcher no argument is needed: what is not given here is read from the variables that ``inaproto
     run``, torchrun, Open MPI's ``mpirun``, ``mpiexec`` of MPICH or ``srun`` has set, or from
@@ -496,10 +520,35 @@ class BlockingCommunicator(AnyCommunicator, Collectives[BlockingWork]):
         in_place: bool = False,
         timeout: float | None = None,
     ) -> BlockingWork:
-        """As :meth:`Communicator.all_reduce`; the result is ``.wait()``.
+        """Start an all-reduce with all ranks of the job, and return at once; ``.wait()`` gives the result.
 
-        Once there is a progress thread (:class:`BlockingWork`) a call never waits for room, nor is it refused
-        for want of it: it queues.
+        ``array``: C-contiguous, any shape, dtype float32, int32, float16, bfloat16 (ml_dtypes), float64
+        or int64: numpy's, a tensor of torch on the CPU, something else with ``__array__`` or DLPack on the
+        CPU, a number; the same shape, dtype and ``op`` on every rank. A list of arrays is reduced as one
+        vector for each dtype, and the result is a list; all ranks give the same shapes in the same order.
+        ``op``: "sum", "max", "min", or for floats "avg", which is the sum divided by the number of ranks:
+        rounded to nearest, even, once more than the sum (float16 and bfloat16: divided as float32).
+
+        ``array`` is copied before this returns and does not change; the result is a new array, or ``out``,
+        which is returned and changes only with the whole result. With ``in_place``, which all ranks must say
+        alike, the result replaces ``array`` as it comes in, and ``array`` is returned: leave it alone until
+        then; after a failure it is a mix of inputs and results. Of an array from :meth:`buffer`, or a part of
+        one, nothing is copied then. Where all ranks are on one host they add among themselves, while they
+        wait, and copy less.
+        With ``timeout``, in seconds, the work fails with ``OperationTimeout`` if it has not ended by then,
+        whether or not anybody waits; the operation still runs, as all other ranks take part in it.
+        Raises ``LocalMisuse`` before anything is sent (also when as many operations as the host daemon keeps
+        have not ended), or the error that the job failed with; the wait raises that, and ``TensorMismatch``
+        on all ranks where they did not call the same. Of the whole list of errors see
+        :meth:`BlockingWork.wait`::
+
+            total = comm.all_reduce(gradient).wait()                    # float32 (1000,), as gradient is
+            works = [comm.all_reduce(each, in_place=True) for each in gradients]    # several under way
+            for work in works:
+                work.wait()
+
+        While there is a progress thread (:class:`BlockingWork`) a call never waits for room, nor is it
+        refused for want of it: it queues.
         """
         return self._start(collectives.all_reduce(array, op, out, in_place, self.size), timeout)
 
@@ -539,7 +588,30 @@ class BlockingCommunicator(AnyCommunicator, Collectives[BlockingWork]):
             self.channel.announce()
 
     def shrink(self, timeout: float | None = 30.0) -> BlockingCommunicator:
-        """As :meth:`Communicator.shrink`."""
+        """After ``RankLost``: a communicator of the ranks that are left. The job must be ``elastic``.
+
+        Every survivor has to call it, within the time that the switch waits (``--recover-ms``): it may get
+        the error only from its next call, as an all-reduce that fails for one rank can have given another
+        its result (the one exact result, never another). So go back to what all of them have::
+
+            comm = inaproto.connect_blocking("train", rank, size=4, elastic=True)
+            done = 0                                 # all-reduces before this communicator
+            while step < steps:
+                try:
+                    gradients = comm.all_reduce(compute(weights, step)).wait()
+                except inaproto.RankLost:
+                    comm = comm.shrink()             # comm.rank and comm.size are new
+                    done += comm.agreed_operations
+                    step, weights = done, kept[done]     # with one all-reduce a step; keep one step more
+                    continue
+                ...
+
+        Ranks are numbered anew in the old order (``former_ranks``), the job is called ``train~1``, then
+        ``train~2``. This communicator is closed, its buffers are no more shared. Raises ``LocalMisuse``
+        unless the job was elastic and has failed with ``RankLost``; ``JoinRefused`` where this rank was taken
+        for lost, or the switch was restarted; ``OperationTimeout``, which names who is missing, where one of
+        them does not join. Ranks that are lost meanwhile are left out, too.
+        """
         steps = shrinking(self.channel, timeout=timeout, clock=self.clock, dial=self._dial)
         channel, survivors = self.engine.drive(steps)
         self.engine.abandon()
@@ -564,7 +636,10 @@ class BlockingCommunicator(AnyCommunicator, Collectives[BlockingWork]):
     def group(self, ranks: Sequence[int], *, timeout: float | None = 30.0) -> BlockingCommunicator | None:
         """A communicator of ``ranks`` alone, in their order, made by all ranks; None for the others.
 
-        All ranks name the same. Otherwise as :meth:`split`.
+        All ranks name the same, or all get ``LocalMisuse``. What it is, ``timeout`` and other errors are as
+        with :meth:`split`::
+
+            first = comm.group([0, 1, 2])
         """
         return self._grouped(row_of_group(ranks, self.channel.who), "group", timeout)
 
@@ -612,7 +687,53 @@ def connect_blocking(
     exact_plan: bool = True,
     elastic: bool = False,
 ) -> BlockingCommunicator:
-    """As :func:`connect`, for programs without an event loop."""
+    """Join ``job`` as ``rank`` of ``size``, and wait until all ranks have joined; for plain scripts.
+
+    ::
+
+        with inaproto.connect_blocking("train", rank, size=4, key="secret") as comm:
+            total = comm.all_reduce(gradient).wait()
+
+    Under a launcher no argument is needed: what is not given here is read from the variables that ``inaproto
+    run``, torchrun, Open MPI's ``mpirun``, ``mpiexec`` of MPICH or ``srun`` has set, or from
+    ``$INAPROTO_JOB``, ``$INAPROTO_RANK``, ``$INAPROTO_SIZE`` and ``$INAPROTO_KEY``. ``key`` is a secret that
+    all ranks of the job give alike, and who gives another is refused. Without one, any process that may use a
+    host daemon's socket may join the job under its name.
+
+    ``socket`` is that of the host daemon on this machine; by default ``$INAPROTO_HOST_SOCKET``, else the
+    only one in the run directory. A machine with several NICs has a host daemon for each, and ``socket``
+    lists theirs (the variable: with colons between them): each tensor is then cut into as many slices, which
+    are reduced at the same time, each by a ring of its own (NetReduce section 3.4). All ranks of the job
+    give equally many, those of one machine the same in the same order. Daemons and ranks may start in any
+    order within ``timeout`` seconds. With ``elastic``, which all ranks must say, the others may go on when a
+    rank is lost (:meth:`BlockingCommunicator.shrink`); not with several sockets.
+
+    ``path`` and ``exact_plan`` say how the job is to be summed, the same on all ranks. Whatever they are, all
+    ranks get the same bytes. ``path`` is by default ``$INAPROTO_PATH``, else "auto":
+
+    - "auto": in the switches, where each host sends a tensor once and gets its sum once; while these cannot,
+      along a chain of the hosts, or up a tree of them.
+    - "chain": along the chain always: the first host sends its tensor to the second, which adds its own, and
+      so on, and the result goes round. It has the bytes of "auto", at twice the traffic on most links (three
+      times with float16 and bfloat16, whose sums travel as float32).
+    - "overlay": up a tree of the hosts always, shaped like the job's plan, and down again. It has the bytes
+      of "auto", with fewer hops than a chain; hosts that gather from several others send and receive more.
+    - "ring": an ordinary ring all-reduce of hosts, as other libraries have it: a chain that begins at
+      another host with each message, so that all links carry alike, ``2 (P-1)/P`` of the tensor for P hosts.
+      Each message is added in another order: sums of floats differ from those of "auto" in their last bits.
+    - "shared": along the chain or in the switches, each all-reduce by one of them as jobs that share the
+      memory of the switches take turns (MINA section IV-C). It has the bytes of "auto".
+
+    The order of additions that "auto", "chain", "overlay" and "shared" keep is the job's *plan*: on each host
+    in rank order, then over hosts by the tree of switches. With ``exact_plan``, "auto" keeps it by any means;
+    a job whose hosts can neither as a chain, its ranks not being numbered rack by rank, nor as a tree, one of
+    their daemons being of an older release, fails when the switches cannot sum. With ``exact_plan=False`` its
+    hosts go on as a ring, and back when the switches can: one job, one result for all ranks, but which bits
+    depends on what happened. "chain", "overlay" and "ring" never change.
+
+    Raises ``LocalMisuse``, ``Unsupported``, or a ``JobError``: ``DaemonUnreachable``, ``SwitchUnreachable``,
+    ``JoinRefused``, ``RankLost``, ``OperationTimeout`` when ranks are missing.
+    """
     wishes = check_wishes(path, exact_plan, elastic, os.environ)
     who = who_joins(job, rank, size, key, timeout, wishes, os.environ)
     sockets = check_sockets(socket, who, os.environ)

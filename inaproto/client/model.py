@@ -100,6 +100,7 @@ class _Model:
 
     @property
     def name(self) -> str:
+        """Name of the model."""
         return self._channel.who.job
 
     @property
@@ -109,14 +110,17 @@ class _Model:
 
     @property
     def workers(self) -> int:
+        """How many workers train it."""
         return self._told.workers
 
     @property
     def elements(self) -> int:
+        """How many weights it has."""
         return self._told.elements
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """Type of its weights."""
         return np.dtype(self._told.dtype)
 
     @property
@@ -343,8 +347,9 @@ class Model(_Model):
     async def finish(self, timeout: float | None = None) -> int:
         """The update is finished: the worker's clock goes on; returns it. An update may be empty.
 
-        Waits while the worker is too far ahead of its servers. Raises ``OperationTimeout``, which names who
-        is waited for (the update goes on: call it again), or what the connection failed with.
+        Waits while the worker is too far ahead of its servers, at most ``timeout`` seconds. Raises
+        ``OperationTimeout``, which names who is waited for (the update goes on: call it again), or what the
+        connection failed with.
         """
         return await self._driver.drive(self._finishing(timeout))
 
@@ -352,7 +357,7 @@ class Model(_Model):
         """Weights with the updates 1 to ``clock - staleness`` of every worker, and perhaps newer ones.
 
         By default the staleness of the model. At 0 with no more than that: those of synchronous training.
-        ``last_pull`` says what was in them. Raises as :meth:`finish`.
+        ``last_pull`` says what was in them. ``timeout`` and errors are as with :meth:`finish`.
         """
         return await self._driver.drive(self._pulling(staleness, timeout))
 
@@ -395,10 +400,18 @@ async def connect_model(
 ) -> Model:
     """Become the worker of this machine's host daemon for ``model``, as its models file has it.
 
+    ::
+
+        async with await inaproto.connect_model("digits") as model:
+            model.push(gradients)
+            clock = await model.finish()
+
+    Whoever may use the socket may be the worker: ``key`` is sent along, and not checked by host daemons yet.
     ``socket`` is that of the host daemon; by default ``$INAPROTO_HOST_SOCKET``, else the only one in the run
-    directory. Returns when all parameter servers have said how far the worker is. Raises ``LocalMisuse`` or a
+    directory. Waits ``timeout`` seconds at most until all parameter servers have
+    said how far the worker is. Raises ``LocalMisuse`` or a
     ``JobError``: ``DaemonUnreachable``, ``JoinRefused`` (another process is the worker, or it has left),
-    ``OperationTimeout``, which names the servers that are missing.
+    ``OperationTimeout``, which names the servers that are missing. ``dial``: as of :func:`connect`.
     """
     require_trio("connect_model", "connect_model_blocking")
     driver, who = TrioDriver(), _who(model, key, socket, timeout)
@@ -414,23 +427,39 @@ class BlockingModel(_Model):
     """A worker's connection, for plain scripts; made by :func:`connect_model_blocking`."""
 
     def finish(self, timeout: float | None = None) -> int:
-        """As :meth:`Model.finish`."""
+        """The update is finished: the worker's clock goes on; returns it. An update may be empty.
+
+        Waits while the worker is too far ahead of its servers, at most ``timeout`` seconds. Raises
+        ``OperationTimeout``, which names who is waited for (the update goes on: call it again), or what the
+        connection failed with.
+        """
         return drive_blocking(self._finishing(timeout))
 
     def pull(self, staleness: int | None = None, timeout: float | None = None) -> NDArray[Any]:
-        """As :meth:`Model.pull`."""
+        """Weights with the updates 1 to ``clock - staleness`` of every worker, and perhaps newer ones.
+
+        By default the staleness of the model. At 0 with no more than that: those of synchronous training.
+        ``last_pull`` says what was in them. ``timeout`` and errors are as with :meth:`finish`.
+        """
         return drive_blocking(self._pulling(staleness, timeout))
 
     def make_durable(self, timeout: float | None = None) -> int:
-        """As :meth:`Model.make_durable`."""
+        """Returns when the servers have all that this worker has finished on their disks: how many updates.
+
+        What a node may withhold (staleness > 0) goes up at once. In a model of staleness 0 an update becomes
+        durable together with those of the same clock of all other workers. Raises as :meth:`finish`.
+        """
         return drive_blocking(self._saving(timeout))
 
     def leave(self, timeout: float | None = None) -> None:
-        """As :meth:`Model.leave`."""
+        """For good: nobody waits for this worker any more. Returns when its updates are durable.
+
+        In a model of staleness 0 that is with the next update of the others, or when they leave, too.
+        """
         drive_blocking(self._leaving(timeout))
 
     def close(self) -> None:
-        """As :meth:`Model.aclose`."""
+        """Close the connection. The worker stays one of the model, and may connect again."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -449,7 +478,21 @@ def connect_model_blocking(
     socket: str | os.PathLike[str] | None = None,
     timeout: float | None = 30.0,
 ) -> BlockingModel:
-    """As :func:`connect_model`, for programs without an event loop."""
+    """Become the worker of this machine's host daemon for ``model``, as its models file has it.
+
+    ::
+
+        with inaproto.connect_model_blocking("digits") as model:
+            model.push(gradients)
+            clock = model.finish()
+
+    Whoever may use the socket may be the worker: ``key`` is sent along, and not checked by host daemons yet.
+    ``socket`` is that of the host daemon; by default ``$INAPROTO_HOST_SOCKET``, else the only one in the run
+    directory. Waits ``timeout`` seconds at most until all parameter servers have
+    said how far the worker is. Raises ``LocalMisuse`` or a
+    ``JobError``: ``DaemonUnreachable``, ``JoinRefused`` (another process is the worker, or it has left),
+    ``OperationTimeout``, which names the servers that are missing.
+    """
     who = _who(model, key, socket, timeout)
     steps = _joining(None if socket is None else Path(socket), who, timeout, time.monotonic, dial_unix)
     channel, protocol, told = drive_blocking(steps)
