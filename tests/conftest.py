@@ -87,18 +87,19 @@ def end_without(name: str, why: Unsupported) -> NoReturn:
     pytest.skip(str(why))  # noqa: TID251  the one place
 
 
+def choose_kernels(name: str) -> None:
+    """What is made from then on has these; the test ends for a typed reason where there are none."""
+    try:
+        kernels.choose(name)
+    except ValueError as error:
+        end_without("cc", Unsupported("compiled kernels", str(error)))
+
+
 @pytest.fixture
 def use_kernels() -> Iterator[Callable[[str], None]]:
     """``use_kernels("numpy")`` or ``("compiled")``: what is made from then on has these."""
     had = kernels.active()
-
-    def use(name: str) -> None:
-        try:
-            kernels.choose(name)
-        except ValueError as error:
-            end_without("cc", Unsupported("compiled kernels", str(error)))
-
-    yield use
+    yield choose_kernels
     kernels.choose("numpy" if had is None else "compiled")
 
 

@@ -9,8 +9,10 @@ from inaproto.core.rdma.responder import RcResponder
 from inaproto.core.rdma.selective_requester import SelectiveRequester
 from inaproto.core.rdma.selective_responder import SelectiveResponder
 from inaproto.core.switch.aggregator import Region
+from inaproto.core.switch.emission import Emission
 from inaproto.core.switch.repairs import Repairs, newest_of
 from inaproto.core.switch.tree.selective import SelectiveTreeEmission
+from tests.conftest import choose_kernels
 from tests.planted.planting import fault
 from tests.planted.shapes import across_racks
 
@@ -161,6 +163,16 @@ SELECTIVE_FAULTS: Final = (
         "came >= copies.get(position, position)",
         "came >= position",
         test="tests/unit/test_repairs.py::test_a_copy_is_given_up_when_a_result_that_left_after_it_has_come",
+    ),
+    fault(
+        "twice_at_once_taken_for_asking",
+        REPAIRS,
+        "takes a packet that came again for one that asks, though its result has yet to leave",
+        Emission.one_came_again,
+        "if region.is_told(offset):\n        _sender_asks(flow)\n",
+        "_sender_asks(flow)\n    if region.is_told(offset):\n",
+        test="tests/unit/test_repairs.py::test_a_packet_that_came_twice_at_once_does_not_ask",
+        arguments=((), "compiled", choose_kernels),
     ),
     fault(
         "twice_where_no_switch_repairs",

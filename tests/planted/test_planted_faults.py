@@ -38,6 +38,7 @@ def test_a_world_catches(name: str) -> None:
     assert run_world(fault, catch.seed).violation is None, f"world {catch.seed} fails without {name} too"
 
 
+@pytest.mark.usefixtures("use_kernels")  # it has those from before chosen again
 @pytest.mark.parametrize("name", BY_TESTS)
 def test_a_test_catches(name: str) -> None:
     fault = FAULTS[name]

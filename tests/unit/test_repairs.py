@@ -323,6 +323,25 @@ def test_when_the_sender_asks_copies_count_as_lost() -> None:
     assert 1 in by_port(complain(ring, missing, reach=2, there=0b10))
 
 
+@pytest.mark.parametrize("kernels", ["numpy", "compiled"])
+@pytest.mark.parametrize("tail", [(), (2,)], ids=["alone", "with another"])
+def test_a_packet_that_came_twice_at_once_does_not_ask(
+    tail: tuple[int, ...], kernels: str, use_kernels: Callable[[str], None]
+) -> None:
+    """Its result had not left when it came again, though kernels have that as soon as the first one came."""
+    use_kernels(kernels)
+    ring = repaired()
+    ring.finish(0)
+    missing = psn(ring, 0, 1)
+    complain(ring, missing, reach=2, there=0b10)
+    ring.send(1, 1)
+    ring.send(0, 1, 0)
+    frames = [ring.packet(0, 1, offset) for offset in (1, 1, *tail)]
+    left = by_port(ring.arrive_blocks(0, block(*frames)))
+    assert left[1] == [ring.result(0, 1, offset) for offset in (1, *tail)]
+    assert 1 not in by_port(complain(ring, missing, reach=2, there=0b10))
+
+
 def test_what_came_and_could_not_be_kept_is_sent_again() -> None:
     ring = repaired()
     ring.finish(0)

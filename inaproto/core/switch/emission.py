@@ -122,22 +122,18 @@ class Emission:
         """Packets of a selective ring came again for slots that are done, int (n,), n >= 1."""
         if region.told is None:
             return
-        if flow.repair is not None:  # its sender asks: nothing more comes that could show a loss
-            flow.repair.copies.clear()
         # A kernel may have filled the slot just now: its result is still to be sent to all.
         offsets = offsets[np.frombuffer(region.told, np.bool_)[offsets]]
         if len(offsets):
+            _sender_asks(flow)
             self.repeat(ring, flow, region, consecutive(offsets), actions)
 
     def one_came_again(
         self, ring: RingState, flow: Flow, region: Region, offset: int, actions: list[Action]
     ) -> None:
         """What ``came_again`` does with one packet, of a ring that one switch sums."""
-        if region.told is None:
-            return
-        if flow.repair is not None:
-            flow.repair.copies.clear()
-        if region.told[offset]:
+        if region.is_told(offset):
+            _sender_asks(flow)
             self.repeat(ring, flow, region, [(offset, offset + 1)], actions)
 
     def repeat(
@@ -232,6 +228,12 @@ class Emission:
         egress = self._bridge.egress(flow.dst_mac, flow.barred_port)
         frames = with_tag(frames, flow.tag)
         actions.extend(EmitFrames(PortId(port), frames) for port in egress)
+
+
+def _sender_asks(flow: Flow) -> None:
+    """It sent again what was answered already: nothing more comes that could show a loss."""
+    if flow.repair is not None:
+        flow.repair.copies.clear()
 
 
 def goes_twice(array: AggregatorArray, region: Region, packets: int) -> bool:
