@@ -80,7 +80,10 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_memory_trunks.py::test_a_trunk_that_is_cut_under_a_job_costs_frames_only": ("0.5",),
     "daemon/test_parallel_rings.py::test_a_daemon_that_is_killed_is_named_to_every_rank_in_time": (),
     "daemon/test_planned_trees_live.py": (),
-    "daemon/test_pasted_docs.py": ("test_the_first_script_of_the_readme",),
+    "daemon/test_pasted_docs.py": (
+        "test_the_first_script_of_the_readme",
+        "test_the_page_begins_with_the_smallest_script",
+    ),
     "daemon/test_push_pull_nic_processes.py::test_arrays_go_by_the_nics_and_all_updates_are_in_the_weights_once": (
         "loopback",
     ),

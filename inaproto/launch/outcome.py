@@ -84,7 +84,8 @@ class Observed:
             f"{count} {_WAYS.get(path, path)} ({_size(nbytes[path])})"
             for path, count in operations.most_common()
         )
-        return f"{operations.total()} all-reduces: {ways}"
+        called = operations.total()
+        return f"{called} all-reduce{'' if called == 1 else 's'}: {ways}"
 
 
 _NONE: Final = (

@@ -16,6 +16,7 @@ import pytest
 
 from inaproto_hil.rigs.cluster import inaproto_command
 from inaproto_hil.rigs.models_cluster import free_ports
+from tests.daemon.test_run_command import HELLO, HELLO_SAYS
 
 TREE: Final = Path(__file__).parents[2]
 RUN_TIMEOUT_S: Final = 600
@@ -79,9 +80,19 @@ class Page:
         return printed
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/launching.md"])
+def test_the_page_begins_with_the_smallest_script(page: str) -> None:
+    blocks = Page(page, TREE).blocks
+    (kind, command), (_, output) = [block for block in blocks if block[0] != "python"][:2]
+    assert (kind, command) == ("sh", f"inaproto run {' '.join(HELLO)}\n")
+    assert output == HELLO_SAYS
+    if page == "README.md":
+        assert (TREE / "examples/hello.py").read_text().endswith(f'"""\n\n{blocks[0][1]}')
+
+
 def test_the_first_script_of_the_readme(runtime_dir: Path) -> None:
     page = Page("README.md", runtime_dir)
-    script = page.block("python", "connect_blocking") + "print(total.dtype, total.sum(), total.size)\n"
+    script = page.block("python", 'socket="') + "print(total.dtype, total.sum(), total.size)\n"
     (runtime_dir / "rank0.py").write_text(script)
     (runtime_dir / "rank1.py").write_text(script.replace("rank=0", "rank=1").replace("h0.sock", "h1.sock"))
     with page.daemons(page.block("sh", "inaproto host")):

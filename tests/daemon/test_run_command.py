@@ -19,6 +19,9 @@ from inaproto.launch.keeper import marked
 from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, daemon, environment
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plain" / "linear_regression.py"
+HELLO = ("-n", "2", "--", "python", "examples/hello.py")
+HELLO_SAYS = "[0] rank 0 of 2: 3\n[1] rank 1 of 2: 3\n"
+"""What pages say that it prints."""
 NOBODY = {"INAPROTO_HOST_SOCKET": "/nonexistent/h0.sock"}
 """For ranks that connect to nothing: no daemon is started for them."""
 
@@ -90,6 +93,14 @@ def script(directory: Path, text: str) -> Path:
     path = directory / "script.py"
     path.write_text(text)
     return path
+
+
+def test_the_smallest_script_says_what_pages_show(runtime_dir: Path) -> None:
+    script = str(EXAMPLE.parents[2] / HELLO[-1])
+    with started(runtime_dir, *HELLO[:-1], script) as run:
+        code, out, err = run.end()
+    assert (code, sorted(out.splitlines(keepends=True))) == (0, HELLO_SAYS.splitlines(keepends=True)), err
+    assert "1 all-reduce: 1 on this host alone" in err
 
 
 def test_a_script_without_a_word_of_ranks_is_summed_in_a_switch(runtime_dir: Path) -> None:
