@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _ARRIVALS = ("packets_received", "icrc_errors", "not_for_us", "unknown_qp", "wrong_source", "other_frames")
 _ACK_FRAME_BYTES = 62
+_OPCODE = 42
 _ACK = 0x11
 
 
@@ -79,14 +80,14 @@ class Ledger(Checker):
         books = self._books[switch.number]
         acks = books.acks
         for block in blocks:
-            if block.shape[1] > _ACK_FRAME_BYTES and block[0, 42] == _ACK:
-                for frame in each_frame(block):
+            if block.shape[1] > _ACK_FRAME_BYTES:  # as long as these, data may be in the block, too
+                for frame in each_frame(block[block[:, _OPCODE] == _ACK]):
                     before = (int.from_bytes(frame[51:54], "big") - 1) & PSN_MASK
                     books.naks.add(frame[26:34] + frame[47:50] + before.to_bytes(3, "big"))
             if block.shape[1] != _ACK_FRAME_BYTES:
                 continue
             for frame in each_frame(block):
-                target = switch.port_of_mac(frame[:6]) if frame[42] == _ACK else None
+                target = switch.port_of_mac(frame[:6]) if frame[_OPCODE] == _ACK else None
                 if target is not None and target != port:
                     acks.append((target, frame))
 
