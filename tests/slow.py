@@ -82,7 +82,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_planned_trees_live.py": (),
     "daemon/test_pasted_docs.py": (
         "test_the_first_script_of_the_readme",
-        "test_the_page_begins_with_the_smallest_script",
+        "test_the_page_begins_with_the_smallest_script[[]*",
     ),
     "daemon/test_push_pull_nic_processes.py::test_arrays_go_by_the_nics_and_all_updates_are_in_the_weights_once": (
         "loopback",

@@ -223,6 +223,11 @@ class AnyCommunicator:
             self._in_place = self._open_in_place(self.channel)
         return self._in_place
 
+    @property
+    def called_in_place(self) -> InPlace | None:
+        """The same, if anything was ever called in place."""
+        return self._in_place
+
     def _open_in_place(self, channel: Channel) -> InPlace:
         return InPlace(channel, self.clock, yields=self._yields)
 

@@ -7,8 +7,9 @@ it is small, it goes through a few mebibytes that stay in the cache, chunk by ch
 (:mod:`inaproto.client.stage`; NetReduce section 3.4). The bytes are those
 that the daemon would have given: the ranks are the same list of the plan.
 
-Nothing moves while a rank does not wait. Whoever waits does what was called before, too, in the order of the
-calls. The daemon hears nothing of it; it watches the processes, and what it says of the job ends these waits.
+Nothing moves while a rank does not wait. Whoever waits, for whichever operation, does what was called
+before, too, in the order of the calls: others may wait for that first, and call the rest behind it. The
+daemon hears nothing of it; it watches the processes, and what it says of the job ends these waits.
 
 Invariants: an all-reduce that one rank adds up here, all ranks add up here, and in one order: it follows from
 what the job is and from the calls alone. What ends in the middle ends the communicator, for all ranks.
@@ -189,21 +190,27 @@ class InPlace:
         """As :func:`inaproto.client.parallel_rings.waiting_for`."""
         if until is None and timeout is not None:
             until = self._clock() + timeout
-        while not operation.ended:
+        yield from self.advancing(lambda: operation.ended, until)
+        if not operation.ended:
+            raise self.late(timeout)
+        if operation.error is not None:
+            raise again(operation.error)
+
+    def advancing(self, has_ended: Callable[[], bool], until: float | None) -> ChannelSteps[None]:
+        """Do what was called, until something ``has_ended``, until ``until``, or until nothing is left."""
+        while self._called and not has_ended():
             self._channel.pump()
             wait = self.step()
             if wait is not None:
-                if until is not None and self._clock() >= until:
-                    raise self.late(timeout)
+                if has_ended() or (until is not None and self._clock() >= until):
+                    return
                 yield (
                     wait
                     if until is None or wait.until is None
                     else Wait(wait.channels, min(wait.until, until))
                 )
-            elif self._yields and not operation.ended:
+            elif self._yields and not has_ended():
                 yield Wait((), self._clock())
-        if operation.error is not None:
-            raise again(operation.error)
 
     def late(self, timeout: float | None) -> OperationTimeout:
         """For whom a call waits in vain."""

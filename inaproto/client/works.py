@@ -20,8 +20,9 @@ import trio
 from inaproto.client.channel import Clock, JobRank, Steps, again
 from inaproto.client.completions import COMPLETIONS
 from inaproto.client.in_place import InPlace, InPlaceOperation
-from inaproto.client.parallel_rings import RankChannel, explaining, waiting_for
+from inaproto.client.parallel_rings import RankChannel, SlicedOperation, explaining, waiting_for
 from inaproto.client.progress import Engine
+from inaproto.client.protocol import PendingOperation
 from inaproto.client.starting import Call, Operation
 from inaproto.client.together import Together
 from inaproto.errors import JobError, LocalMisuse, OperationTimeout
@@ -41,6 +42,8 @@ class Owner(Protocol):
     def who(self) -> JobRank: ...
     @property
     def in_place(self) -> InPlace: ...
+    @property
+    def called_in_place(self) -> InPlace | None: ...
     def now_ns(self) -> int: ...
     def begin(self, call: Call) -> Operation: ...
     def wait_began(self, now_ns: int) -> None: ...
@@ -175,6 +178,8 @@ class AnyWork:
                 if isinstance(each, InPlaceOperation):
                     yield from communicator.in_place.waiting(each, timeout, until)
                 else:
+                    if (added := communicator.called_in_place) is not None:
+                        yield from added.advancing(partial(_has_ended, each), until)
                     yield from waiting_for(communicator.channel, each, timeout, clock, until)
         except OperationTimeout as late:
             if is_own and not operation.ended:
@@ -199,6 +204,10 @@ class AnyWork:
                 "called before, are under way, as many as the host daemon keeps"
             )
         return (yield from explaining(communicator.channel, operation, timeout, communicator.clock))
+
+
+def _has_ended(operation: PendingOperation | SlicedOperation) -> bool:
+    return operation.ended
 
 
 # --- Trio

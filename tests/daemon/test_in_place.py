@@ -93,6 +93,31 @@ def test_a_task_that_waits_for_another_operation_does_not_keep_ranks_from_adding
     run_world("in place/beside another", scenario, hosts=1)
 
 
+def test_who_waits_for_another_operation_adds_what_was_called_before_too() -> None:
+    """The same calls in the same order, waited for in another one."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            added, copied = np.full(3000, rank, np.int64), np.full(10, rank, np.int64)
+            if rank == 0:
+                await comm.all_reduce(added, in_place=True)
+                total = await comm.all_reduce(copied)
+            else:
+                first, second = comm.all_reduce(added, in_place=True), comm.all_reduce(copied)
+                total = await second
+                await first
+            assert (added == 3).all()
+            assert (total == 3).all()
+
+        with trio.fail_after(60):
+            await on_all(comms, one)
+        await close_all(comms)
+
+    run_world("in place/waited for late", scenario, hosts=1)
+
+
 def test_done_is_told_while_another_task_waits() -> None:
     """Who asks a work whether it is done takes the news from under those that wait, and tells them."""
 

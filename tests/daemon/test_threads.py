@@ -192,6 +192,28 @@ def test_a_callback_waits_for_another_all_reduce(
     assert found == [[7, 7]] * 2
 
 
+def test_who_waits_for_another_operation_adds_what_was_called_before_too(
+    cluster: LocalCluster, stack: ExitStack, job: str
+) -> None:
+    """Without a progress thread: the same calls in the same order, waited for in another one."""
+    first, second = connect_all(cluster, stack, job, (0, 0))
+    arrays = [np.full(70_000, rank, np.int32) for rank in range(2)]
+
+    def one() -> None:
+        first.all_reduce(arrays[0], in_place=True).wait(DEADLINE_S)
+        assert first.all_reduce(1).wait(DEADLINE_S) == 2
+
+    def other() -> None:
+        works = second.all_reduce(arrays[1], in_place=True), second.all_reduce(1)
+        assert works[1].wait(DEADLINE_S) == 2
+        works[0].wait(DEADLINE_S)
+
+    on_threads(one, other)
+    assert all((array == 1).all() for array in arrays)
+    names = [thread.name for thread in threading.enumerate()]
+    assert not {f"inaproto {comm.who}" for comm in (first, second)}.intersection(names)
+
+
 def test_callbacks_that_wait_for_futures_and_callbacks_of_others_end_however_many(
     cluster: LocalCluster, stack: ExitStack, job: str
 ) -> None:
