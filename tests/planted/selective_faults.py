@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from inaproto.core.rdma.behind_gap import PacketsBehind
+from inaproto.core.rdma.requester import RcRequester
 from inaproto.core.rdma.responder import RcResponder
 from inaproto.core.rdma.selective_requester import SelectiveRequester
 from inaproto.core.rdma.selective_responder import SelectiveResponder
@@ -64,6 +65,14 @@ SELECTIVE_FAULTS: Final = (
         SelectiveRequester._lost,
         "2 * self._asking",
         "4 * self._asking",
+    ),
+    fault(
+        "asks_with_what_is_acknowledged",
+        SELECTIVE,
+        "asks with the first packet of each message that is on its way, also if that is acknowledged",
+        RcRequester._heads,
+        "if self._una < message.first_seq < self._sent:",
+        "if message.first_seq < self._sent and message.first_seq != self._una:",
     ),
     fault(
         "short_timer_not_doubled",

@@ -107,6 +107,15 @@ def test_what_is_there_may_go_at_once_or_never() -> None:
     assert rank.sends(3) == [NOTHING_HEARD]
 
 
+def test_what_was_acknowledged_before_may_not_go_again() -> None:
+    rank = Rank(8)
+    rank.hears(0, 6)
+    rank.hears(1, 6)
+    assert rank.sends(0, 1) == [""] * 2
+    rank.now += 1
+    assert rank.sends(0) == ["it was acknowledged before"]
+
+
 def test_what_is_lost_may_wait() -> None:
     rank = Rank(8)
     rank.hears(0, 3)

@@ -1,6 +1,7 @@
 """Nothing is sent again on a selective connection without a reason (docs/protocol.md 4.4).
 
-What a NIC may know is what acknowledgements told it that reached it. By that a packet may be sent again:
+What a NIC may know is what acknowledgements told it that reached it. What is acknowledged is not sent again.
+Any other packet may be, by what is known:
 
 - *lost*: a packet that was sent once, after it and after its last copy, is there. So each packet comes again
   at most once for each packet of its connection that is sent later, and a packet that nothing overtook and
@@ -196,8 +197,8 @@ class Sender:
                 self.timer_at = now
             self.sent = at + 1
             return ""
-        if at < self.una:
-            return ""
+        if at < self.una:  # of answers that came at once a later one may have acknowledged it
+            return "" if now == self.heard_at else "it was acknowledged before"
         lost = next((lost for lost in self.lost if at in lost), None)
         if lost is not None:
             lost.remove(at)
