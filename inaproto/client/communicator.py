@@ -256,10 +256,24 @@ class AnyCommunicator:
         adds = collective.in_place and adds_in_place(self.channel)
         if adds:
             _ = self.in_place  # or refuse it now
+        else:
+            self._require_named(collective)
         return Call(collective, timeout, adds_in_place=adds)
 
     def _require_usable(self) -> None:
         self.channel.require_usable()
+
+    def _require_named(self, collective: Collective) -> None:
+        """Raises ``LocalMisuse`` where a daemon would take another collective for the all-reduce that it is
+        carried out as: it could not tell two that differ apart (docs/protocol.md 11)."""
+        call = next((made.call for made in collective.reductions if made.call), "")
+        for channel in self.channel.channels if call else ():
+            joined = channel.protocol.joined
+            if joined is not None and not joined.named:
+                raise LocalMisuse(
+                    f"{call}: the host daemon of this rank is of an older release, which carries all-reduces "
+                    "of one array alone; upgrade the host daemons of the job"
+                )
 
     def begin(self, call: Call) -> Operation:
         """Start it. Raises ``JobError``; ``LocalMisuse`` where the daemon has no room."""

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from tests.planted.address_faults import ADDRESS_FAULTS
+from tests.planted.collective_faults import COLLECTIVE_FAULTS
 from tests.planted.control_faults import CONTROL_FAULTS
 from tests.planted.elastic_faults import ELASTIC_FAULTS
 from tests.planted.host_faults import HOST_FAULTS
@@ -43,6 +44,7 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
         *TURN_FAULTS,
         *LAUNCH_FAULTS,
         *PLACEMENT_FAULTS,
+        *COLLECTIVE_FAULTS,
     )
 }
 

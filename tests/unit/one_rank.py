@@ -22,7 +22,7 @@ DEADLINE_S = 60.0
 class Peer(threading.Thread):
     """A host daemon of a job of one rank: the sums are the arrays themselves."""
 
-    def __init__(self, far: socket.socket, operations_max: int) -> None:
+    def __init__(self, far: socket.socket, operations_max: int, *, named: bool) -> None:
         super().__init__(daemon=True)
         self.far = far
         self.asked: list[int] = []
@@ -31,7 +31,7 @@ class Peer(threading.Thread):
         self._held: list[Message] | None = None
         self._changed = threading.Condition()
         self._decoder = ControlDecoder()
-        self.say(Joined(id=1, ring_id=1, rank=0, size=1, operations_max=operations_max))
+        self.say(Joined(id=1, ring_id=1, rank=0, size=1, operations_max=operations_max, named=named))
         self.start()
 
     def run(self) -> None:
@@ -91,10 +91,10 @@ class Peer(threading.Thread):
 class Rank:
     """A communicator and its daemon."""
 
-    def __init__(self, operations_max: int = 4096) -> None:
+    def __init__(self, operations_max: int = 4096, *, named: bool = True) -> None:
         near, far = socket.socketpair()
         channel = Channel(near, Path("/d"), JobRank("j", 0, 1))
-        self.peer = Peer(far, operations_max)
+        self.peer = Peer(far, operations_max, named=named)
         while channel.protocol.joined is None:
             channel.pump()
         self.comm = BlockingCommunicator(channel, time.monotonic)

@@ -25,6 +25,7 @@ from inaproto.client.pieces import Pieces, as_bytes
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import LocalMisuse
 from inaproto.wire.ina_header import Dtype, Op, signature
+from tests.unit.one_rank import DEADLINE_S, Rank
 
 Array = NDArray[Any]
 MOVED: tuple[Any, ...] = (
@@ -189,6 +190,13 @@ def test_a_list_of_several_types_is_an_operation_for_each_in_the_order_of_the_li
         assert [result.tobytes() for result in results] == expected
 
 
+def test_a_list_of_several_types_is_averaged_array_by_array() -> None:
+    lists = [[numbers(kind, (3,), (rank, kind)) for kind in ("f4", "f8", "f4")] for rank in range(2)]
+    expected = [((a + b) / 2).tobytes() for a, b in zip(*lists, strict=True)]
+    for results in perform([collectives.all_reduce(lists[rank], "avg", None, False, 2) for rank in range(2)]):
+        assert [result.tobytes() for result in results] == expected
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_results_go_where_they_were_asked_for(in_place: bool) -> None:
     lists = [[numbers("f4", (3,), rank), numbers("f8", (2,), rank)] for rank in range(2)]
@@ -258,6 +266,30 @@ def test_every_two_calls_have_different_digests() -> None:
     for one, other in combinations([call.reductions[0] for call in calls], 2):
         digests = [signature(r.dtype, r.op, r.shape, r.call) for r in (one, other)]
         assert digests[0] != digests[1], (one.call, other.call)
+
+
+def test_a_daemon_that_knows_no_names_of_calls_is_asked_for_all_reduces_alone() -> None:
+    """docs/protocol.md 11: of an older release, it would take any other collective for one."""
+    array = np.ones(2, np.float32)
+    rank = Rank(named=False)
+    calls: list[Callable[[], object]] = [
+        lambda: rank.comm.broadcast(array),
+        lambda: rank.comm.all_reduce(array, "avg"),
+        lambda: rank.comm.all_reduce([array]),
+        rank.comm.barrier,
+    ]
+    try:
+        for call in calls:
+            refusal = ""
+            try:
+                call()
+            except LocalMisuse as error:
+                refusal = str(error)
+            assert "of an older release, which carries all-reduces of one array" in refusal
+        assert rank.comm.all_reduce(array).wait(DEADLINE_S).tolist() == [1, 1]
+        assert rank.peer.asked == [0]
+    finally:
+        rank.close()
 
 
 def test_an_all_reduce_of_one_array_is_on_the_wire_what_it_always_was() -> None:

@@ -603,6 +603,20 @@ def test_who_has_left_or_is_of_an_older_release_is_not_waited_for_in_a_mismatch(
     assert f"{THIRTY}; rank 2 (h2, pid 1002): {MORE}" in failed.message, "in time, and without rank 1"
 
 
+def test_a_mismatch_with_a_host_of_an_older_release_has_the_words_of_the_others() -> None:
+    """Its rank, whose call is the other one, knows that by itself, and reads here what theirs is."""
+    world = World()
+    world.running()
+    world.step(RingFault(next(iter(world.installed)), 1, "operations differ", "digests"))
+    world.calls(0, 5, THIRTY, MORE)
+    world.calls(2, 5, THIRTY)
+    [(_, failed), *_] = sent(world.core.step(Woke(), Instant(NOW + CALLS_NS)), Failed)
+    assert failed.message.startswith("the ranks of job 'train' called different all-reduces, seen at ")
+    who = "rank 0 (h0, pid 1000), rank 2 (h2, pid 1002)"
+    assert f"digests; all-reduce 5 of {who}: {THIRTY}; every rank must" in failed.message
+    assert MORE not in failed.message
+
+
 def test_calls_that_nobody_asked_for_end_nothing() -> None:
     world = World()
     world.running()

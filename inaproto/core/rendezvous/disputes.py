@@ -31,22 +31,31 @@ class Dispute:
     told: dict[int, Calls] = field(default_factory=dict)
     """What each rank has said, by rank."""
 
-    def difference(self) -> tuple[int, dict[str, list[int]]] | None:
-        """The first all-reduce that ranks call differently, and the ranks by what they call; None: nobody has
-        told of one."""
+    def _calls(self) -> list[tuple[int, dict[str, list[int]]]]:
+        """All-reduces that were told of, in order, each with the ranks by what they call."""
         found: dict[int, dict[str, list[int]]] = {}
         for rank, told in sorted(self.told.items()):
             for op_index, call in enumerate(told.calls, told.first):
                 found.setdefault(op_index, {}).setdefault(call, []).append(rank)
-        return next((one for one in sorted(found.items()) if len(one[1]) > 1), None)
+        return sorted(found.items())
+
+    def difference(self) -> tuple[int, dict[str, list[int]]] | None:
+        """The first all-reduce that ranks call differently, and the ranks by what they call; None: nobody has
+        told of one."""
+        return next((one for one in self._calls() if len(one[1]) > 1), None)
 
     def explain(self, job: str, name: Callable[[Sequence[int]], str]) -> str:
         """Why the job fails, for people; ``name`` gives ranks with their places."""
         difference = self.difference()
-        if difference is None:
-            return f"the ranks of job {job!r} called different all-reduces, seen at {self.evidence}; {ADVICE}"
-        op_index, calls = difference
-        return explain_difference(job, op_index, {call: name(ranks) for call, ranks in calls.items()})
+        if difference is not None:
+            op_index, calls = difference
+            return explain_difference(job, op_index, {call: name(ranks) for call, ranks in calls.items()})
+        text = f"the ranks of job {job!r} called different all-reduces, seen at {self.evidence}"
+        # The host of the rank whose call is another one is of an older release, and silent.
+        for op_index, calls in self._calls()[:1]:
+            for call, ranks in calls.items():
+                text += f"; all-reduce {op_index} of {name(ranks)}: {call}"
+        return f"{text}; {ADVICE}"
 
 
 def explain_difference(job: str, op_index: int, who: dict[str, str]) -> str:

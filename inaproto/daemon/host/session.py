@@ -318,6 +318,7 @@ class ClientSession:
                     segments_max=SEGMENTS_MAX,
                     local=local,
                     fills=fills,
+                    named=True,
                 )
             )
 

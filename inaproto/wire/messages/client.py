@@ -71,6 +71,8 @@ class Joined(Message, type="joined"):
     """All ranks of the job are on this host."""
     fills: Flag = False
     """``all_reduce`` may come before the tensor is there as a whole (``filled``)."""
+    named: Flag = False
+    """``all_reduce`` may say that it is another collective (``call``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
