@@ -28,6 +28,7 @@ from inaproto.wire.ina_header import Dtype, Op
 from tests.seeds import seeds
 from tests.sim.worlds import run, small
 from tests.unit.exact_reference import exact
+from tests.unit.switched_ring import SwitchedRing, block
 
 HARSH = Weather(0.2, 0.2, 0.2, 0.2, 0.2, delay_min_ns=1000, delay_max_ns=3 * MS)
 
@@ -54,6 +55,18 @@ def test_a_run_repeats_and_another_seed_differs() -> None:
         second.fates,
     )
     assert run(small(6)).digest != first.digest
+
+
+def test_a_digest_is_of_all_bytes_of_frames() -> None:
+    """CRC-32 of a packet with its ICRC, which is one, says nothing of its payload."""
+    ring = SwitchedRing(2)
+    digests = set()
+    for payload in (bytes(64), bytes(range(64)), bytes(range(1, 65))):
+        world = World(calm())
+        world.note_frames(0, block(ring.packet(0, 0, 1, payload=payload)))
+        world.note_frames(0, block(*(ring.packet(0, 0, at, payload=payload) for at in (1, 2))))
+        digests.add(world._digest())
+    assert len(digests) == 3
 
 
 def test_a_recorder_changes_nothing() -> None:

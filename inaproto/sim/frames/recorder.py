@@ -2,7 +2,7 @@
 
 A world that has no recorder runs the same way, only faster: logs are made by running a failing world
 again. One record per event: ``n`` (number), ``at`` (virtual ns), ``node``, ``kind``, ``detail`` (for
-frames a CRC of their bytes) and, where there is more to say, ``frames`` (those that arrived), ``sends``
+frames a checksum of their bytes) and, where there is more to say, ``frames`` (those that arrived), ``sends``
 (frames that a link was given until the next event, with their fate) and ``said`` (what parts did until then).
 """
 
