@@ -150,6 +150,8 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._is_serving = False
         """The progress thread has the channel."""
+        self._has_begun = False
+        """It is awake, or about to poll: not only called for."""
         self._stays = False
         """It does not rest."""
         self._wanted = threading.Event()
@@ -220,9 +222,13 @@ class Engine:
         self.require_process()
         until = None if timeout is None else self._clock() + timeout
         with self.lock:
+            self._take_back(work)
             if not self.is_shared:
-                steps = work._waiting(timeout)
-                is_done, result = self._drive_here(steps)
+                try:
+                    steps = work._waiting(timeout)
+                    is_done, result = self._drive_here(steps)
+                finally:
+                    self._give_again()
                 if is_done:
                     return cast("NDArray[Any]", result)
                 steps.close()  # a progress thread has been started meanwhile
@@ -326,7 +332,7 @@ class Engine:
         with self._ordering:
             self._is_to_end = False
             self._next_index = self.channel.operations_called
-            self._is_serving = True
+            self._is_serving, self._has_begun = True, False
             if self._thread is None:
                 name = f"inaproto {self.channel.who}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -336,6 +342,30 @@ class Engine:
                 self._wanted.set()
         if self._is_driving:
             self._alarm.ring()
+
+    def _take_back(self, work: Work) -> None:
+        """Whoever waits for the only work under way does without a thread that has yet to wake up for it.
+
+        With the lock held.
+        """
+        with self._ordering:
+            if self._has_begun or not self._is_serving or self._stays or self._is_to_end:
+                return
+            if self._unsettled or self._queue or self._tasks or len(self._orders) != 1:
+                return
+            if not work._is_watched or work._operation is None:
+                return
+            self._orders.popleft()()
+            self._is_serving = False
+
+    def _give_again(self) -> None:
+        """As :meth:`_take_back`, when the wait is over, for what has not ended. With the lock held."""
+        with self._ordering:
+            if self._is_serving:
+                return
+            self._settle_ended()
+            if self._unsettled:
+                self._start()
 
     def _order(self, order: Callable[[], object]) -> bool:
         """Have the progress thread do it, in the order of these calls. False: none serves."""
@@ -390,9 +420,11 @@ class Engine:
 
     def _run(self) -> None:
         try:
+            self._wait_for_calls()
             while not self._is_to_end:
                 waits = self._step()
                 if not self._rested():
+                    self._settle_ended()
                     self._poll(waits)
         except BaseException as fault:
             log.exception("%s: its progress thread failed", self.channel.who)
@@ -406,17 +438,27 @@ class Engine:
 
     def _rested(self) -> bool:
         """Leave the channel to whoever waits next, until wanted again; False: there is something to do."""
-        if self._stays or self._unsettled or self._queue or self._tasks:
+        if self._stays or self._unsettled > len(self._ended) or self._queue or self._tasks:
             return False
         with self._ordering:
-            self._wanted.clear()  # before a look at what somebody may want who does not hold the orders
             is_adding = self.in_place is not None and self.in_place.has_called
             if self._orders or is_adding or self._is_driving or self._is_to_end:
                 return False
             self._alarm.quiet()  # or whoever waits next is woken by it again and again
             self._is_serving = False
-        self._wanted.wait()
+        with self.lock:  # who waited for these finds nobody at the channel when it goes on
+            self._settle_ended()
+        self._wait_for_calls()
         return True
+
+    def _wait_for_calls(self) -> None:
+        while True:
+            with self._ordering:
+                self._wanted.clear()  # before a look at what is changed by who does not hold the orders
+                self._has_begun = self._is_serving
+                if self._is_serving or self._is_to_end:
+                    return
+            self._wanted.wait()
 
     def _step(self) -> list[Wait]:
         """Do all that can be done now. What has to be waited for; none: nothing, there is more to be done."""
@@ -435,7 +477,6 @@ class Engine:
         for task in [task for task in self._tasks if task.step()]:
             self._tasks.remove(task)
         waits += [task.wait for task in self._tasks if task.wait is not None]
-        self._settle_ended()
         channels = () if self.channel.is_closed else self.channel.channels
         waits.append(Wait(channels, self._next_deadline()))
         return waits

@@ -141,6 +141,45 @@ def test_a_thread_with_nothing_to_do_rests_and_waits_need_no_other_thread_again(
     assert late.future().result(DEADLINE_S).tolist() == [1]
 
 
+def test_a_thread_that_has_yet_to_wake_up_gives_the_only_work_back_to_who_waits_for_it(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank.comm.all_reduce(np.ones(1, np.int32)).future().result(DEADLINE_S)
+    assert rests(rank.comm)
+    engine, wakes = rank.comm.engine, threading.Event()
+    readers: set[str] = set()
+    pump = rank.comm.channel.pump
+
+    def noted() -> None:
+        readers.add(threading.current_thread().name)
+        pump()
+
+    monkeypatch.setattr(rank.comm.channel, "pump", noted)
+    monkeypatch.setattr(engine._wanted, "set", wakes.set)  # it wakes up when it is told to, below
+    works = [rank.comm.all_reduce(np.full(1, each, np.int32)) for each in range(3)]
+    engine.watch(works[0])
+    assert wakes.is_set()
+    assert works[0].wait(DEADLINE_S).tolist() == [0]
+    assert readers == {threading.current_thread().name}
+    engine.watch(works[1])
+    later = works[2].future()  # more than one is under way: that is the thread's
+    monkeypatch.undo()
+    engine._wanted.set()
+    assert works[1].wait(DEADLINE_S).tolist() == [1]
+    assert later.result(DEADLINE_S).tolist() == [2]
+    assert rests(rank.comm)
+
+
+def test_what_was_called_for_while_another_waited_goes_on_when_its_wait_is_over(rank: Rank) -> None:
+    rank.comm.all_reduce(np.ones(1, np.int32)).future().result(DEADLINE_S)
+    for _ in range(50):
+        works = [rank.comm.all_reduce(np.full(1, each, np.int32)) for each in range(3)]
+        futures = [work.future() for work in works[1:]]
+        works[0].wait(DEADLINE_S)
+        assert [future.result(DEADLINE_S).tolist() for future in futures] == [[1], [2]]
+    assert rests(rank.comm)
+
+
 def test_a_call_queues_for_room_when_the_thread_rests() -> None:
     rank = Rank(operations_max=2)
     rank.comm.all_reduce(np.ones(1, np.int32)).future().result(DEADLINE_S)
