@@ -1,10 +1,12 @@
 """The all-reduces of one process group, in the order of the calls, by a communicator of the group's own.
 
 It is joined at the group's first all-reduce, in a thread of its own, so that no call waits for another rank;
-what is called meanwhile is queued. From then on calls go to the communicator directly, whose progress thread
-carries them. Where inaproto cannot serve all ranks, that thread stays and has gloo carry what is queued.
+what is called meanwhile is queued. From then on calls go to the communicator directly: one that its caller
+waits for at once is carried by the caller's thread, another goes on by itself, by the communicator's progress
+thread. Where inaproto cannot serve all ranks, that thread stays and has gloo carry what is queued.
 
 Invariants: what was submitted ends once, with its result or an error; after an error everything ends with it.
+The engine holds what is under way, so that it ends whether or not anybody else does.
 """
 
 from __future__ import annotations
@@ -21,13 +23,12 @@ from typing import Final
 
 from inaproto.client.channel import again
 from inaproto.client.communicator import BlockingCommunicator, connect_blocking
-from inaproto.client.completions import COMPLETIONS
 from inaproto.client.joining import SOCKET_VARIABLE, find_socket
 from inaproto.errors import DaemonUnreachable, JobError, LocalMisuse
 from inaproto.torch.elements import Vector
 from inaproto.torch.meeting import Agreed, Patience, Store, meet
 from inaproto.torch.record import GroupRecord, say
-from inaproto.torch.works import AllReduceWork
+from inaproto.torch.works import CollectiveWork
 
 JOIN_S: Final = 60.0
 """For ranks that have agreed on a job to have joined it: processes may still be importing."""
@@ -45,7 +46,9 @@ Reduce = Callable[[Vector, str], None]
 class _Call:
     vector: Vector
     op: str
-    work: AllReduceWork
+    work: CollectiveWork
+    is_async: bool
+    """Nobody waits for it yet."""
     timeout: float
     until: float
 
@@ -61,7 +64,8 @@ class GroupEngine:
         self._instead = instead
         self._changed = threading.Condition()
         self._queue: deque[_Call] = deque()
-        self._under_way = 0
+        self._begun: deque[CollectiveWork] = deque()
+        """In the order of the calls; what has ended is let go of with the next call."""
         self._error: BaseException | None = None
         self._is_closing = False
         self._comm: BlockingCommunicator | None = None
@@ -73,9 +77,14 @@ class GroupEngine:
 
     # --- any thread
 
-    def submit(self, vector: Vector, op: str, work: AllReduceWork, timeout: float) -> None:
-        """Start an all-reduce of ``vector``, in place; ``work`` tells its end. ``timeout`` in seconds."""
-        call = _Call(vector, op, work, timeout, time.monotonic() + timeout)
+    def submit(
+        self, vector: Vector, op: str, work: CollectiveWork, timeout: float, *, is_async: bool = True
+    ) -> None:
+        """Start an all-reduce of ``vector``, in place; ``work`` tells its end. ``timeout`` in seconds.
+
+        Not ``is_async``: the caller waits for it before it does anything else.
+        """
+        call = _Call(vector, op, work, is_async, timeout, time.monotonic() + timeout)
         if os.getpid() != self._pid:
             # Locks may be held, and callbacks under way, by threads that this process does not have.
             work.end(
@@ -83,14 +92,13 @@ class GroupEngine:
                     f"{self.record.name}: a process group does not survive fork; make one in the new process"
                 )
             )
-            work.fulfil()
             return
         with self._changed:
             error = self._error
             if error is None and self._is_closing:
                 error = LocalMisuse(f"{self.record.name}: the process group was shut down")
             if error is None:
-                self._under_way += 1
+                self._let_go()
                 if self._takes_calls:
                     self._start(call, timeout)
                 else:
@@ -103,7 +111,6 @@ class GroupEngine:
                         self._thread.start()
                 return
         work.end(_fresh(error))
-        COMPLETIONS.submit(work.fulfil)
 
     def close(self, *, leaves: bool = True) -> None:
         """Leave the job when what was submitted has ended. Not ``leaves``: the others hear that we are
@@ -116,11 +123,16 @@ class GroupEngine:
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
+            until = time.monotonic() + DRAIN_S
             if leaves and self._error is None:
-                self._changed.wait_for(lambda: not self._under_way, DRAIN_S)
-            comm = self._comm
+                self._changed.wait_for(lambda: not self._queue, DRAIN_S)
+            comm, begun = self._comm, tuple(self._begun)
         if comm is None:
             return
+        if leaves:
+            with contextlib.suppress(JobError):
+                for work in begun:
+                    work.settle(max(0.0, until - time.monotonic()))
         with contextlib.suppress(JobError):
             if leaves:
                 comm.close()
@@ -138,27 +150,18 @@ class GroupEngine:
         op = "sum" if call.op == "avg" else call.op
         try:
             started = self._comm.all_reduce(call.vector.array(), op, in_place=True, timeout=timeout)
+            if call.is_async:
+                self._comm.engine.watch(started)
         except Exception as error:  # noqa: BLE001  whoever waits is to hear of it
-            self._end_soon(call, error)
+            call.work.end(_fresh(error))
             return
         call.work.has_begun(started, lambda: call.vector.finish(call.op, self.record.size))
-        started.add_done_callback(lambda _: self._ended(call))
+        self._begun.append(call.work)
 
-    def _ended(self, call: _Call) -> None:
-        """In a completion thread, which may block."""
-        call.work.settle()
-        self._count()
-        call.work.fulfil()
-
-    def _end_soon(self, call: _Call, error: BaseException | None) -> None:
-        call.work.end(_fresh(error))
-        self._count()
-        COMPLETIONS.submit(call.work.fulfil)
-
-    def _count(self) -> None:
-        with self._changed:
-            self._under_way -= 1
-            self._changed.notify_all()
+    def _let_go(self) -> None:
+        """Of what has ended. With the lock held."""
+        while self._begun and self._begun[0].is_completed():
+            self._begun.popleft()
 
     # --- its thread
 
@@ -175,7 +178,7 @@ class GroupEngine:
                 calls = tuple(self._queue)
                 self._queue.clear()
             for call in calls:
-                self._end_soon(call, error)
+                call.work.end(_fresh(error))
 
     def _join(self) -> Reduce | None:
         """None: by the communicator, which is there."""
@@ -218,6 +221,7 @@ class GroupEngine:
                 call = self._queue.popleft()
                 self._start(call, max(0.001, round(call.until - time.monotonic(), 3)))
             self._takes_calls = True
+            self._changed.notify_all()
 
     def _serve_instead(self, reduce: Reduce) -> None:
         while True:
@@ -228,8 +232,10 @@ class GroupEngine:
                 call = self._queue[0]
             reduce(call.vector, call.op)
             call.vector.finish(call.op, self.record.size)
-            self._queue.popleft()
-            self._end_soon(call, None)
+            call.work.end()
+            with self._changed:
+                self._queue.popleft()
+                self._changed.notify_all()
 
 
 def why_not_served(environment: Mapping[str, str]) -> str:

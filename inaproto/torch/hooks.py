@@ -16,7 +16,7 @@ import torch.distributed as dist
 from inaproto.errors import Unsupported
 from inaproto.torch.groups import hooked
 from inaproto.torch.kernels import install, start_vector
-from inaproto.torch.works import AllReduceWork
+from inaproto.torch.works import CollectiveWork
 
 HEADROOM_BITS = 30
 """Of a sum of fixed-point numbers: the sign apart, one less than an int32 has."""
@@ -86,7 +86,7 @@ def _size(group: Any) -> int:
     return size
 
 
-def _reduced(group: Any, tensor: torch.Tensor, op: str) -> AllReduceWork:
+def _reduced(group: Any, tensor: torch.Tensor, op: str) -> CollectiveWork:
     if tensor.device.type != "cpu":
         raise Unsupported("a hook of inaproto.torch", f"the gradients are on {tensor.device}, not on the CPU")
     install()

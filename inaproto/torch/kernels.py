@@ -25,11 +25,13 @@ from inaproto.errors import Unsupported
 from inaproto.torch.elements import PLAIN, Vector, op_name, why_elsewhere
 from inaproto.torch.groups import ServedGroup, served, shut_down
 from inaproto.torch.record import went_elsewhere
-from inaproto.torch.works import AllReduceWork, boxed
+from inaproto.torch.works import CollectiveWork, boxed
 
 OLDEST: Final = (2, 13)
 NEWEST: Final = (2, 15)
 """Of the versions with which the tests were run."""
+EVENT: Final = "inaproto:all_reduce"
+"""As gloo's works are gloo:all_reduce to a profiler."""
 
 _lock = threading.Lock()
 _library: Any = None
@@ -85,24 +87,24 @@ def _allreduce_kernel(
     async_op: bool = True,
     timeout: int = -1,
 ) -> tuple[list[torch.Tensor], Any]:
-    return tensors, _from_kernel("allreduce", tensors, process_group, reduce_op, timeout)
+    return tensors, _from_kernel("allreduce", tensors, process_group, reduce_op, async_op, timeout)
 
 
 def _coalesced_kernel(
     tensors: list[torch.Tensor], process_group: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
 ) -> Any:
-    return _from_kernel("allreduce_coalesced", tensors, process_group, reduce_op, timeout)
+    return _from_kernel("allreduce_coalesced", tensors, process_group, reduce_op, async_op, timeout)
 
 
 def _from_kernel(
-    name: str, tensors: list[torch.Tensor], process_group: Any, reduce_op: Any, timeout: int
+    name: str, tensors: list[torch.Tensor], process_group: Any, reduce_op: Any, async_op: bool, timeout: int
 ) -> Any:
     group = dist.ProcessGroup.unbox(process_group)
     op = _op_of(reduce_op)
     asked = timedelta(milliseconds=timeout)
     found = served(group)
     if found is not None:
-        work = _started(found, name, tensors, op, asked)
+        work = _started(found, name, tensors, op, asked, is_async=async_op)
         if work is not None:
             return boxed(work, _allreduce)
     backend = group._get_backend(tensors[0].device)
@@ -132,7 +134,7 @@ def _allreduce_method(self: Any, tensors: Any, *arguments: Any, **named: Any) ->
 
 def _of_python(
     group: Any, tensors: Any, arguments: tuple[Any, ...], named: dict[str, Any]
-) -> AllReduceWork | None:
+) -> CollectiveWork | None:
     """A call whose work is given to Python as it is; None: torch goes on, if to the kernel."""
     if not (isinstance(tensors, list | tuple) and tensors and len(arguments) == 1 and not named):
         return None
@@ -147,7 +149,7 @@ def _of_python(
     op = int(options.reduceOp.op)
     if len(tensors) != 1 or why_elsewhere(tensors, op):
         return None
-    return _started(found, "allreduce", list(tensors), op, options.timeout)
+    return _started(found, "allreduce", list(tensors), op, options.timeout, is_async=options.asyncOp)
 
 
 def _shutdown_method(self: Any) -> None:
@@ -159,8 +161,14 @@ def _shutdown_method(self: Any) -> None:
 
 
 def _started(
-    found: ServedGroup, name: str, tensors: Sequence[torch.Tensor], op: int, asked: timedelta | None
-) -> AllReduceWork | None:
+    found: ServedGroup,
+    name: str,
+    tensors: Sequence[torch.Tensor],
+    op: int,
+    asked: timedelta | None,
+    *,
+    is_async: bool,
+) -> CollectiveWork | None:
     """None: torch's own backend is to do it."""
     record = found.record
     why = why_elsewhere(tensors, op)
@@ -169,23 +177,27 @@ def _started(
     if why:
         went_elsewhere(record, why)
         return None
-    return start_vector(found, tensors, op_name(op), asked)
+    return start_vector(found, tensors, op_name(op), asked, is_async=is_async)
 
 
 def start_vector(
-    found: ServedGroup, tensors: Sequence[torch.Tensor], word: str, asked: timedelta | None
-) -> AllReduceWork:
+    found: ServedGroup,
+    tensors: Sequence[torch.Tensor],
+    word: str,
+    asked: timedelta | None,
+    *,
+    is_async: bool = True,
+) -> CollectiveWork:
     """Start an all-reduce of tensors that inaproto can reduce; all of a call are one vector."""
     record = found.record
     vector = Vector(tensors)
     record.all_reduces += 1
     record.nbytes += vector.elements.nbytes
-    work = AllReduceWork(tensors, f"{record.name}: all-reduce {record.all_reduces - 1} ({word})")
+    work = CollectiveWork(tensors, f"{record.name}: all-reduce {record.all_reduces - 1} ({word})")
     if torch.autograd._profiler_enabled():
-        work.record()
+        work.record(EVENT)
     if record.size == 1 or not vector.elements.numel():
         work.end()
-        work.fulfil()
     else:
-        found.engine.submit(vector, word, work, found.timeout_s(asked))
+        found.engine.submit(vector, word, work, found.timeout_s(asked), is_async=is_async)
     return work

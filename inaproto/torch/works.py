@@ -1,8 +1,11 @@
-"""Works: what torch holds of an all-reduce under way.
+"""Works: what torch holds of a collective under way.
 
 A future's error that was set by ``set_exception`` is a mere value to C++, so each future is chained to
 another, which raises. A work whose Python half is collected while C++ holds it would never end: what goes to
 C++ goes through a process group of Python, whose works C++ keeps alive.
+
+Nobody but who waits is needed for a work that nobody has asked for its future: a future is fulfilled by
+another thread, and that costs a small collective several times its own time.
 """
 
 from __future__ import annotations
@@ -11,16 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
+from inaproto.client.completions import COMPLETIONS
 from inaproto.client.works import BlockingWork
 from inaproto.errors import InaprotoError, OperationTimeout
-
-EVENT: Final = "inaproto:all_reduce"
-"""As gloo's works are gloo:all_reduce to a profiler."""
 
 
 def as_torch_error(error: BaseException) -> BaseException:
@@ -32,7 +33,7 @@ def as_torch_error(error: BaseException) -> BaseException:
     return error
 
 
-class AllReduceWork(dist.Work):  # type: ignore[misc]  # torch has no types here
+class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types here
     """Complete when the result is in the tensors, or with an error."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], call: str) -> None:
@@ -45,8 +46,10 @@ class AllReduceWork(dist.Work):  # type: ignore[misc]  # torch has no types here
         self._settling = threading.Lock()
         self._has_ended = False
         self._error: BaseException | None = None
-        self._inner: Any = torch.futures.Future()
-        self._future = self._inner.then(self._outcome)
+        self._asking = threading.Lock()
+        """Guards the two below, and whether it has begun."""
+        self._inner: Any = None
+        self._future: Any = None
 
     def _outcome(self, _: Any) -> list[torch.Tensor]:
         if self._error is not None:
@@ -57,14 +60,28 @@ class AllReduceWork(dist.Work):  # type: ignore[misc]  # torch has no types here
 
     def has_begun(self, started: BlockingWork, finish: Callable[[], None]) -> None:
         """It is what ``started`` is; ``finish`` puts its result where it belongs."""
-        self._started, self._finish = started, finish
+        self._finish = finish
+        with self._asking:
+            self._started = started
+            is_asked = self._inner is not None
         self._placed.set()
+        if is_asked:
+            started.add_done_callback(self._fulfil)
 
     def end(self, error: BaseException | None = None) -> None:
-        """The result is there, or never will be: who waits goes on."""
-        self._error = error
-        self._has_ended = True
+        """It ends without having begun: the result is there, or never will be."""
+        with self._asking:
+            self._error = error
+            self._has_ended = True
+            is_asked = self._inner is not None
         self._placed.set()
+        if is_asked:
+            COMPLETIONS.submit(self._set_result)
+
+    @property
+    def is_over(self) -> bool:
+        """Its result or its error is there; settled or not."""
+        return self._has_ended or (self._started is not None and self._started.done)
 
     def settle(self, timeout: float | None = None) -> None:
         """Wait for what has begun, and take its result, once. Raises ``OperationTimeout``.
@@ -72,6 +89,8 @@ class AllReduceWork(dist.Work):  # type: ignore[misc]  # torch has no types here
         Whoever waits does it, if nobody has: threads in which callbacks are called are bounded, and may all
         wait here.
         """
+        if self._has_ended:
+            return
         assert self._started is not None
         error: BaseException | None = self._started.exception(timeout)
         with self._settling:
@@ -85,19 +104,24 @@ class AllReduceWork(dist.Work):  # type: ignore[misc]  # torch has no types here
                 self._error = error
                 self._has_ended = True
 
-    def fulfil(self) -> None:
-        """After :meth:`end`, in a thread that may block: call what is chained to the future."""
+    def _fulfil(self, _: Any) -> None:
+        """In a completion thread, which may block."""
+        self.settle()
+        self._set_result()
+
+    def _set_result(self) -> None:
         self._inner.set_result(None)
 
-    def record(self) -> None:
-        """Let a profiler see it, from now until it has ended, in whichever thread."""
-        with torch.autograd.profiler.record_function(EVENT) as event:
-            self._future = event._call_end_callbacks_on_future(self._future)
+    def record(self, event: str) -> None:
+        """Let a profiler see it, from now until it has ended, in whichever thread. Before it begins."""
+        future = self.get_future()
+        with torch.autograd.profiler.record_function(event) as recorded:
+            self._future = recorded._call_end_callbacks_on_future(future)
 
     # --- for torch
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Raises the error of the all-reduce as ``torch.distributed.DistBackendError``."""
+        """Raises the error of the collective as ``torch.distributed.DistBackendError``."""
         seconds = None if timeout is None or timeout <= timedelta(0) else timeout.total_seconds()
         until = None if seconds is None else time.monotonic() + seconds
         if not self._placed.wait(seconds):
@@ -115,22 +139,37 @@ class AllReduceWork(dist.Work):  # type: ignore[misc]  # torch has no types here
         self.wait()
 
     def is_completed(self) -> bool:
+        if not self._has_ended and self.is_over:
+            self.settle()
         return self._has_ended
 
     def is_success(self) -> bool:
-        return self._has_ended and self._error is None
+        return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:
-        return None if self._error is None else as_torch_error(self._error)
+        if not self.is_completed() or self._error is None:
+            return None
+        return as_torch_error(self._error)
 
     def result(self) -> list[torch.Tensor]:
         return self._tensors
 
     def get_future(self) -> Any:
+        """Always the same one; whoever asks for it has the collective go on by itself."""
+        with self._asking:
+            if self._future is not None:
+                return self._future
+            self._inner = torch.futures.Future()
+            self._future = self._inner.then(self._outcome)
+            started, has_ended = self._started, self._has_ended
+        if has_ended:
+            self._set_result()
+        elif started is not None:
+            started.add_done_callback(self._fulfil)
         return self._future
 
     def source_rank(self) -> NoReturn:
-        raise RuntimeError("an all-reduce has no source rank")
+        raise RuntimeError("a collective has no source rank")
 
 
 class _Carrier(dist.ProcessGroup):  # type: ignore[misc]
@@ -148,7 +187,7 @@ class _Carrier(dist.ProcessGroup):  # type: ignore[misc]
 _carrier: _Carrier | None = None
 
 
-def boxed(work: AllReduceWork, allreduce: Any) -> Any:
+def boxed(work: CollectiveWork, allreduce: Any) -> Any:
     """The work as kernels return it. ``allreduce``: torch's own ``ProcessGroup.allreduce``."""
     global _carrier  # noqa: PLW0603  made when torch is whole
     if _carrier is None:

@@ -379,6 +379,24 @@ def profiled(place: Place) -> list[list[Any]]:
     return [[event.name, event.is_async] for event in profile.function_events if "all_reduce" in event.name]
 
 
+def threads_of_ours(place: Place) -> list[list[str]]:
+    """After all-reduces that are waited for at once, and after one whose future was asked for."""
+    import threading
+
+    place.begin("gloo")
+    found = []
+    for asks in (False, True):
+        dist.all_reduce(torch.ones(3))
+        work = dist.all_reduce(torch.ones(3), async_op=asks)
+        if asks:
+            work.get_future().wait()
+        else:
+            dist.all_reduce(torch.ones(8, 2).t())
+        found.append(sorted({thread.name.split()[0] for thread in threading.enumerate()}))
+    dist.destroy_process_group()
+    return found
+
+
 # --- traps
 
 

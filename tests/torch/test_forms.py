@@ -75,6 +75,12 @@ def test_fixed_point_sums_have_the_same_bytes_on_every_path(one_host: Ranks, two
     assert len(weights) == 1
 
 
+def test_an_all_reduce_that_is_waited_for_at_once_needs_no_other_thread(one_host: Ranks) -> None:
+    for waited, asked in one_host.results("threads_of_ours", 2, TAKEN):
+        assert waited == ["MainThread"]
+        assert set(asked) == {"MainThread", "inaproto", "inaproto-completions"}
+
+
 def test_a_profiler_sees_all_reduces_from_their_calls_to_their_ends(one_host: Ranks) -> None:
     for found in one_host.results("profiled", 2, TAKEN):
         assert found.count(["inaproto:all_reduce", True]) == 2, found
