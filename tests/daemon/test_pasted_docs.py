@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -79,6 +81,22 @@ class Page:
             printed.append(out)
         return printed
 
+    def shell(self, block: str, **environment: str) -> str:
+        """Runs it in the source tree, as a reader does; what it printed, on both streams."""
+        path = f"{Path(inaproto_command()).parent}:{os.environ['PATH']}"
+        run = subprocess.run(
+            ["sh", "-ec", block],
+            cwd=TREE,
+            env={**os.environ, "PATH": path, "XDG_RUNTIME_DIR": str(self.directory), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=RUN_TIMEOUT_S,
+            check=False,
+        )
+        assert run.returncode == 0, run.stdout
+        return run.stdout
+
 
 @pytest.mark.parametrize("page", ["README.md", "docs/launching.md"])
 def test_the_page_begins_with_the_smallest_script(page: str) -> None:
@@ -88,6 +106,46 @@ def test_the_page_begins_with_the_smallest_script(page: str) -> None:
     assert output == HELLO_SAYS
     if page == "README.md":
         assert (TREE / "examples/hello.py").read_text().endswith(f'"""\n\n{blocks[0][1]}')
+
+
+def lines_of(output: str) -> list[str]:
+    """In any order, without what each run draws or measures, and the digits that are the processor's."""
+    output = re.sub(r"run-[0-9a-f]{8}|\S*inaproto-run-\w+|[0-9.]+ s,", "*", output)
+    output = re.sub(r"loss (\S+)", lambda found: f"loss {float(found[1]):.2g}", output)
+    return sorted(output.splitlines())
+
+
+def test_what_a_run_prints(runtime_dir: Path) -> None:
+    page = Page("docs/launching.md", runtime_dir)
+    said = page.shell(page.block("sh", "--daemons 2"))
+    assert lines_of(said) == lines_of(page.block("text", "inaproto run: 4 ranks"))
+
+
+def test_a_job_of_two_machines(runtime_dir: Path) -> None:
+    """Each is one host daemon here, and has one rank of the page's eight; its command is the page's."""
+    daemons = Page("README.md", runtime_dir)
+    page = Page("docs/launching.md", runtime_dir)
+    key, *commands = page.block("sh", "--host-index 1").splitlines()
+    script = page.block("python", "connect_blocking")
+    lines = [
+        "import numpy as np, inaproto",
+        "gradient = np.ones(3, np.float32)",
+        script,
+        "print(total.sum(), comm.size)",
+    ]
+    (runtime_dir / "train.py").write_text("\n".join(lines))
+    assert len(commands) == 2
+    with daemons.daemons(daemons.block("sh", "inaproto host")), ThreadPoolExecutor() as pool:
+        runs = [
+            pool.submit(
+                page.shell,
+                f"cd {runtime_dir}\n{key}\n{command.replace('-n 8', '-n 1')}",
+                INAPROTO_HOST_SOCKET=f"{runtime_dir}/ina/h{host}.sock",
+            )
+            for host, command in enumerate(commands)
+        ]
+        said = [run.result() for run in runs]
+    assert all("6.0 2\n" in text for text in said), said
 
 
 def test_the_first_script_of_the_readme(runtime_dir: Path) -> None:
