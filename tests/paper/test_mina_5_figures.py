@@ -158,7 +158,7 @@ def test_pages_and_status_are_there_though_nobody_reads_the_tables(tmp_path: Pat
             [sys.executable, "-m", "inaproto.cli", *words, "--json", str(tmp_path / "mina.json")],
             stdout=writes,
             stderr=subprocess.PIPE,
-            timeout=120,
+            timeout=600,
             check=False,
         )
     finally:

@@ -30,7 +30,7 @@ def outcomes(python: Path, directory: Path, environment: dict[str, str], size: i
             "BACKEND": "gloo",
             "WORLD_SIZE": str(size),
             "TEMP_DIR": str(directory),
-            "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": "60",
+            "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": "300",
             **environment,
         },
         stdout=subprocess.PIPE,
