@@ -52,6 +52,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     ),
     "daemon/test_collectives.py::test_what_is_added_has_the_bits_of_an_all_reduce": ("one host",),
     "daemon/test_collectives.py::test_what_is_moved_keeps_its_bits": ("overlay",),
+    "daemon/test_collectives_live.py": (),
     "daemon/test_crashes.py": (),
     "daemon/test_demo_kills.py": (
         "test_who_is_killed_and_does_not_come_back_is_named_and_nothing_is_left[[]rank1*",

@@ -21,6 +21,7 @@ import pytest
 import inaproto
 from inaproto.client.completions import THREADS_MAX
 from inaproto.errors import RankLost
+from inaproto.wire.control_messages import PathAsked
 from inaproto_hil.rigs.cluster import ClusterConfig, LocalCluster
 
 TREE = Path(__file__).resolve().parents[2]
@@ -68,13 +69,15 @@ def on_threads(*calls: Callable[[], object]) -> None:
 
 
 def connect_all(
-    cluster: LocalCluster, stack: ExitStack, job: str, places: Sequence[int]
+    cluster: LocalCluster, stack: ExitStack, job: str, places: Sequence[int], path: PathAsked | None = None
 ) -> list[inaproto.BlockingCommunicator]:
     found: dict[int, inaproto.BlockingCommunicator] = {}
 
     def connect(rank: int) -> None:
         socket = cluster.host_socket(places[rank])
-        found[rank] = inaproto.connect_blocking(job, rank, size=len(places), socket=socket)
+        found[rank] = inaproto.connect_blocking(
+            job, rank, size=len(places), socket=socket, path=path, timeout=DEADLINE_S
+        )
 
     ranks = range(len(places))
     on_threads(*(partial(connect, rank) for rank in ranks))
