@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import stat
 import tempfile
@@ -39,6 +40,7 @@ from inaproto.client.stage.layout import RANKS_MAX, Layout
 from inaproto.client.stage.meeting import Share, Terms, hosting, joining
 from inaproto.client.stage.stage import SharedMemoryStage
 from inaproto.client.stage.waits import TURN, HasDescriptor, Steps
+from inaproto.client.waits import EXPLAIN_S, ask_status, my_ring
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import ConfigError, JobError, OperationTimeout, TensorMismatch, Unsupported
 
@@ -48,6 +50,10 @@ AREA_BYTES: Final = 8 << 20
 CHUNK_BYTES_MIN: Final = 512 << 10
 PATIENCE_S: Final = 600.0
 """A rank waits so long for another one, which is there and does nothing: as the daemon, by default."""
+WARN_S: Final = 5.0
+"""Who has waited so long looks whether others wait for it."""
+
+log = logging.getLogger("inaproto.client")
 
 
 @dataclass(slots=True, eq=False)
@@ -198,19 +204,42 @@ class InPlace:
 
     def advancing(self, has_ended: Callable[[], bool], until: float | None) -> ChannelSteps[None]:
         """Do what was called, until something ``has_ended``, until ``until``, or until nothing is left."""
+        warn_at: float | None = self._clock() + WARN_S
         while self._called and not has_ended():
             self._channel.pump()
             wait = self.step()
             if wait is not None:
                 if has_ended() or (until is not None and self._clock() >= until):
                     return
-                yield (
-                    wait
-                    if until is None or wait.until is None
-                    else Wait(wait.channels, min(wait.until, until))
-                )
+                if warn_at is not None and self._clock() >= warn_at:
+                    warn_at = None
+                    yield from self._warning()
+                    continue
+                ends = [at for at in (wait.until, until, warn_at) if at is not None]
+                yield Wait(wait.channels, min(ends) if ends else None)
             elif self._yields and not has_ended():
                 yield Wait((), self._clock())
+
+    def _warning(self) -> ChannelSteps[None]:
+        """Tell this rank's log of ranks that have called something else, which waits for this one.
+
+        No error: who has yet to wait for anything may have called this one, too, and add it later.
+        """
+        channel, who = self._channel, self._channel.who
+        status = yield from ask_status(channel, self._clock() + EXPLAIN_S, self._clock)
+        ring = my_ring(status or {}, who)
+        waits_for = ring.get("waiting_for", ())
+        index = (ring.get("operation") or {}).get("op_index")
+        if not self._called or index != channel.protocol.operations_called or who.rank not in waits_for:
+            return
+        others = [str(rank) for rank in range(who.size) if rank not in waits_for]
+        log.warning(
+            "%s waits for the others in an all-reduce in place; the next of rank%s %s is not in place, and waits "
+            "for this rank: all ranks say in_place alike, and wait for what they call",
+            who,
+            "s" if len(others) > 1 else "",
+            ", ".join(others),
+        )
 
     def late(self, timeout: float | None) -> OperationTimeout:
         """For whom a call waits in vain."""

@@ -118,6 +118,29 @@ def test_who_waits_for_another_operation_adds_what_was_called_before_too() -> No
     run_world("in place/waited for late", scenario, hosts=1)
 
 
+def test_a_rank_that_adds_is_told_of_those_that_do_not(caplog: pytest.LogCaptureFixture) -> None:
+    """It may be a matter of time, or two scripts that differ: then all wait for each other."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            await comm.all_reduce(np.ones(5, np.int64), in_place=True)
+            with pytest.raises(OperationTimeout):
+                await comm.all_reduce(np.ones(3000, np.int64), in_place=rank == 1).wait(30)
+
+        await on_all(comms, one)
+        for comm in comms:
+            comm.channel.close()
+
+    run_world("in place/not all", scenario, hosts=1)
+    (told,) = [record.message for record in caplog.records if "in_place alike" in record.message]
+    assert told == (
+        "rank 1 of job 'train' waits for the others in an all-reduce in place; the next of ranks 0, 2 is not in "
+        "place, and waits for this rank: all ranks say in_place alike, and wait for what they call"
+    )
+
+
 def test_done_is_told_while_another_task_waits() -> None:
     """Who asks a work whether it is done takes the news from under those that wait, and tells them."""
 
