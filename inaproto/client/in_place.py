@@ -234,8 +234,8 @@ class InPlace:
             return
         others = [str(rank) for rank in range(who.size) if rank not in waits_for]
         log.warning(
-            "%s waits for the others in an all-reduce in place; the next of rank%s %s is not in place, and waits "
-            "for this rank: all ranks say in_place alike, and wait for what they call",
+            "%s waits for the others in an all-reduce in place; the next of rank%s %s is not in place, and "
+            "waits for this rank: all ranks say in_place alike, and wait for what they call",
             who,
             "s" if len(others) > 1 else "",
             ", ".join(others),

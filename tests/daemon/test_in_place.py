@@ -136,8 +136,8 @@ def test_a_rank_that_adds_is_told_of_those_that_do_not(caplog: pytest.LogCapture
     run_world("in place/not all", scenario, hosts=1)
     (told,) = [record.message for record in caplog.records if "in_place alike" in record.message]
     assert told == (
-        "rank 1 of job 'train' waits for the others in an all-reduce in place; the next of ranks 0, 2 is not in "
-        "place, and waits for this rank: all ranks say in_place alike, and wait for what they call"
+        "rank 1 of job 'train' waits for the others in an all-reduce in place; the next of ranks 0, 2 is not "
+        "in place, and waits for this rank: all ranks say in_place alike, and wait for what they call"
     )
 
 
