@@ -157,6 +157,24 @@ def test_the_first_script_of_the_readme(runtime_dir: Path) -> None:
         assert page.run("rank0.py", "rank1.py") == ["float32 200000.0 100000\n"] * 2
 
 
+def test_a_host_with_two_nics(runtime_dir: Path) -> None:
+    page, switch = Page("docs/concepts.md", runtime_dir), Page("README.md", runtime_dir)
+    first, *_ = switch.block("sh", "inaproto host").splitlines()
+    lines = [
+        "import sys, numpy as np, inaproto",
+        "rank = int(sys.argv[1])",
+        page.block("python", "h0n1.sock"),
+    ]
+    lines += [
+        "total = comm.all_reduce(np.arange(1000)).wait(60)",
+        "print(comm.size, total.sum())",
+        "comm.close()",
+    ]
+    (runtime_dir / "train.py").write_text("\n".join(lines))
+    with page.daemons(f"{first}\n{page.block('sh', 'h0n1')}"):
+        assert page.run(*(f"train.py {rank}" for rank in range(6))) == ["6 2997000\n"] * 6
+
+
 def test_the_worker_of_push_and_pull_runs_and_runs_again(runtime_dir: Path) -> None:
     page = Page("docs/push-pull.md", runtime_dir)
     for name, kind in (("models.toml", "toml"), ("worker.py", "python")):
