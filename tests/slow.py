@@ -186,6 +186,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "torch/test_forms.py::test_fsdp2_trains_as_above_gloo": ("2",),
     "torch/test_run_command.py": (),
     "torch/test_elastic.py": (),
+    "torch/test_page.py": (),
     "torch/test_peer_suite.py": (),
     "torch/test_traps.py::test_a_rank_that_is_killed_at_any_moment_is_named_and_nobody_hangs": ("0", "1"),
     "torch/test_traps.py::test_works_that_python_does_not_hold_end": (),
