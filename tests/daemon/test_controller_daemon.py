@@ -144,7 +144,7 @@ async def test_a_job_from_its_submission_to_its_end(runtime_dir: Path) -> None:
         await daemon.until("train", "running")
         shown = (await daemon.command("show", "train")).output
         assert "root leaf" in shown
-        assert "h0, h1" in shown
+        assert "h0 (ranks 0 to 3), h1 (ranks 4 to 7)" in shown
         listed = (await daemon.command("list")).output
         assert "train" in listed
         for host in hosts:

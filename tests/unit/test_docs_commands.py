@@ -75,9 +75,9 @@ def test_what_a_shell_reads_is_what_is_parsed(tmp_path: Path, monkeypatch: pytes
         'eval "$(inaproto job env x)"; inaproto top',
         "useradd inaproto",
     ]
-    (tmp_path / "page.md").write_text("\n".join(["```sh", *lines, "```", ""]))
+    (tmp_path / "page").write_text("\n".join(["```sh", *lines, "```", ""]))
     monkeypatch.setattr(f"{__name__}.TREE", tmp_path)
-    assert list(commands("page.md")) == [["host", "--name", "h0", "--ip", "1"], ["job", "env", "x"], ["top"]]
+    assert list(commands("page")) == [["host", "--name", "h0", "--ip", "1"], ["job", "env", "x"], ["top"]]
 
 
 def test_a_command_that_is_not_there_is_found_out() -> None:
