@@ -189,6 +189,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "torch/test_page.py": (),
     "torch/test_peer_suite.py": (),
     "torch/test_traps.py::test_a_rank_that_is_killed_at_any_moment_is_named_and_nobody_hangs": ("0", "1"),
+    "torch/test_traps.py::test_a_daemon_that_is_killed_at_any_moment_costs_no_bit_or_is_named": ("0",),
     "torch/test_traps.py::test_works_that_python_does_not_hold_end": (),
     "unit/test_bench_simulate.py::test_a_report_has_its_configuration_and_tells_compiling_from_running": (),
 }

@@ -514,6 +514,47 @@ def killed_at_random(place: Place, seed: int) -> dict[str, Any]:
         return {"named": f"rank {victim}" in str(error), "error": str(error)[:1000]}
 
 
+def daemon_killed(place: Place, seed: int, pid: int, steps: int) -> dict[str, Any]:
+    """The daemon with ``pid`` is killed after a step that ``seed`` draws, or a moment later.
+
+    What each rank has in the end: weights, and in rank 0 those of one process; or its error, and how many
+    seconds after the kill it came.
+    """
+    import os
+    import random
+    import signal
+    import threading
+
+    place.begin("gloo")
+    model = DistributedDataParallel(network(), bucket_cap_mb=0.01, broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    draw = random.Random(seed)
+    last, after_s = draw.randrange(2, steps - 20), draw.random() * 0.1
+    killed = place.directory / "killed"
+
+    def kill() -> None:
+        os.kill(pid, signal.SIGKILL)
+        killed.with_suffix(".part").write_text(str(time.monotonic()))
+        killed.with_suffix(".part").rename(killed)
+
+    try:
+        for step in range(steps):
+            if step == last and place.rank == 0:
+                threading.Timer(after_s, kill).start()
+            optimizer.zero_grad()
+            loss_of(model, batch(place.rank, step)).backward()
+            optimizer.step()
+    except RuntimeError as error:
+        ended = time.monotonic()
+        while not killed.exists():
+            time.sleep(0.001)
+        return {"weights": "", "error": str(error)[:1000], "late_s": ended - float(killed.read_text())}
+    found: dict[str, Any] = {"weights": digest_of(model), "error": "", "late_s": 0.0}
+    if place.rank == 0:
+        found["alone"] = trained_alone(place.size, steps)
+    return found
+
+
 def different_calls(place: Place) -> list[str]:
     """Rank 1 calls a maximum where others sum; or two all-reduces in another order."""
     place.begin("gloo")

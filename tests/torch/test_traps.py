@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inaproto_hil.rigs.cluster import ClusterConfig, LocalCluster
 from tests.torch.conftest import Ranks, Zygote
 
 TAKEN = {"INAPROTO_TORCH": "gloo"}
@@ -42,6 +43,23 @@ def test_a_rank_that_is_killed_at_any_moment_is_named_and_nobody_hangs(
         if rank.status != -9:
             assert rank.status == 0, rank.output
             assert rank.result["named"], rank.result
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_daemon_that_is_killed_at_any_moment_costs_no_bit_or_is_named(zygote: Zygote, seed: int) -> None:
+    """The switch, or one of three host daemons: training ends with the weights of one process, or all hear.
+
+    One rank on each host, so that the sums are those of one process (docs/concepts.md).
+    """
+    with LocalCluster(ClusterConfig(hosts=3)) as cluster:
+        daemon = cluster.daemons[seed % 4]
+        asked = {"seed": seed, "pid": daemon.pid, "steps": 60}
+        found = Ranks(zygote, cluster).results("daemon_killed", 3, TAKEN, **asked)
+    for number, rank in enumerate(found):
+        if rank["error"]:
+            assert any(name in rank["error"] for name in ("rank ", "host ", "switch")), rank
+        else:
+            assert rank["weights"] == found[0]["alone"], number
 
 
 def test_calls_that_differ_are_errors_on_all_ranks(one_host: Ranks) -> None:
