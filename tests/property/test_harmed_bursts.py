@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from inaproto.errors import DecodeError
+from inaproto.units import PSN_MASK
 from inaproto.wire import icrc
 from tests.seeds import seeds
 from tests.unit.switched_ring import ring_of
 from tests.unit.test_bursts import PACKETS, Both
+from tests.unit.test_repairs import nak
 
 MESSAGES = 6
 REPAIRED: dict[str, Any] = {
@@ -49,6 +51,17 @@ def harmed(rng: Random, frames: list[bytes]) -> Iterator[bytes]:
             yield frame
 
 
+def a_layout(rng: Random) -> dict[str, Any]:
+    """How long a message is."""
+    return {"packets": rng.choice([2, 5, PACKETS]), "last_bytes": rng.choice([4, 24, 60, 64])}
+
+
+def twice(rng: Random, frames: list[bytes]) -> Iterator[bytes]:
+    """All of them, some two times."""
+    for frame in frames:
+        yield from [frame] * rng.choice([1, 1, 1, 2])
+
+
 @pytest.mark.parametrize("changes", [{}, REPAIRED], ids=["plain", "repaired"])
 @pytest.mark.parametrize("seed", seeds(24))
 def test_whatever_comes_both_ways_do_the_same(
@@ -58,16 +71,25 @@ def test_whatever_comes_both_ways_do_the_same(
     both = Both(use_kernels, monkeypatch, **changes)
     late: list[list[bytes]] = [[], []]
     for serial in range(1, MESSAGES):
+        layout = a_layout(rng)
         for rank in range(2):
-            last_bytes = rng.choice([4, 24, 60, 64])
-            packets = rng.choice([2, 5, PACKETS])
-            whole = both.ring.message(rank, serial, packets=packets, last_bytes=last_bytes)
-            frames = list(harmed(rng, whole))
+            if rng.random() < 0.03:  # it fails the ring
+                layout = a_layout(rng)
+            whole = both.ring.message(rank, serial, **layout)
+            frames = list(harmed(rng, whole) if rng.random() < 0.7 else twice(rng, whole))
             if rng.random() < 0.2:
                 rng.shuffle(frames)
             frames += late[rank]  # behind what was sent after it
             late[rank] = [frames.pop() for _ in range(rng.choice([0, 0, 1, 2])) if frames]
+            lacks: list[bytes] = []
+            if changes and rng.random() < 0.5:  # what is sent again for it says which copies count as lost
+                missing = both.ring.psn0 + (serial - 1) * PACKETS + rng.randrange(4) & PSN_MASK
+                reach = rng.randrange(1, 4)
+                lacks = [nak(both.ring, rank, missing, reach=reach, there=rng.getrandbits(reach))]
+                both.arrive(1 - rank, lacks)
             if frames:
                 both.arrive(rank, frames)
+            if lacks:
+                both.arrive(1 - rank, lacks)
             if rng.random() < 0.3:
                 both.arrive(rank, whole)

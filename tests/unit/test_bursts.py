@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import permutations
@@ -12,6 +13,7 @@ import pytest
 from inaproto.core.switch.accelerator import InstallRing, PortDown, PortUp, RemoveRing
 from inaproto.core.switch.bursts import Bursts
 from inaproto.core.switch.ingest import Ingest
+from inaproto.errors import DecodeError
 from inaproto.units import PortId
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import Dtype
@@ -103,6 +105,19 @@ def test_a_damaged_packet_is_as_if_it_had_not_come(both: Both, at: int) -> None:
     assert both.ring.accelerator.counters.dropped["wrong ICRC"] >= 1
     both.arrive(0, frames)
     assert both.ring.accelerator.view().rings[both.ring.spec.ring_id]["next_message"] == 2
+
+
+@pytest.mark.parametrize("column", [17, 39], ids=["IP length", "UDP length"])
+def test_a_first_packet_whose_headers_are_of_another_length_opens_no_message(both: Both, column: int) -> None:
+    """Its ICRC is right, as is that of whoever forges packets."""
+    first, *behind = both.ring.message(0, 1)
+    forged = bytearray(first)
+    forged[column] ^= 0x10
+    with contextlib.suppress(DecodeError):  # its headers do not say where it would be
+        icrc.seal(forged)
+    both.arrive(0, [bytes(forged), *behind])
+    assert both.ring.accelerator.view().rings[both.ring.spec.ring_id]["next_message"] == 1
+    assert both.ring.accelerator.waiting == len(behind)
 
 
 @pytest.mark.parametrize("at", [0, 1, PACKETS - 1])

@@ -70,12 +70,20 @@ typedef struct {
     const Layout *layouts;   /* of the first, the middle and the last packet; opcode -1: not known */
 } Region;
 
-/* Whether the frame at ``at`` in the order of classes has that layout's length and the right ICRC. */
+/* Whether a frame of that length has that layout. Its headers must say so, too: they may say that it is longer, or
+   shorter, than what there is of it. */
+static int has_layout(const u8 *frame, i64 length, const Layout *l) {
+    if (l->opcode < 0 || length != l->width + l->tail + 4) return 0;
+    if (frame[42] != l->opcode || (frame[43] >> 4 & 3) != l->pad) return 0;
+    return be16(frame + 16) == length - 14 && be16(frame + 38) == length - 34;
+}
+
+/* Whether the frame at ``at`` in the order of classes has that layout and the right ICRC. */
 int kernels_intact(const Scan *s, i64 at, const Layout *l) {
-    const i64 i = s->order[at], length = l->width + l->tail + 4;
+    const i64 i = s->order[at], length = s->length[i];
     const u8 *frame = s->frame[i];
     u32 icrc;
-    if (s->length[i] != length) return 0; /* headers may say that a frame is longer than what there is of it */
+    if (!has_layout(frame, length, l)) return 0;
     memcpy(&icrc, frame + length - 4, 4);
     return (header_share(frame, (size_t)l->width, l->shift) ^ ~crc_more(frame + l->width, (size_t)l->tail, ~0u)) == icrc;
 }
@@ -128,9 +136,8 @@ static void place(Place *p) {
         const u8 *frame = s->frame[i];
         if (from + k + AHEAD < to) prefetched(s->frame[s->order[from + k + AHEAD]], r->mtu + BTH_END);
         const Layout *l = r->layouts + (o == r->packets - 1 ? 2 : o > 0);
-        i64 length = l->width + l->tail + 4, slot = p->rank * r->slots + o;
-        if (l->opcode < 0 || s->length[i] != length || frame[42] != l->opcode || (frame[43] >> 4 & 3) != l->pad) break;
-        if (be16(frame + 16) != length - 14 || be16(frame + 38) != length - 34) break;
+        const i64 length = s->length[i], slot = p->rank * r->slots + o;
+        if (!has_layout(frame, length, l)) break;
         if ((be32(frame + 50) - (u32)p->psn - (u32)k) & (u32)p->psn_mask) break;
         if (r->seen[slot]) break;
         u32 icrc, share = header_share(frame, (size_t)l->width, l->shift);
