@@ -120,6 +120,14 @@ def test_a_first_packet_whose_headers_are_of_another_length_opens_no_message(bot
     assert both.ring.accelerator.waiting == len(behind)
 
 
+def test_a_first_packet_that_opens_no_message_says_nothing_of_addresses(both: Both) -> None:
+    """Results go to another address when two first packets in a row had it; one that is refused is none."""
+    both.arrive(0, both.ring.message(0, 3))  # a window before it has not been sent
+    shown = [ring.accelerator._rings[ring.spec.ring_id].flows[0].shown for ring in both.rings.values()]
+    assert both.ring.accelerator.counters.dropped["window passed"]
+    assert shown[0] == shown[1] == (mac(0), mac(1), both.ring.psn0)
+
+
 @pytest.mark.parametrize("at", [0, 1, PACKETS - 1])
 def test_a_packet_cut_off_anywhere_is_as_if_it_had_not_come(both: Both, at: int) -> None:
     """Its IP header still says how long it was."""

@@ -273,7 +273,6 @@ class Bursts:
             return False
         if not self._scan.intact(at, kernels.layouts):
             return False
-        flow.shown = flow.src_mac, flow.dst_mac, psn
         return self._ingest.opens(ring, flow, psn, header)
 
     @staticmethod
