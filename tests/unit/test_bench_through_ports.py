@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from inaproto_hil.bench import through_ports
 from inaproto_hil.bench.accelerator import Config
 from inaproto_hil.bench.accelerator_command import accelerator
 from inaproto_hil.bench.through_ports import measure_ports
@@ -43,3 +45,20 @@ def test_it_is_either_ports_or_shards() -> None:
     result = CliRunner().invoke(accelerator, ["--ports", "--shards", "2"])
     assert result.exit_code == 2
     assert "ask for one" in result.output
+
+
+@TWO_CPUS
+def test_a_round_without_results_fails_and_leaves_no_port_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(through_ports, "_ROUND_S", 0.0)
+    before = sockets()
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(click.ClickException, match="have not come"), flatten_subgroups=True
+    ):
+        measure_ports(CONFIG)
+    assert sockets() == before
+
+
+def sockets() -> set[str]:
+    """Those that this process has open."""
+    fds = Path("/proc/self/fd")
+    return {name for fd in os.listdir(fds) if (name := os.path.realpath(fds / fd)).count("socket:")}

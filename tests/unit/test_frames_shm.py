@@ -90,6 +90,43 @@ async def test_memory_that_cannot_be_is_refused_and_both_are_told(
         assert said in answer[2:].decode()
 
 
+async def test_memory_that_is_found_while_something_is_sent_is_found_by_who_waits_for_frames() -> None:
+    near_socket, far_socket = socket.socketpair()
+    near = ShmPort(near_socket, name="near", accepts=True)
+    far = ShmPort(far_socket, name="far", accepts=False)
+    got: list[np.ndarray] = []
+
+    async def receive() -> None:
+        got.extend(await near.receive())
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            await wait_all_tasks_blocked()
+            far.offer(ADAPTER.config)
+            near.send_nowait(FRAME)  # takes the offer from the socket, where `receive` waits for it
+            far.send_nowait(FRAME)
+    assert [block.tolist() for block in got] == [FRAME.tolist()]
+    for port in (near, far):
+        await port.aclose()
+
+
+async def test_who_waits_for_frames_hears_of_a_refusal_that_sending_found() -> None:
+    with accepted() as (port, far), memory() as fd:
+
+        async def receive() -> None:
+            with pytest.raises(PortClosed, match="version 2"):
+                await port.receive()
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(receive)
+                await wait_all_tasks_blocked()
+                socket.send_fds(far, [offer(version=2)], [fd])
+                with pytest.raises(PortClosed, match="version 2"):
+                    port.send_nowait(FRAME)
+
+
 @pytest.mark.parametrize("count", [0, 2, 4, 5])
 async def test_one_descriptor_comes_with_it(count: int) -> None:
     with accepted() as (port, far), memory() as fd:

@@ -350,6 +350,9 @@ class ShmPort:
             wanted += n
         if self._writer is None:
             if self._look_for_offer():
+                # `receive` may wait for what was just read. No bell wakes it: to its peer it does not sleep,
+                # as it has not looked into the ring yet.
+                trio.lowlevel.notify_closing(self._sock)
                 return self.send_blocks_quietly(blocks)
             return sum([self._send_early(frames) for frames in blocks])
         try:

@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -119,9 +120,10 @@ async def _drive(config: Config, path: Path, pid: int, progress: Callable[[range
     """Samples by what they are rates of: seconds of each round; and elements that were wrong."""
     ports: list[ShmPort] = []
     samples: list[tuple[float, ...]] = []
-    async with trio.open_nursery() as nursery:
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         for rank in range(config.workers):
             port = await open_shm().connect(path)
+            stack.push_async_callback(port.aclose)
             nursery.start_soon(port.run)
             port.send_nowait(hello(rank))
             ports.append(port)
@@ -134,8 +136,6 @@ async def _drive(config: Config, path: Path, pid: int, progress: Callable[[range
             if turn >= config.warmup:
                 samples.append(tuple(b - a for a, b in zip(begin, _seconds(pid), strict=True)))
         wrong += await hosts.checked()
-        for port in ports:
-            await port.aclose()
         nursery.cancel_scope.cancel()
     return {"samples": samples, "wrong": wrong}
 
@@ -146,7 +146,7 @@ def measure_ports(config: Config, progress: Callable[[range], Any] = iter) -> di
     before = os.sched_getaffinity(0)
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    with tempfile.TemporaryDirectory(prefix="inaproto-") as folder:
+    with here, tempfile.TemporaryDirectory(prefix="inaproto-") as folder:
         path = Path(folder) / "port"
         switch = context.Process(target=_serve, args=(config, path, cpus[0], there), daemon=True)
         switch.start()
