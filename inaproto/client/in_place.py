@@ -275,7 +275,8 @@ class InPlace:
         if self._stage is None:
             self._stage = yield from self._opening()
         array, words = operation.array, operation.words
-        yield from self._stage.all_reducing(array, operation.op, array, _kind(words), words)[1]
+        home = self._channel.memory.home(array)
+        yield from self._stage.all_reducing(array, operation.op, array, _kind(words), words, home)[1]
 
     def _opening(self) -> Steps[SharedMemoryStage]:
         """All ranks meet, at a socket that rank 0 makes for that time."""

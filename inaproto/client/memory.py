@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.client import huge_pages
+from inaproto.client.stage.views import Home
 from inaproto.errors import LocalMisuse
 
 ALIGNMENT = 64
@@ -49,6 +50,8 @@ class SharedSegment:
     nbytes: int
     memory: mmap.mmap
     address: int
+    descriptor: int = -1
+    """Of a segment with registered buffers, which other ranks of the host may map; else -1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -116,7 +119,9 @@ class SharedMemory:
         """A region of zeros, never pooled. Raises ``MemoryError``, ``LocalMisuse`` at the limit."""
         with self._lock:
             segments = self._numbers
-            segment, offset = self._cut(self._open_registered, max(nbytes, 1), REGISTERED_BYTES_MIN)
+            segment, offset = self._cut(
+                self._open_registered, max(nbytes, 1), REGISTERED_BYTES_MIN, is_kept=True
+            )
             if self._numbers > segments:
                 bisect.insort(self._registered, (segment.address, segment), key=lambda item: item[0])
         return Region(segment, offset, nbytes)
@@ -133,17 +138,34 @@ class SharedMemory:
             return None
         return Region(segment, address - start, array.nbytes)
 
+    def home(self, array: NDArray[Any]) -> Home | None:
+        """The segment of the registered buffer in which ``array`` lies, for other ranks to map."""
+        region = self.find(array)
+        if region is None:
+            return None
+        segment = region.segment
+        return Home(segment.descriptor, segment.address, segment.nbytes)
+
     def close(self) -> None:
-        """Close descriptors that were never sent; mappings end with the arrays that use them."""
+        """Close all descriptors; mappings end with the arrays that use them."""
+        with self._lock:
+            registered, self._registered = self._registered, []
         for _, descriptor in self.take_unannounced():
             os.close(descriptor)
+        for _, segment in registered:
+            os.close(segment.descriptor)
 
     @property
     def _is_full(self) -> bool:
         return self._numbers >= self.segments_max
 
-    def _cut(self, opened: list[_Open], size: int, bytes_min: int) -> tuple[SharedSegment, int]:
-        """An unused place in one of the segments ``opened``, or in a new one of at least ``bytes_min``."""
+    def _cut(
+        self, opened: list[_Open], size: int, bytes_min: int, *, is_kept: bool = False
+    ) -> tuple[SharedSegment, int]:
+        """An unused place in one of the segments ``opened``, or in a new one of at least ``bytes_min``.
+
+        ``is_kept``: the new one has a descriptor as long as it is registered.
+        """
         alignment = ALIGNMENT if size <= SMALL_BYTES_MAX else mmap.PAGESIZE
         for candidate in opened:
             offset = candidate.used + -candidate.used % alignment
@@ -156,11 +178,12 @@ class SharedMemory:
                 "fewer, larger buffers, or wait for results before more are asked for"
             )
         grown = self._nbytes // 8 if self._numbers >= SEGMENTS_OF_MINIMAL_SIZE else 0
-        segment = self._new_segment(max(size, bytes_min if size <= SMALL_BYTES_MAX else 0, grown))
+        least = bytes_min if size <= SMALL_BYTES_MAX else 0
+        segment = self._new_segment(max(size, least, grown), is_kept=is_kept)
         opened.append(_Open(segment, size))
         return segment, 0
 
-    def _new_segment(self, nbytes: int) -> SharedSegment:
+    def _new_segment(self, nbytes: int, *, is_kept: bool) -> SharedSegment:
         nbytes += -nbytes % mmap.PAGESIZE
         descriptor = os.memfd_create("inaproto", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -168,10 +191,11 @@ class SharedMemory:
             memory = huge_pages.map_shared(descriptor, nbytes)
             huge_pages.allocate(descriptor, memory, nbytes)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            kept = os.dup(descriptor) if is_kept else -1
         except OSError as error:
             os.close(descriptor)
             raise MemoryError(f"cannot make {nbytes} bytes of shared memory: {error.strerror}") from None
-        segment = SharedSegment(self._numbers, nbytes, memory, huge_pages.address(memory))
+        segment = SharedSegment(self._numbers, nbytes, memory, huge_pages.address(memory), kept)
         self._numbers += 1
         self._nbytes += nbytes
         self._unannounced.append((segment, descriptor))

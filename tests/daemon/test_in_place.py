@@ -16,6 +16,7 @@ import inaproto
 from inaproto.client import in_place
 from inaproto.client.stage import exchange, handing_back
 from inaproto.client.stage.access import MEMORY_VARIABLE
+from inaproto.client.stage.gathering import Arrays
 from inaproto.core import kernels
 from inaproto.errors import ConfigError, JobError, LocalMisuse, OperationTimeout, RankLost, TensorMismatch
 from tests.clusters.jobs import ALONE, PAIRS, close_all
@@ -63,6 +64,49 @@ def test_ranks_get_the_bytes_that_the_daemon_gives(dtype: str) -> None:
         await close_all(comms)
 
     run_world(f"in place/{dtype}", scenario, hosts=1)
+
+
+@pytest.mark.usefixtures("compiled_kernels")
+@pytest.mark.parametrize("buffers", [(0, 1, 2), (1,)])
+def test_registered_buffers_are_mapped_by_the_others_and_the_bytes_are_the_same(
+    buffers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Sequence[Sequence[int]]] = []
+
+    class Watched(Arrays):
+        def __init__(self, *values: Any) -> None:
+            super().__init__(*values)
+            seen.append(self.seen)
+
+    monkeypatch.setattr(exchange, "READ_BYTES_MIN", 1000)
+    monkeypatch.setattr(exchange, "Arrays", Watched)
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            for dtype in DTYPES:
+                mine = inputs(dtype, 9001)[rank]
+                array = comm.buffer(mine.shape, mine.dtype) if rank in buffers else mine.copy()
+                array[...] = mine
+                expected = (await comm.all_reduce(mine)).tobytes()
+                assert (await comm.all_reduce(array, in_place=True)).tobytes() == expected
+                part = array[17:]  # of a buffer
+                part[...] = mine[17:]
+                assert (await comm.all_reduce(part, in_place=True)).tobytes() == expected[
+                    17 * mine.itemsize :
+                ]
+
+        await on_all(comms, one)
+        await close_all(comms)
+
+    run_world(f"mapped/{buffers}", scenario, hosts=1)
+    assert seen
+    for places in seen:
+        known = {rank for rank, of_rank in enumerate(places) if all(of_rank)}
+        own = {rank for rank in range(3) if rank not in known}
+        assert known <= set(buffers)
+        assert len(own & set(buffers)) <= 1, "but for a rank's own"
 
 
 def test_a_task_that_waits_for_another_operation_does_not_keep_ranks_from_adding() -> None:

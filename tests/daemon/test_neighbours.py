@@ -116,12 +116,21 @@ needs_kernels = pytest.mark.usefixtures("compiled_kernels")
 class Given:
     """Rank 0 adds rank 1's array to its own, which this process has, too."""
 
-    def __init__(self, neighbours: Neighbours, address: int, array: Bytes, *, out: int = 0) -> None:
-        """``out``: where rank 1 gets the sum; 0: nowhere."""
+    def __init__(
+        self,
+        neighbours: Neighbours,
+        address: int,
+        array: Bytes,
+        *,
+        out: int = 0,
+        seen: tuple[int, int] = (0, 0),
+    ) -> None:
+        """``out``: where rank 1 gets the sum; 0: nowhere. ``seen``: where its arrays are mapped here."""
         compiled = kernels.active()
         assert compiled is not None
         self.hands = np.zeros((2, WORDS), np.int64)
-        arrays = Arrays(0, array, array, np.zeros((2, 64), np.uint8), [(0, 0), (address, out)])
+        rows, places = np.zeros((2, 64), np.uint8), [(0, 0), (address, out)]
+        arrays = Arrays(0, array, array, rows, places, [(0, 0), seen])
         self.gathering = Gathering(
             neighbours, compiled, Dtype.I32, [1, 0], arrays, self.hands if out else None
         )
@@ -174,6 +183,21 @@ def test_nothing_is_written_to_who_took_its_number_back_nor_to_a_stranger(number
         assert (theirs == 5).all()
     assert (ours == 6).all()
     assert not given.hands.any()
+
+
+@needs_kernels
+def test_what_is_mapped_here_is_read_and_written_here() -> None:
+    shown, theirs, ours = np.array([77], np.int64), np.full(80, 5, np.int32), np.ones(80, np.int32)
+    neighbours, here = beside(os.getpid(), shown.ctypes.data, 77), theirs.ctypes.data
+    Given(neighbours, 0, ours.view(np.uint8), out=1, seen=(here, here)).add(64, 256)  # nothing is at 0 and 1
+    for array in (ours, theirs):
+        assert (array[16:64] == 6).all()
+    assert (np.delete(ours, np.s_[16:64]) == 1).all()
+    assert (np.delete(theirs, np.s_[16:64]) == 5).all()
+    shown[0] = 0
+    with pytest.raises(RankLost, match="gave up"):
+        Given(neighbours, 0, ours.view(np.uint8), out=1, seen=(here, here)).add(0, 64)
+    assert (theirs[:16] == 5).all(), "not even where it is mapped"
 
 
 @needs_kernels

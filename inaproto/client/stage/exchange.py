@@ -38,6 +38,7 @@ from inaproto.client.huge_pages import private
 from inaproto.client.stage.gathering import Arrays, Gathering
 from inaproto.client.stage.layout import LINE_BYTES, SLOTS, Bytes, Cut, Layout
 from inaproto.client.stage.neighbours import Neighbours
+from inaproto.client.stage.views import Home
 from inaproto.client.stage.waits import TURN, Wait
 from inaproto.core.kernels.compiled import address_of
 from inaproto.core.kernels.copies import copy_past_caches
@@ -117,11 +118,16 @@ class Exchange:
         """Let go of the mapping; no call may follow."""
         self._memory = np.empty(0, np.uint8)
 
-    def all_reduce(self, call: Call, source: Bytes, out: Bytes) -> Iterator[Wait | None]:
-        """Reduce the ``source`` of all ranks to the ``out`` of all; the two may be the same array."""
+    def all_reduce(
+        self, call: Call, source: Bytes, out: Bytes, home: Home | None = None
+    ) -> Iterator[Wait | None]:
+        """Reduce the ``source`` of all ranks to the ``out`` of all; the two may be the same array.
+
+        ``home``: the shared segment in which they lie, if others may map it.
+        """
         neighbours = self.neighbours
         if neighbours is not None and source.size >= READ_BYTES_MIN and self.layout.ranks > 1:
-            yield from self._reading(call, source, out, neighbours)
+            yield from self._reading(call, source, out, neighbours, home)
             return
         cut = Cut(self.layout, call.elements, call.dtype.itemsize)
 
@@ -139,12 +145,13 @@ class Exchange:
         yield from self._run(call, cut.chunks, (put, add, take))
 
     def _reading(
-        self, call: Call, source: Bytes, out: Bytes, neighbours: Neighbours
+        self, call: Call, source: Bytes, out: Bytes, neighbours: Neighbours, home: Home | None
     ) -> Iterator[Wait | None]:
         """The same, without areas."""
         order, kernels = _flat(self.plan), neighbours.gives(call.dtype, call.op)
         self._calls += 1
         self._record(call, address_of(source), address_of(out))
+        neighbours.views.show(self.layout.hands(self._memory), home)
         self.given = out if order is not None and kernels is not None else None
         yield None
         try:
@@ -161,8 +168,9 @@ class Exchange:
             yield None
             yield from self._take_read(bounds, places, out)
         else:
-            arrays = Arrays(self.rank, source, out, self._rows_for(GIVE_AT_ONCE_BYTES), places)
             hands = self.layout.hands(self._memory)
+            seen = neighbours.seen(hands, places, source.size)
+            arrays = Arrays(self.rank, source, out, self._rows_for(GIVE_AT_ONCE_BYTES), places, seen)
             gathering = Gathering(neighbours, kernels, call.dtype, order, arrays, hands)
             del hands  # which would keep the mapping
             for first, end in _steps(*bounds[self.rank], TURN_BYTES):
@@ -206,7 +214,8 @@ class Exchange:
         block = rows.shape[1]
         kernels, order = fused(call.dtype, call.op), _at_once(self.plan, call.dtype, call.op)
         if kernels is not None and order is not None:
-            arrays = Arrays(self.rank, source, out, rows, places)
+            seen = neighbours.seen(self.layout.hands(self._memory), places, source.size)
+            arrays = Arrays(self.rank, source, out, rows, places, seen)
             gathering = Gathering(neighbours, kernels, call.dtype, order, arrays, None)
             for first, end in _steps(*bounds, TURN_BYTES):
                 gathering.add(first, end)

@@ -25,7 +25,7 @@ class Arrays:
     """What rank ``rank`` adds, ``source``, and where sums go, ``out``: the two may be the same array.
 
     ``rows`` is memory for a block of each rank: uint8 ``(ranks, block)``. ``places`` are the addresses of the
-    ``source`` and ``out`` of all ranks.
+    ``source`` and ``out`` of all ranks, ``seen`` those where they are mapped here, or 0.
     """
 
     rank: int
@@ -33,6 +33,7 @@ class Arrays:
     out: Bytes
     rows: Bytes
     places: Sequence[Sequence[int]]
+    seen: Sequence[Sequence[int]]
 
 
 class Gathering:
@@ -52,7 +53,8 @@ class Gathering:
         self._arrays = arrays
         (read, write), (processes, number_at, numbers) = neighbours.words()
         places = np.array(arrays.places, np.uint64).T.copy()
-        self._tables = np.array(order, np.int64), processes, places, number_at, numbers
+        seen = np.array(arrays.seen, np.uint64).T.copy()
+        self._tables = np.array(order, np.int64), processes, places, seen, number_at, numbers
         said = 0 if hands is None else int(hands[arrays.rank].ctypes.data)
         self._words = np.array(
             [
@@ -60,7 +62,12 @@ class Gathering:
                 *(self._tables[0].ctypes.data, processes.ctypes.data),
                 *(places[0].ctypes.data, places[1].ctypes.data, number_at.ctypes.data, numbers.ctypes.data),
                 *(said, address_of(arrays.rows), arrays.rows.shape[1]),
-                *(address_of(arrays.source), address_of(arrays.out)),
+                *(
+                    address_of(arrays.source),
+                    address_of(arrays.out),
+                    seen[0].ctypes.data,
+                    seen[1].ctypes.data,
+                ),
             ],
             np.int64,
         )

@@ -22,6 +22,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 
 from inaproto.client.stage.access import IS_BOUND, NO_KERNELS, rank_memory, why_rank_may_not
 from inaproto.client.stage.layout import Bytes, Words
+from inaproto.client.stage.views import Views
 from inaproto.core.kernels import Compiled, active
 from inaproto.core.kernels.compiled import address_of
 from inaproto.core.plan.reduce_to_all import SUMS, fused
@@ -82,6 +84,7 @@ class Neighbours:
         self._shown = np.zeros((0, 2), np.int64)
         self._sums = 0
         self._access = rank_memory(os.environ)
+        self.views = Views(rank, len(words))
         self.lost: int | None = None
         """The rank whose memory could not be used, once there is one."""
 
@@ -138,6 +141,13 @@ class Neighbours:
         fault = self._fault(rank, address, out)
         if fault:
             raise self.loss(rank, fault)
+
+    def seen(self, hands: Words, places: Sequence[Sequence[int]], nbytes: int) -> list[list[int]]:
+        """Where the arrays of ``nbytes`` at ``places`` of all ranks are in this process; 0: nowhere."""
+        return [
+            [0 if rank == self._rank else self.views.at(hands, rank, pid, place, nbytes) for place in of_rank]
+            for rank, (pid, of_rank) in enumerate(zip(self._pids, places, strict=True))
+        ]
 
     def words(self) -> tuple[list[int], list[NDArray[np.int64]]]:
         """For the kernel: the functions that read and write, and tables by rank: process ids, addresses of

@@ -29,6 +29,7 @@ from inaproto.client.stage.handing_back import hand_back
 from inaproto.client.stage.layout import CHUNK_BYTES, RANKS_MAX, Bytes, Cut, Layout
 from inaproto.client.stage.meeting import Share, Terms, hosting, joining
 from inaproto.client.stage.neighbours import Neighbours, writers
+from inaproto.client.stage.views import Home
 from inaproto.client.stage.waits import TURN, Clock, Steps, Wait, drive_blocking, drive_trio
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import JobError, LocalMisuse, RankLost, TensorMismatch, Unsupported
@@ -127,13 +128,18 @@ class _Stage:
         out: NDArray[Any] | None,
         kind: Kind = Kind.ALL_REDUCE,
         words: str = "",
+        home: Home | None = None,
     ) -> tuple[NDArray[Any], Steps[None]]:
-        """``words``: what a caller calls it who calls it something else; all ranks must say the same."""
+        """``words``: what a caller calls it who calls it something else; all ranks must say the same.
+        ``home``: the shared segment in which ``array`` and ``out`` lie, if others may map it.
+        """
         source = check_array(array, "array")
         result = np.empty_like(source) if out is None else check_out(out, source)
         _refuse_overlap(source, result, but_at=0)
         call = _call(kind, source, wire_op(op), words)
-        return result, self._calling(call, self._exchange.all_reduce(call, _bytes(source), _bytes(result)))
+        return result, self._calling(
+            call, self._exchange.all_reduce(call, _bytes(source), _bytes(result), home)
+        )
 
     def _reduce_scattering(
         self, array: NDArray[Any], op: str, out: NDArray[Any] | None
@@ -228,6 +234,8 @@ class _Stage:
             self._failure = JobError(f"rank {self.rank}: the stage was closed; open a new one")
             self._take_back()
         self._barrier.close()
+        if self._exchange.neighbours is not None:
+            self._exchange.neighbours.views.close()
         self._exchange.forget_memory()
         self._mapping.close()
 

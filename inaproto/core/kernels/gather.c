@@ -26,6 +26,8 @@ typedef struct {
     i64 block;            /* bytes of a block: those of all ranks stay in the cache */
     const u8 *source;     /* the own array, */
     u8 *out;              /* and where the sum goes, which may be the same */
+    u8 *const *seen;      /* by rank: its array and its sums where they are mapped here, or null */
+    u8 *const *seen_out;
 } Gather;
 
 static i64 carried(Move *move, i64 process, u8 *here, u8 *there, i64 bytes) {
@@ -42,7 +44,8 @@ static i64 give(const Gather *g, i64 rank, u8 *sum, i64 at, i64 bytes) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     i64 fault = carried(g->read, g->processes[rank], (u8 *)&number, g->number_at[rank], 8);
     if (!fault && number != g->numbers[rank]) fault = number ? ESRCH : ECANCELED;
-    if (!fault) fault = carried(g->write, g->processes[rank], sum, g->outs[rank] + at, bytes);
+    if (!fault && g->seen_out[rank]) memcpy(g->seen_out[rank] + at, sum, (size_t)bytes);
+    else if (!fault) fault = carried(g->write, g->processes[rank], sum, g->outs[rank] + at, bytes);
     __atomic_store_n(g->writes_to, 0, __ATOMIC_SEQ_CST);
     return fault;
 }
@@ -55,8 +58,9 @@ i64 kernels_gather(const Gather *g, i64 at, i64 end, i64 *fault) {
         i64 some = end - at < g->block ? end - at : g->block;
         for (i64 n = 0; n < g->ranks; n++) {
             i64 rank = g->order[n];
-            from[n] = rank == g->own ? g->source + at : g->rows + rank * g->block;
-            if (rank == g->own) continue;
+            const u8 *here = rank == g->own ? g->source : g->seen[rank];
+            from[n] = here ? here + at : g->rows + rank * g->block;
+            if (here) continue;
             *fault = carried(g->read, g->processes[rank], (u8 *)from[n], g->places[rank] + at, some);
             if (*fault) return rank;
         }
