@@ -13,7 +13,6 @@ set of all are not timed, and have every element compared.
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import statistics
@@ -29,6 +28,7 @@ from typing import Any, Final
 import click
 import trio
 
+from inaproto.cli import collect_seldom
 from inaproto.core import kernels
 from inaproto.core.switch.accelerator import Accelerator, InstallRing
 from inaproto.daemon.switch.ports import PortBoard
@@ -64,7 +64,7 @@ def _serve(config: Config, path: Path, cpu: int, ready: Connection) -> None:
                 return
         board = PortBoard(accelerator.step, print, wrap_port=None, ports_max=config.workers)
         listener = await open_shm().listen(path)
-        gc.freeze()  # as daemons do once they have begun
+        collect_seldom()
         ready.send("")
         await board.accept_ports(listener)
 
