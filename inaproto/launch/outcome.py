@@ -58,6 +58,11 @@ class Observed:
         return not self._counted("operations")
 
     @property
+    def is_sent(self) -> bool:
+        """Something was summed over several hosts."""
+        return any(path != "local" for path in self._counted("operations"))
+
+    @property
     def recoveries(self) -> int:
         """Times that a ring ended in the middle of its job, on the host that saw most."""
         return max((last - first for first, last in self._recoveries.values()), default=0)

@@ -20,6 +20,7 @@ import trio
 
 from inaproto.daemon.net.unix_sockets import require_path_fits
 from inaproto.errors import ConfigError, InaprotoError
+from inaproto.launch.advice import Processors, about_hosts
 from inaproto.launch.daemons import (
     END_S,
     SWITCH_RESTARTS_MAX,
@@ -116,6 +117,7 @@ class Run:
     ranks: dict[int, Process] = field(default_factory=dict)
     all_started: list[Process] = field(default_factory=list)
     observed: Observed = field(default_factory=Observed)
+    processors: Processors = field(default_factory=Processors)
     over: trio.Event = field(default_factory=trio.Event)
     """No rank runs any more."""
     stop: trio.Event = field(default_factory=trio.Event)
@@ -204,6 +206,8 @@ class Run:
         self.tell(f"{size} of job {self.wish.job}, by {found.description()}")
         if redirected(self.wish):
             self.tell(redirected(self.wish))
+        if advice := about_hosts(len(found.sockets) * max(1, len(self.wish.hosts))):
+            self.tell(advice)
         await self._observe()
         nursery.start_soon(self._observe_often)
 
@@ -229,6 +233,8 @@ class Run:
         if self.daemons is not None:
             with trio.move_on_after(ASK_S):
                 self.observed.take(*await statuses(self.daemons))
+            if self.observed.is_sent:
+                self.processors.look(time.monotonic())
 
     async def _observe_often(self) -> None:
         while True:
@@ -354,6 +360,7 @@ class Run:
                 "started_here": bool(self.daemons and self.daemons.started),
             },
             "redirected": list(self.wish.backends),
+            "processors_share": self.processors.share,
             **self.observed.as_dict(),
         }
 
@@ -395,6 +402,8 @@ def launch(wish: Wish, wanted: Wanted, manner: Manner, environment: Mapping[str,
                 run.tell(f"rings that ended in the middle of a job: {run.observed.recoveries}")
             for reason in run.observed.reasons:
                 run.tell(reason)
+            if advice := run.processors.advice():
+                run.tell(advice)
         _write_summary(manner.summary, run.outcome(status))
     return status
 

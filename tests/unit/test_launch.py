@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 from inaproto.client.environment import discover
 from inaproto.core.rendezvous.recovery import ASKED
 from inaproto.errors import ConfigError
+from inaproto.launch.advice import Processors, about_hosts, processor_seconds
 from inaproto.launch.command import run as run_command
 from inaproto.launch.labelled_lines import LINE_BYTES_MAX, LabelledLines
 from inaproto.launch.outcome import Observed
@@ -31,6 +33,57 @@ from inaproto.launch.plan import (
 from inaproto.launch.supervision import Action, Say, Send, Supervision, exit_status, how_it_ended
 
 INT, TERM, KILL, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1
+
+
+# --- where it does not help
+
+
+@pytest.mark.parametrize("hosts", [1, 3, 8])
+def test_only_two_hosts_are_told_that_there_is_nothing_to_save(hosts: int) -> None:
+    assert "a ring of two sends each byte once" in about_hosts(2)
+    assert about_hosts(hosts) == ""
+
+
+def processors(*looks: tuple[float, float, float] | None) -> Processors:
+    """Looks at the times, and with the seconds in use and idle, that are given; None: not known."""
+    known = iter([None if look is None else look[1:] for look in looks])
+    made = Processors(lambda: next(known))
+    for look in looks:
+        made.look(0.0 if look is None else look[0])
+    return made
+
+
+def test_processors_that_limit_a_job_are_named_after_it() -> None:
+    busy = processors((100.0, 50.0, 70.0), (105.0, 0.0, 0.0), (110.0, 67.0, 73.0))
+    assert busy.share == pytest.approx(0.85)
+    assert busy.advice().startswith("85% of this machine's processors were in use: they limit this job")
+    assert processors((0.0, 0.0, 0.0), (10.0, 16.9, 3.1)).advice() == ""
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        (),
+        (None, None),
+        ((0.0, 1.0, 1.0),),
+        ((0.0, 1.0, 1.0), (9.9, 20.0, 1.0)),
+        ((0.0, 1.0, 1.0), (20.0, 1.0, 1.0)),
+    ],
+)
+def test_without_a_measure_nothing_is_said_of_processors(looks: tuple[Any, ...]) -> None:
+    found = processors(*looks)
+    assert (found.share, found.advice()) == (None, "")
+
+
+def test_seconds_of_processors_are_the_kernels(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 10 50 700 20 5 5 10 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert processor_seconds(stat) == (180 / ticks, 720 / ticks)
+    for text in ("", "cpu x\n", "cpu 1 2 3\n", "intr 1 2 3 4 5 6 7 8 9\n"):
+        stat.write_text(text)
+        assert processor_seconds(stat) is None
+    assert processor_seconds(tmp_path / "none") is None
 
 
 # --- what processes are told

@@ -1,0 +1,77 @@
+"""Where a job is not faster by inaproto than by gloo, as far as its launcher can see: said aloud.
+
+docs/training.md has the whole of it, and ``inaproto bench training`` measures it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+WHERE: Final = "docs/training.md says when it helps"
+BUSY_SHARE: Final = 0.85
+"""Of a machine's processors: from there on they limit, and not the links."""
+SECONDS_MIN: Final = 10.0
+"""A shorter time says little of a training: scripts begin and end in it."""
+
+
+def about_hosts(hosts: int) -> str:
+    """What to know of a job on so many hosts before it begins; mostly nothing."""
+    if hosts != 2:
+        return ""
+    return (
+        "two hosts: a ring of two sends each byte once, as it is with a switch, so steps are no shorter "
+        f"than with gloo, and longer where processors are busy; {WHERE}"
+    )
+
+
+class Processors:
+    """How busy the processors of this machine are while a job sums."""
+
+    def __init__(self, read: Callable[[], tuple[float, float] | None] | None = None) -> None:
+        """``read``: seconds of all processors in use since the machine began, and idle; None: not known."""
+        self._read = read or processor_seconds
+        self._first: tuple[float, float, float] | None = None
+        self._last: tuple[float, float, float] | None = None
+
+    def look(self, now: float) -> None:
+        """The job sums at ``now``, in seconds."""
+        found = self._read()
+        if found is not None:
+            self._last = now, *found
+            self._first = self._first or self._last
+
+    @property
+    def share(self) -> float | None:
+        """In use, between the first look and the last one; None: not known, or too short a time."""
+        if self._first is None or self._last is None or self._last[0] - self._first[0] < SECONDS_MIN:
+            return None
+        used, idle = self._last[1] - self._first[1], self._last[2] - self._first[2]
+        return used / (used + idle) if used + idle > 0 else None
+
+    def advice(self) -> str:
+        """What to know of them after the job; mostly nothing."""
+        share = self.share
+        if share is None or share < BUSY_SHARE:
+            return ""
+        return (
+            f"{share:.0%} of this machine's processors were in use: they limit this job, not its links. "
+            f"Daemons take more of them than gloo, which may be faster here; {WHERE}"
+        )
+
+
+def processor_seconds(path: Path = Path("/proc/stat")) -> tuple[float, float] | None:
+    """Of all processors, since the machine began: in use and idle; None where the kernel does not say."""
+    try:
+        with path.open() as lines:
+            name, *ticks = lines.readline().split()
+        counts = [int(each) for each in ticks]
+    except (OSError, ValueError):
+        return None
+    if name != "cpu" or len(counts) < 8:
+        return None
+    idle = counts[3] + counts[4]  # and waiting for disks
+    second = os.sysconf("SC_CLK_TCK")
+    return (sum(counts[:8]) - idle) / second, idle / second
