@@ -17,6 +17,7 @@ shrinking and wholly allocated, which the daemon insists on.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import fcntl
 import mmap
 import os
@@ -51,7 +52,7 @@ class SharedSegment:
     memory: mmap.mmap
     address: int
     descriptor: int = -1
-    """Of a segment with registered buffers, which other ranks of the host may map; else -1."""
+    """Other ranks of the host map a segment with registered buffers by it; -1: they do not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -141,7 +142,7 @@ class SharedMemory:
     def home(self, array: NDArray[Any]) -> Home | None:
         """The segment of the registered buffer in which ``array`` lies, for other ranks to map."""
         region = self.find(array)
-        if region is None:
+        if region is None or region.segment.descriptor < 0:
             return None
         segment = region.segment
         return Home(segment.descriptor, segment.address, segment.nbytes)
@@ -153,7 +154,8 @@ class SharedMemory:
         for _, descriptor in self.take_unannounced():
             os.close(descriptor)
         for _, segment in registered:
-            os.close(segment.descriptor)
+            if segment.descriptor >= 0:
+                os.close(segment.descriptor)
 
     @property
     def _is_full(self) -> bool:
@@ -191,10 +193,13 @@ class SharedMemory:
             memory = huge_pages.map_shared(descriptor, nbytes)
             huge_pages.allocate(descriptor, memory, nbytes)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-            kept = os.dup(descriptor) if is_kept else -1
         except OSError as error:
             os.close(descriptor)
             raise MemoryError(f"cannot make {nbytes} bytes of shared memory: {error.strerror}") from None
+        kept = -1
+        if is_kept:
+            with contextlib.suppress(OSError):  # without one, others read and write it as private memory
+                kept = os.dup(descriptor)
         segment = SharedSegment(self._numbers, nbytes, memory, huge_pages.address(memory), kept)
         self._numbers += 1
         self._nbytes += nbytes

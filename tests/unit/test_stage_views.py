@@ -117,6 +117,18 @@ def test_no_more_segments_are_mapped_than_a_process_has_descriptors_for(
     assert [place != 0 for place in seen] == [True, False]
 
 
+def test_a_process_without_descriptors_has_buffers_that_nobody_maps(
+    memory: SharedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> int:
+        raise OSError
+
+    monkeypatch.setattr(os, "dup", full)
+    array = memory.register(8).array((2,), np.dtype(np.float32))
+    assert memory.home(array) is None
+    memory.close()
+
+
 def test_a_segment_has_a_descriptor_until_its_communicator_is_closed(memory: SharedMemory) -> None:
     def is_open(descriptor: int) -> bool:
         return os.path.exists(f"/proc/self/fd/{descriptor}")

@@ -49,7 +49,7 @@ class Views:
     def __init__(self, rank: int, ranks: int) -> None:
         self._rank = rank
         self._views: list[dict[int, _View | None]] = [{} for _ in range(ranks)]
-        """By rank, by the number of the file; None: it cannot be mapped."""
+        """What is mapped, by rank and by the number of the file; None: it cannot be."""
 
     def show(self, hands: Words, home: Home | None) -> None:
         """Say where the array of this rank's next all-reduce lies, before the barrier of that call."""
