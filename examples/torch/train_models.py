@@ -1,10 +1,13 @@
-"""Data-parallel training of one of three models, as a user of PyTorch writes it.
+"""Data-parallel training of one of four models, as a user of PyTorch writes it.
 
     torchrun --nproc-per-node 4 examples/torch/train_models.py --model vgg --steps 20
 
 The data is synthetic and the seeds are fixed, so two runs can be compared number by number. Each rank prints
 a JSON line a step: ``step``, ``seconds``, ``loss`` of its own batch. Each ``--check`` steps it has the loss
 of a batch that all ranks share, too, and a digest of the weights: both are the same on all ranks.
+
+The model "device" is what training on a device such as a GPU is to the processor: its backward pass takes
+time, and no processor.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ IMAGE = 32
 WORDS = 1000
 LENGTH = 32
 BATCHES = 8
+DEVICE_LAYERS = 24
+DEVICE_S = 0.8
+"""Of a backward pass of the model "device": as long as its gradients take at 200 Mbit/s."""
 
 
 class Residual(nn.Module):
@@ -61,6 +67,24 @@ class Encoder(nn.Module):
         return found
 
 
+class OnDevice(nn.Module):
+    """A layer whose backward pass takes ``seconds`` and no processor."""
+
+    def __init__(self, layer: nn.Module, seconds: float) -> None:
+        super().__init__()
+        self.layer = layer
+        self.seconds = seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)
+        if found.requires_grad:
+            found.register_hook(self._wait)
+        return found
+
+    def _wait(self, _: Tensor) -> None:
+        time.sleep(self.seconds)
+
+
 def vgg(scale: float) -> nn.Module:
     """Few convolutions, then dense layers that have nearly all weights; 4.3 million at scale 1."""
     width, dense = round(32 * scale), round(1280 * scale)
@@ -90,7 +114,18 @@ def transformer(scale: float) -> nn.Module:
     return Encoder(4 * round(64 * scale), 4)
 
 
-MODELS = {"vgg": vgg, "resnet": resnet, "transformer": transformer}
+def device(scale: float) -> nn.Module:
+    """Dense layers that a device computes; 4.6 million weights at scale 1."""
+    width, seconds = round(432 * scale), DEVICE_S / DEVICE_LAYERS
+    layers: list[nn.Module] = [nn.AvgPool2d(8), nn.Flatten(), nn.Linear(3 * (IMAGE // 8) ** 2, width)]
+    for _ in range(DEVICE_LAYERS):
+        layers += [OnDevice(nn.Linear(width, width), seconds), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, CLASSES))
+
+
+MODELS = {"vgg": vgg, "resnet": resnet, "transformer": transformer, "device": device}
+BUCKETS_MB = {"device": 1.0}
+"""A model with as many buckets as VGG-16 has by torch's default, 25 MB; others have that default."""
 
 
 class SumOfWeights(nn.Module):
@@ -146,7 +181,10 @@ def main() -> None:
     torch.manual_seed(1)
     model = MODELS[told.model](told.scale)
     mine, shared = batches(told.model, told.batch, 100 + rank), batches(told.model, told.batch, 99)[0]
-    trained = DistributedDataParallel(SumOfWeights(model) if told.communication_only else model)
+    trained = DistributedDataParallel(
+        SumOfWeights(model) if told.communication_only else model,
+        bucket_cap_mb=BUCKETS_MB.get(told.model, 25.0),
+    )
     optimizer = torch.optim.SGD(model.parameters(), told.rate, momentum=0.9)
     parameters = sum(weight.numel() for weight in model.parameters())
     hello = {

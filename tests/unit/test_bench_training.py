@@ -286,7 +286,7 @@ def test_the_picture_has_a_panel_for_each_number_of_ranks_and_rate() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--models", "alexnet"], "there are vgg, resnet, transformer"),
+        (["--models", "alexnet"], "there are vgg, resnet, transformer, device"),
         (["--only", "mpi"], "there are inaproto, gloo"),
         (["--link", "fast"], "is not the rate of a link"),
         (["--ranks", "1"], "numbers of hosts from 2"),

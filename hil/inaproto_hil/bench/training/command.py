@@ -27,9 +27,9 @@ from inaproto_hil.bench.peers.table import show_wide
 from inaproto_hil.bench.peers.tools import InstallFailed, Tools, find_peers
 from inaproto_hil.bench.training.config import (
     CONTENDERS,
-    MODELS,
     OURS,
     SCRIPT,
+    USUAL_MODELS,
     Config,
     parse_contenders,
     parse_models,
@@ -123,8 +123,10 @@ def _peers(config: Config, versions: Mapping[str, str], why_not: Mapping[str, st
     metavar="RATE,...", help="Rates of each machine's link, each way.",
 )  # fmt: skip
 @click.option(
-    "--models", default=",".join(MODELS), show_default=True, callback=parsed(parse_models),
-    metavar="NAME,...", help="vgg: dense layers have most weights; resnet: convolutions; transformer: both.",
+    "--models", default=",".join(USUAL_MODELS), show_default=True, callback=parsed(parse_models),
+    metavar="NAME,...",
+    help="vgg: dense layers have most weights; resnet: convolutions; transformer: both; device: a backward "
+    "pass of 0.8 s that takes no processor, as on a GPU.",
 )  # fmt: skip
 @click.option(
     "--only", default=",".join(CONTENDERS), show_default=True, callback=parsed(parse_contenders),

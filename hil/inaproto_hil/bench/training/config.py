@@ -14,7 +14,8 @@ CONTENDERS: Final = (INAPROTO, GLOO)
 """Who can be asked for; ``before`` is asked for by its Python."""
 OURS: Final = (INAPROTO, BEFORE)
 """Those that add up through the switch."""
-MODELS: Final = ("vgg", "resnet", "transformer")
+USUAL_MODELS: Final = ("vgg", "resnet", "transformer")
+MODELS: Final = (*USUAL_MODELS, "device")
 TRAINING: Final = "training"
 COMMUNICATION: Final = "communication"
 """Gradients that cost nothing, and their sums."""
