@@ -50,6 +50,8 @@ class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types her
         """Guards the two below, and whether it has begun."""
         self._inner: Any = None
         self._future: Any = None
+        self._recorded: Any = None
+        """A future at whose end a profiler's event ends; None: there is no such event, or it has ended."""
 
     def _outcome(self, _: Any) -> list[torch.Tensor]:
         if self._error is not None:
@@ -72,6 +74,7 @@ class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types her
         """It ends without having begun: the result is there, or never will be."""
         with self._asking:
             self._error = error
+            self._end_event()
             self._has_ended = True
             is_asked = self._inner is not None
         self._placed.set()
@@ -102,7 +105,14 @@ class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types her
                         error = fault
                 self._finish = None
                 self._error = error
+                self._end_event()
                 self._has_ended = True
+
+    def _end_event(self) -> None:
+        """Before anybody hears of the end: whoever waited may end the profiler next, which would crash."""
+        recorded, self._recorded = self._recorded, None
+        if recorded is not None:
+            recorded.set_result(None)
 
     def _fulfil(self, _: Any) -> None:
         """In a completion thread, which may block."""
@@ -114,9 +124,10 @@ class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types her
 
     def record(self, event: str) -> None:
         """Let a profiler see it, from now until it has ended, in whichever thread. Before it begins."""
-        future = self.get_future()
+        self.get_future()  # so that it ends by itself
+        self._recorded = torch.futures.Future()
         with torch.autograd.profiler.record_function(event) as recorded:
-            self._future = recorded._call_end_callbacks_on_future(future)
+            recorded._call_end_callbacks_on_future(self._recorded)
 
     # --- for torch
 

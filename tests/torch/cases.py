@@ -374,9 +374,23 @@ def profiled(place: Place) -> list[list[Any]]:
     dist.all_reduce(torch.ones(3))
     with torch.autograd.profiler.profile(use_cpu=True) as profile:
         dist.all_reduce(torch.ones(3))
-        dist.all_reduce(torch.ones(4), async_op=True).wait()
+        dist.all_reduce(torch.ones(4), async_op=True).get_future().wait()
     dist.destroy_process_group()
     return [[event.name, event.is_async] for event in profile.function_events if "all_reduce" in event.name]
+
+
+def profiled_again_and_again(place: Place, times: int) -> list[int]:
+    """Events in profiles that end as soon as their all-reduce was waited for."""
+    place.begin("gloo")
+    counts = []
+    for turn in range(times):
+        with torch.autograd.profiler.profile(use_cpu=True, record_shapes=True) as profile:
+            work = dist.all_reduce(torch.ones(3), async_op=bool(turn % 2))
+            if work is not None:
+                work.wait()
+        counts.append(sum(event.name == "inaproto:all_reduce" for event in profile.function_events))
+    dist.destroy_process_group()
+    return counts
 
 
 def threads_of_ours(place: Place) -> list[list[str]]:
