@@ -111,6 +111,30 @@ async def test_memory_that_is_found_while_something_is_sent_is_found_by_who_wait
         await port.aclose()
 
 
+async def test_a_peer_of_a_stream_that_sending_found_is_served_by_one_stream() -> None:
+    got: list[np.ndarray] = []
+    with accepted() as (port, far):
+
+        async def receive() -> None:
+            got.extend(await port.receive())
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(port.run)
+                async with trio.open_nursery() as receiving:
+                    receiving.start_soon(receive)
+                    await wait_all_tasks_blocked()
+                    message = FRAME.shape[1].to_bytes(4, "big") + FRAME.tobytes()
+                    far.send(message)
+                    port.send_nowait(FRAME)  # finds that the peer shares no memory
+                port.send_nowait(FRAME)
+                sent = await trio.to_thread.run_sync(far.recv, 2 * len(message), socket.MSG_WAITALL)
+                nursery.cancel_scope.cancel()
+        await port.aclose()
+    assert sent == 2 * message
+    assert [block.tolist() for block in got] == [FRAME.tolist()]
+
+
 async def test_who_waits_for_frames_hears_of_a_refusal_that_sending_found() -> None:
     with accepted() as (port, far), memory() as fd:
 

@@ -283,8 +283,8 @@ class ShmPort:
     async def _wait_for_bell(self) -> None:
         with contextlib.suppress(trio.ClosedResourceError):
             await trio.lowlevel.wait_readable(self._sock)
-        if self._closed is not None:
-            return
+        if self._closed is not None or self._stream is not None or self._fault is not None:
+            return  # something was sent meanwhile, which found what is on the socket
         if self._reader is None:
             self._look_for_offer()
             return
