@@ -91,6 +91,8 @@ class SharedMemory:
         self._open_registered: list[_Open] = []
         self._registered: list[tuple[int, SharedSegment]] = []
         """Segments of registered buffers, by address."""
+        self._kept: list[weakref.finalize[..., mmap.mmap]] = []
+        """Close the descriptors of these."""
 
     @property
     def nbytes(self) -> int:
@@ -150,12 +152,12 @@ class SharedMemory:
     def close(self) -> None:
         """Close all descriptors; mappings end with the arrays that use them."""
         with self._lock:
-            registered, self._registered = self._registered, []
+            self._registered = []
+            kept, self._kept = self._kept, []
         for _, descriptor in self.take_unannounced():
             os.close(descriptor)
-        for _, segment in registered:
-            if segment.descriptor >= 0:
-                os.close(segment.descriptor)
+        for closing in kept:
+            closing()
 
     @property
     def _is_full(self) -> bool:
@@ -200,6 +202,9 @@ class SharedMemory:
         if is_kept:
             with contextlib.suppress(OSError):  # without one, others read and write it as private memory
                 kept = os.dup(descriptor)
+                closing = weakref.finalize(memory, os.close, kept)  # or with its arrays, if nobody closes
+                closing.atexit = False
+                self._kept.append(closing)
         segment = SharedSegment(self._numbers, nbytes, memory, huge_pages.address(memory), kept)
         self._numbers += 1
         self._nbytes += nbytes

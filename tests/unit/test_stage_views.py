@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import gc
 import mmap
 import os
 from collections.abc import Iterator
@@ -140,3 +141,13 @@ def test_a_segment_has_a_descriptor_until_its_communicator_is_closed(memory: Sha
     memory.close()
     assert not is_open(segment.descriptor)
     memory.close()
+
+
+def test_a_descriptor_goes_with_its_memory_where_nobody_closes() -> None:
+    made = SharedMemory()
+    descriptor = made.register(2 << 20).segment.descriptor
+    os.close(made.take_unannounced()[0][1])
+    assert os.path.exists(f"/proc/self/fd/{descriptor}")
+    del made
+    gc.collect()
+    assert not os.path.exists(f"/proc/self/fd/{descriptor}")
