@@ -17,13 +17,16 @@ SECONDS_MIN: Final = 10.0
 """A shorter time says little of a training: scripts begin and end in it."""
 
 
-def about_hosts(hosts: int) -> str:
-    """What to know of a job on so many hosts before it begins; mostly nothing."""
-    if hosts != 2:
+def about_ranks(ranks: int, hosts: int) -> str:
+    """What to know of a job of so many ranks on so many hosts before it begins; mostly nothing.
+
+    Several ranks on each of two hosts do gain: a ring of all ranks sends more than each byte once.
+    """
+    if ranks != 2 or hosts != 2:
         return ""
     return (
-        "two hosts: a ring of two sends each byte once, as it is with a switch, so steps are no shorter "
-        f"than with gloo, and longer where processors are busy; {WHERE}"
+        "two ranks on two hosts: a ring of two sends each byte once, as it is with a switch, so steps are no "
+        f"shorter than with gloo, and longer where processors are busy; {WHERE}"
     )
 
 

@@ -20,7 +20,7 @@ import trio
 
 from inaproto.daemon.net.unix_sockets import require_path_fits
 from inaproto.errors import ConfigError, InaprotoError
-from inaproto.launch.advice import Processors, about_hosts
+from inaproto.launch.advice import Processors, about_ranks
 from inaproto.launch.daemons import (
     END_S,
     SWITCH_RESTARTS_MAX,
@@ -206,7 +206,7 @@ class Run:
         self.tell(f"{size} of job {self.wish.job}, by {found.description()}")
         if redirected(self.wish):
             self.tell(redirected(self.wish))
-        if advice := about_hosts(len(found.sockets) * max(1, len(self.wish.hosts))):
+        if advice := about_ranks(self.wish.size, len(found.sockets) * max(1, len(self.wish.hosts))):
             self.tell(advice)
         await self._observe()
         nursery.start_soon(self._observe_often)

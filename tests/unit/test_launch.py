@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from inaproto.client.environment import discover
 from inaproto.core.rendezvous.recovery import ASKED
 from inaproto.errors import ConfigError
-from inaproto.launch.advice import Processors, about_hosts, processor_seconds
+from inaproto.launch.advice import Processors, about_ranks, processor_seconds
 from inaproto.launch.command import run as run_command
 from inaproto.launch.labelled_lines import LINE_BYTES_MAX, LabelledLines
 from inaproto.launch.outcome import Observed
@@ -38,10 +38,10 @@ INT, TERM, KILL, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SI
 # --- where it does not help
 
 
-@pytest.mark.parametrize("hosts", [1, 3, 8])
-def test_only_two_hosts_are_told_that_there_is_nothing_to_save(hosts: int) -> None:
-    assert "a ring of two sends each byte once" in about_hosts(2)
-    assert about_hosts(hosts) == ""
+@pytest.mark.parametrize(("ranks", "hosts"), [(2, 1), (1, 1), (3, 3), (8, 2), (4, 2)])
+def test_only_two_ranks_on_two_hosts_are_told_that_there_is_nothing_to_save(ranks: int, hosts: int) -> None:
+    assert "a ring of two sends each byte once" in about_ranks(2, 2)
+    assert about_ranks(ranks, hosts) == ""
 
 
 def processors(*looks: tuple[float, float, float] | None) -> Processors:
