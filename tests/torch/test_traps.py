@@ -33,7 +33,7 @@ def test_who_was_killed_is_named_wherever_the_error_comes_out(one_host: Ranks, h
             assert "rank 1" in words
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(50))
 def test_a_rank_that_is_killed_at_any_moment_is_named_and_nobody_hangs(
     one_host: Ranks, two_hosts: Ranks, seed: int
 ) -> None:
@@ -45,7 +45,7 @@ def test_a_rank_that_is_killed_at_any_moment_is_named_and_nobody_hangs(
             assert rank.result["named"], rank.result
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(50))
 def test_a_daemon_that_is_killed_at_any_moment_costs_no_bit_or_is_named(zygote: Zygote, seed: int) -> None:
     """The switch, or one of three host daemons: training ends with the weights of one process, or all hear.
 
