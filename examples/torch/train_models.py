@@ -183,7 +183,7 @@ def main() -> None:
     mine, shared = batches(told.model, told.batch, 100 + rank), batches(told.model, told.batch, 99)[0]
     trained = DistributedDataParallel(
         SumOfWeights(model) if told.communication_only else model,
-        bucket_cap_mb=BUCKETS_MB.get(told.model, 25.0),
+        bucket_cap_mb=BUCKETS_MB.get(told.model),
     )
     optimizer = torch.optim.SGD(model.parameters(), told.rate, momentum=0.9)
     parameters = sum(weight.numel() for weight in model.parameters())
