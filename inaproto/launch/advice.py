@@ -66,15 +66,18 @@ class Processors:
 
 
 def processor_seconds(path: Path = Path("/proc/stat")) -> tuple[float, float] | None:
-    """Of all processors, since the machine began: in use and idle; None where the kernel does not say."""
+    """Seconds of all processors since the machine began: in use and idle; None where the kernel does not say.
+
+    In use: user, nice, system, irq, softirq; what a hypervisor gave to others is neither.
+    """
     try:
         with path.open() as lines:
             name, *ticks = lines.readline().split()
         counts = [int(each) for each in ticks]
     except (OSError, ValueError):
         return None
-    if name != "cpu" or len(counts) < 8:
+    if name != "cpu" or len(counts) < 7:
         return None
     idle = counts[3] + counts[4]  # and waiting for disks
     second = os.sysconf("SC_CLK_TCK")
-    return (sum(counts[:8]) - idle) / second, idle / second
+    return (sum(counts[:7]) - idle) / second, idle / second

@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from inaproto.launch.advice import processor_seconds
+
 
 def describe() -> dict[str, Any]:
     """CPU, cores, kernel, versions, load averages, and the commit where the source is a git tree."""
@@ -29,10 +31,10 @@ def describe() -> dict[str, Any]:
 
 
 def machine_cpu_s() -> float:
-    """CPU seconds of all its processors, since it was started: user, nice, system, irq, softirq."""
-    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    ticks = [int(word) for word in words[1:8]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+    """CPU seconds of all its processors, since it was started; see :func:`processor_seconds`."""
+    found = processor_seconds()
+    assert found is not None, "Linux"
+    return found[0]
 
 
 def _cpu_model() -> str:
