@@ -115,6 +115,7 @@ def test_a_script_without_a_word_of_ranks_is_summed_in_a_switch(runtime_dir: Pat
     assert "12 all-reduces: 12 in the switch" in err
     outcome = json.loads((runtime_dir / "summary.json").read_text())
     assert (outcome["exit_status"], outcome["operations_by_path"]) == (0, {"switch": 12})
+    assert "processors_share" in outcome
     assert [path.name for path in runtime_dir.iterdir()] == ["summary.json"]
 
 

@@ -64,7 +64,7 @@ def _serve(config: Config, path: Path, cpu: int, ready: Connection) -> None:
                 return
         board = PortBoard(accelerator.step, print, wrap_port=None, ports_max=config.workers)
         listener = await open_shm().listen(path)
-        collect_seldom()
+        collect_seldom()  # as daemons do
         ready.send("")
         await board.accept_ports(listener)
 
