@@ -230,3 +230,18 @@ def test_a_connection_that_has_its_state_is_found_by_what_its_packets_show() -> 
     table.put(made)
     assert table.get(*SPEC.connection) is made
     assert (SPEC.connection in table, len(table)) == (True, 1)
+
+
+def test_a_rank_at_its_own_address_takes_no_place_of_a_router() -> None:
+    """Its address counts in any case. Its first packets keep all others, whichever way takes them in."""
+    own, target = b"\x02own..", b"\x02to..."
+    flow = Flow(
+        FlowSpec(0, bytes(4), bytes(4), 7, own, target), 0, 0xFF_FFFF, [None] * 4, src_mac=own, dst_mac=target
+    )
+    flow.show(own, target, 0)
+    routers = [b"\x02rout%d" % number for number in range(4)]
+    for psn, router in enumerate(routers, 1):
+        flow.show(router, target, psn)
+    assert flow.sources == tuple(routers)
+    flow.show(own, target, 9)
+    assert all(flow.is_at(0, address) for address in (own, *routers))

@@ -153,7 +153,7 @@ class Ingest:
             region.keep_header(rank, np.frombuffer(data, np.uint8, INA_HEADER_BYTES, header_bytes))
             dst_mac = packet.dst_mac
             if flow.vlans and (src_mac, dst_mac, self.tag) == (flow.src_mac, flow.dst_mac, flow.tag):
-                flow.shown = src_mac, dst_mac, psn  # as ever
+                flow.shown = src_mac, dst_mac, psn  # as ever: what ``show`` does, without the call
             else:
                 flow.show(src_mac, dst_mac, psn, self.tag)
         self._counters.aggregated_in += 1

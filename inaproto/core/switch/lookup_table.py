@@ -150,6 +150,9 @@ class Flow:
         Results are steered to another address when those of two messages in a row had it: a damaged packet
         may come twice.
         """
+        if self.vlans and (src_mac, dst_mac, tag) == (self.src_mac, self.dst_mac, self.tag):
+            self.shown = src_mac, dst_mac, psn  # as ever: nobody else's address makes room for it
+            return
         vlan = vlan_of(tag)
         if vlan not in self.vlans:
             self.vlans = (*self.vlans, vlan)[-_WAYS_MAX:]
