@@ -11,7 +11,7 @@ PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 9 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check lint types unit torch coverage mutation fuzz hil figures bench soak crashes twins lock clean FORCE
+.PHONY: help venv demo test check lint types unit torch coverage mutation fuzz hil rtl rtltools figures bench soak crashes twins lock clean FORCE
 
 help: ## Show this list
 	@echo 'make demo          is where to begin; make test checks a change, make check everything. All targets:'
@@ -31,7 +31,7 @@ test: lint ## Format, lint, import rules, types, and the tests that are fast
 	@$(MAKE) --no-print-directory --jobs 2 types unit
 
 check: $(if $(TESTED),,test) ## Everything: make test, then slow tests and all seeds; after a make test: make check TESTED=1
-	INAPROTO_ROTATION=all $(PYTEST) -m '(slow or seeded) and not hil and not figures' $(ARGS)
+	INAPROTO_ROTATION=all $(PYTEST) -m '(slow or seeded) and not hil and not figures and not rtl' $(ARGS)
 
 lint: $(STAMP) ## Format, lint and import rules
 	$(PY) -m ruff format --check --quiet
@@ -42,7 +42,7 @@ types: $(STAMP) ## mypy --strict over everything
 	$(PY) -m mypy
 
 unit: $(STAMP) ## The fast tests alone, on all cores; what each costs: make unit ARGS='--cpu-report FILE'
-	$(PYTEST) -m 'not slow and not hil and not figures' $(ARGS)
+	$(PYTEST) -m 'not slow and not hil and not figures and not rtl' $(ARGS)
 
 torch: $(STAMP) ## Make .venv-torch, for the tests of inaproto.torch, which are skipped without it; where torch is: make torch ARGS='--index-url URL'
 	$(PY) deploy/torch_environment.py $(ARGS)
@@ -59,6 +59,16 @@ fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--
 
 hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 9 min; no root
 	$(PY) -m pytest -m hil $(or $(ARGS),tests/hil)
+
+rtl: rtltools ## Judge the RTL by the software core, numpy and planted faults, and size it, some 20 min on two cores; needs g++
+	.venv/bin/inaproto rtl check
+	.venv/bin/inaproto rtl compare --campaigns 200
+	$(PY) -m pytest --numprocesses 2 --dist worksteal -m 'rtl or not rtl' $(or $(ARGS),tests/rtl)
+	.venv/bin/inaproto rtl fit --family ecp5 --words 2
+
+rtltools: $(STAMP) ## Get the tools of the RTL into .venv: 300 MB
+	@command -v g++ >/dev/null || { echo 'make rtl: g++ is missing (apt-get install g++)' >&2; exit 1; }
+	$(PY) -m pip install --quiet --require-hashes --requirement requirements-rtl.lock
 
 figures: $(STAMP) ## Every figure and table of MINA's, PARING's and MLNet's evaluations computed anew, some 15 min of CPU on all cores
 	$(PY) -m pytest -m figures $(or $(ARGS),tests/figures)
@@ -81,6 +91,9 @@ lock: $(STAMP) ## Pin dependencies anew in requirements.lock; newest of all: mak
 	.venv/bin/uv pip compile pyproject.toml --extra planning --extra postgresql --group dev --group build --universal --python-version 3.11 \
 	  --generate-hashes --only-binary :all: --no-emit-index-url --no-emit-find-links --no-config \
 	  --custom-compile-command 'make lock' --quiet --output-file requirements.lock $(ARGS)
+	.venv/bin/uv pip compile pyproject.toml --group rtl --constraints requirements.lock --universal --python-version 3.11 \
+	  --generate-hashes --only-binary :all: --no-emit-index-url --no-emit-find-links --no-config \
+	  --custom-compile-command 'make lock' --quiet --output-file requirements-rtl.lock $(ARGS)
 
 clean: ## Remove .venv and all caches
 	rm -rf .venv .venv-torch .mutation .mypy_cache .import_linter_cache .hypothesis .coverage dist

@@ -1,0 +1,452 @@
+"""Drives an accelerator in hardware by its registers: rings in and out of its tables, their state, counters.
+
+A ring gets slots for 2NL packets (NetReduce section 3.1) in one piece, so that rings never touch each
+other's. Its connections are registered before it is made live, and taken out after it was: packets of a
+connection that is registered, but has no live ring, are dropped, while unknown ones are bridged, and a raw
+gradient that is bridged would be taken for a result (docs/protocol.md 6.8). For that reason the hosts of a
+ring must have stopped, and the ring must be drained, before it is removed.
+
+Invariants: what is put in an accelerator was checked against its sizes; slots belong to one ring at most;
+rows of one table command are never mixed with another's.
+
+An accelerator sums for rings of one switch that have slots of their own and whose results leave in PSN order.
+Others are refused with a reason, as the software core refuses (``RingRefused``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import trio
+
+from inaproto.core.switch.events import RingRefused
+from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
+from inaproto.errors import FabricError, LocalMisuse, Unsupported
+from inaproto.units import PSN_BITS
+from inaproto.wire.ina_header import Dtype
+from inaproto_adapters.fpga.bus import RegisterBus
+from inaproto_adapters.fpga.register_map import (
+    CAPS,
+    CAPS_CTT,
+    CAPS_DTYPES,
+    CAPS_ICRC_CHECK,
+    CAPS_ICRC_GENERATION,
+    CAPS_ORDER,
+    CNT,
+    CNT_STEP,
+    CONN_ROW,
+    COUNTER_NAMES,
+    CTRL,
+    CTRL_SNAPSHOT,
+    FAULT,
+    FAULT_CHILD,
+    FAULT_COUNT,
+    FAULT_RING,
+    FAULT_RULE,
+    ID,
+    ID_VALUE,
+    PARAMS0_CHILDREN,
+    PARAMS0_PORTS,
+    PARAMS0_RINGS,
+    PARAMS0_WORDS,
+    PARAMS2_ADDRESSES,
+    PARAMS2_MTU,
+    PARAMS2_WINDOW,
+    PORTS,
+    RING_ROW,
+    ROW_WORDS,
+    RULES,
+    STATE_ROW,
+    STATUS,
+    STATUS_TABLE_BUSY,
+    STATUS_TABLE_ERROR,
+    TBL_CMD,
+    TBL_CMD_GET,
+    TBL_CMD_INDEX,
+    TBL_CMD_PUT,
+    TBL_CMD_TABLE,
+    TBL_DATA,
+    VERSION_MAJOR,
+    VERSION_MAJOR_VALUE,
+    VERSION_MINOR,
+    WORD_BYTES,
+    Counter,
+    Table,
+    pack,
+    unpack,
+)
+
+QUICK_POLLS: Final = 4000
+"""In simulations time passes by polls alone, and a command takes two cycles for each slot of its ring."""
+TABLE_POLLS: Final = QUICK_POLLS + 200
+TABLE_POLL_S: Final = 0.005
+DRAIN_POLL_S: Final = 0.001
+MSG_ID_BITS: Final = 32
+_OF_NO_RING: Final = (Counter.DROP_UNKNOWN_RING, Counter.DROP_NOT_REGISTERED)
+OF_FAULTS: Final = {Counter.DROP_LAYOUT: "packet layout"}
+"""What the software core calls a fault other than the drop that comes with it."""
+_RULES: Final = {int(counter): rule for counter, rule in RULES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What an accelerator is and can do."""
+
+    version: tuple[int, int]
+    ports: int
+    words: int
+    """32-bit words of its bus."""
+    rings: int
+    children: int
+    """Ranks of a ring, at most."""
+    slots: int
+    mtu: int
+    window: int
+    addresses: int
+    dtypes: frozenset[Dtype]
+    trees: bool
+    """Rings through several switches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a ring is: its index in the tables, and its slots."""
+
+    ring: int
+    base: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class RingView:
+    """What has become of a ring."""
+
+    next_serial: int
+    next_offset: int
+    """The first result that has not left: packet ``next_offset`` of message ``next_serial``."""
+    in_flight: int
+    """Slots partly filled."""
+    fault: tuple[str, int] | None
+    """(rule, rank) if it has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastFault:
+    """The last fault of a ring, or the last packet that somebody is to blame for."""
+
+    rule: str
+    ring_id: int | None
+    """None: of no ring that is here."""
+    rank: int
+    count: int
+    """How many there were, from 1 to 255 and around."""
+
+
+class FpgaDevice:
+    """An accelerator behind ``bus``; :meth:`identify` makes one."""
+
+    def __init__(self, bus: RegisterBus, identity: Identity) -> None:
+        self.bus = bus
+        self.identity = identity
+        self._rings: dict[int, tuple[RingSpec, Placement]] = {}
+
+    @classmethod
+    async def identify(cls, bus: RegisterBus) -> Self:
+        """Raises ``Unsupported`` where there is no accelerator, or one that this control side does not know.
+
+        Rings that another control process put in are there still; :meth:`empty` takes them out.
+        """
+        words = await bus.read_burst(ID, (CAPS - ID) // WORD_BYTES + 1)
+        found, version, params0, slots, params2, caps = words
+        if found != ID_VALUE:
+            raise Unsupported(
+                "FPGA accelerator",
+                f"{bus.peer}: register ID reads {found:#010x}, expected {ID_VALUE:#010x}: "
+                "there is none, or its registers begin elsewhere",
+            )
+        major = VERSION_MAJOR.of(version)
+        if major != VERSION_MAJOR_VALUE:
+            raise Unsupported(
+                "FPGA accelerator",
+                f"{bus.peer}: its register map has version {major}, expected {VERSION_MAJOR_VALUE}: "
+                "load the design that belongs to this inaproto",
+            )
+        needed = {
+            "ICRC check": CAPS_ICRC_CHECK,
+            "ICRC generation": CAPS_ICRC_GENERATION,
+            "results in PSN order": CAPS_ORDER,
+        }
+        lacking = [name for name, field in needed.items() if not field.of(caps)]
+        if lacking:
+            raise Unsupported("FPGA accelerator", f"{bus.peer}: it lacks {', '.join(lacking)}")
+        dtypes = CAPS_DTYPES.of(caps)
+        identity = Identity(
+            version=(major, VERSION_MINOR.of(version)),
+            ports=PARAMS0_PORTS.of(params0),
+            words=PARAMS0_WORDS.of(params0),
+            rings=PARAMS0_RINGS.of(params0),
+            children=PARAMS0_CHILDREN.of(params0),
+            slots=slots,
+            mtu=PARAMS2_MTU.of(params2),
+            window=PARAMS2_WINDOW.of(params2),
+            addresses=PARAMS2_ADDRESSES.of(params2),
+            dtypes=frozenset(dtype for dtype in Dtype if dtypes >> dtype & 1),
+            trees=bool(CAPS_CTT.of(caps)),
+        )
+        return cls(bus, identity)
+
+    # -- rings ---------------------------------------------------------------------------------
+
+    @property
+    def rings(self) -> dict[int, Placement]:
+        """Rings that have a place, by their ids."""
+        return {ring_id: placement for ring_id, (_, placement) in self._rings.items()}
+
+    def allocate(self, spec: RingSpec) -> Placement | RingRefused:
+        """A place for a ring: the first free index, and the first gap of slots that it fits in.
+
+        It is the ring's until :meth:`remove`.
+        """
+        reason = self._unfit(spec)
+        if reason:
+            return RingRefused(spec.ring_id, reason)
+        used = {placement.ring for _, placement in self._rings.values()}
+        free = [ring for ring in range(self.identity.rings) if ring not in used]
+        if not free:
+            reason = f"all {self.identity.rings} rings are in use"
+            return RingRefused(spec.ring_id, reason, until_room=True)
+        need = spec.regions * spec.message_packets
+        base = self._gap(need)
+        if base is None:
+            left = self.identity.slots - sum(placement.slots for _, placement in self._rings.values())
+            reason = f"needs {need} slots in one piece, {left} are free"
+            return RingRefused(spec.ring_id, reason, until_room=True)
+        placement = Placement(free[0], base, need)
+        self._rings[spec.ring_id] = spec, placement
+        return placement
+
+    async def install(self, spec: RingSpec) -> Placement | RingRefused:
+        """Put a ring in; it is live when this returns its place.
+
+        Raises ``FabricError`` where the accelerator does not do as it should. The ring is taken out again
+        then, if that can be done; else it keeps its place, as it does if the call is cancelled.
+        """
+        placement = self.allocate(spec)
+        if isinstance(placement, RingRefused):
+            return placement
+        try:
+            for flow in spec.flows:
+                await self._put(Table.CONN, self._conn(placement, flow.rank), _conn_row(flow))
+            await self._put(Table.RING, placement.ring, _ring_row(spec, placement))
+        except FabricError as error:
+            try:
+                await self.remove(spec.ring_id)
+            except FabricError as again:
+                error.add_note(f"ring {spec.ring_id} keeps its place: {again}")
+            raise
+        return placement
+
+    async def drain(self, ring_id: int, timeout: float) -> None:
+        """Wait until no slot of a ring is partly filled: all that has come of a sum has been answered.
+
+        Raises a retryable ``FabricError`` after ``timeout`` seconds.
+        """
+        left = 0
+        with trio.move_on_after(timeout):
+            while True:
+                left = (await self.state(ring_id)).in_flight
+                if not left:
+                    return
+                await trio.sleep(DRAIN_POLL_S)
+        phase = "waiting for packets that complete its sums"
+        cause = f"{left} slots are partly filled after {timeout:g} s: have its hosts stopped?"
+        raise FabricError(f"drain ring {ring_id}", self.bus.peer, phase, cause, retryable=True)
+
+    async def remove(self, ring_id: int, *, linger: float = 0.0) -> None:
+        """Take a ring out. For ``linger`` seconds its packets are still dropped, after that they are bridged.
+
+        Raises ``FabricError`` where the accelerator does not do as it should; the ring keeps its place then.
+        """
+        await self.stop(ring_id)
+        if linger:
+            await trio.sleep(linger)
+        spec, placement = self._known(ring_id)
+        for flow in spec.flows:
+            await self._put(Table.CONN, self._conn(placement, flow.rank), [0] * ROW_WORDS)
+        self._rings.pop(ring_id, None)
+
+    async def stop(self, ring_id: int) -> None:
+        """Sum no more for a ring; it keeps its place, and its packets are dropped, until :meth:`remove`."""
+        _, placement = self._known(ring_id)
+        await self._put(Table.RING, placement.ring, [0] * ROW_WORDS)
+
+    def spec_of(self, ring_id: int) -> RingSpec:
+        """What was asked for when the ring was put in."""
+        return self._known(ring_id)[0]
+
+    async def empty(self) -> None:
+        """Take out all rings, whoever put them in."""
+        for ring in range(self.identity.rings):
+            await self._put(Table.RING, ring, [0] * ROW_WORDS)
+        for conn in range(self.identity.rings * self.identity.children):
+            await self._put(Table.CONN, conn, [0] * ROW_WORDS)
+        self._rings.clear()
+
+    async def state(self, ring_id: int) -> RingView:
+        """What has become of a ring."""
+        _, placement = self._known(ring_id)
+        row = unpack(STATE_ROW, await self._get(Table.STATE, placement.ring))
+        code = row["fault_rule"]
+        rule = OF_FAULTS.get(Counter(code), _rule(code)) if code in _RULES else _rule(code)
+        fault = (rule, row["fault_child"]) if row["failed"] else None
+        return RingView(row["next_serial"], row["next_offset"], row["in_flight"], fault)
+
+    # -- the accelerator -----------------------------------------------------------------------
+
+    async def set_ports_up(self, ports: Iterable[int]) -> None:
+        """Say which ports are up, all others being down."""
+        mask = 0
+        for port in ports:
+            if not 0 <= port < self.identity.ports:
+                raise LocalMisuse(f"port {port} of an accelerator with {self.identity.ports}")
+            mask |= 1 << port
+        await self.bus.write32(PORTS, mask)
+
+    async def counters(self) -> dict[str, int]:
+        """All counters at one moment, by name; a drop has the name of its rule."""
+        async with self.bus.lock:
+            await self.bus.write32(CTRL, CTRL_SNAPSHOT.at(1))
+            words = await self.bus.read_burst(CNT, len(Counter) * CNT_STEP // WORD_BYTES)
+        return {name: words[2 * at] | words[2 * at + 1] << 32 for at, name in COUNTER_NAMES.items()}
+
+    async def last_fault(self) -> LastFault | None:
+        """The last fault or blame; None: none yet."""
+        word = await self.bus.read32(FAULT)
+        count = FAULT_COUNT.of(word)
+        if not count:
+            return None
+        ring, code = FAULT_RING.of(word), FAULT_RULE.of(word)
+        ids = [ring_id for ring_id, placement in self.rings.items() if placement.ring == ring]
+        if code in _OF_NO_RING:
+            ids = []
+        return LastFault(_rule(code), ids[0] if ids else None, FAULT_CHILD.of(word), count)
+
+    # -- places --------------------------------------------------------------------------------
+
+    def _known(self, ring_id: int) -> tuple[RingSpec, Placement]:
+        known = self._rings.get(ring_id)
+        if known is None:
+            raise LocalMisuse(f"ring {ring_id} is not installed")
+        return known
+
+    def _conn(self, placement: Placement, rank: int) -> int:
+        return placement.ring * self.identity.children + rank
+
+    def _unfit(self, spec: RingSpec) -> str:
+        """Why the accelerator can never have a ring beside those that it has; empty if it can."""
+        here, need = self.identity, spec.regions * spec.message_packets
+        taken = {flow.connection for other, _ in self._rings.values() for flow in other.flows}
+        twice = next((flow.rank for flow in spec.flows if flow.connection in taken), None)
+        bits = (spec.psn_bits, spec.msg_id_bits)
+        reasons: list[tuple[bool, str]] = [
+            (spec.ring_id in self._rings, f"ring {spec.ring_id} is installed already"),
+            (twice is not None, f"the connection of rank {twice} belongs to another ring"),
+            (spec.role is not None, "it spans several switches, this accelerator sums for rings of one"),
+            (spec.pool is not None, "it is of a pool, this accelerator has none"),
+            (bits != (PSN_BITS, MSG_ID_BITS), "it has PSNs or message ids that are narrower than others'"),
+            (spec.size > here.children, f"{spec.size} ranks, at most {here.children} are possible"),
+            (
+                spec.window_messages > here.window,
+                f"a window of {spec.window_messages} messages, at most {here.window} are possible",
+            ),
+            (spec.mtu > here.mtu, f"MTU {spec.mtu}, at most {here.mtu} is possible"),
+            (need > here.slots, f"needs {need} slots, the accelerator has {here.slots}"),
+        ]
+        return next((reason for holds, reason in reasons if holds), "")
+
+    def _gap(self, need: int) -> int | None:
+        base = 0
+        for placement in sorted((one for _, one in self._rings.values()), key=lambda one: one.base):
+            if placement.base - base >= need:
+                break
+            base = placement.base + placement.slots
+        return base if base + need <= self.identity.slots else None
+
+    # -- tables --------------------------------------------------------------------------------
+
+    async def _put(self, table: Table, index: int, row: Sequence[int]) -> None:
+        async with self.bus.lock:
+            what = f"put row {index} of table {table.name}"
+            await self._wait(what)  # a command that was cancelled may still run
+            await self.bus.write_burst(TBL_DATA, row)
+            await self._command(what, _command(table, index) | TBL_CMD_PUT.at(1))
+
+    async def _get(self, table: Table, index: int) -> list[int]:
+        async with self.bus.lock:
+            what = f"get row {index} of table {table.name}"
+            await self._wait(what)
+            await self._command(what, _command(table, index) | TBL_CMD_GET.at(1))
+            return await self.bus.read_burst(TBL_DATA, ROW_WORDS)
+
+    async def _command(self, what: str, word: int) -> None:
+        await self.bus.write32(TBL_CMD, word)
+        status = await self._wait(what)
+        if STATUS_TABLE_ERROR.of(status):
+            cause = "table_error: the row or its index is refused, or somebody else writes to the tables"
+            raise FabricError(what, self.bus.peer, "checking the answer", cause, retryable=False)
+
+    async def _wait(self, what: str) -> int:
+        """STATUS, once no table command runs."""
+        for poll in range(TABLE_POLLS):
+            status = await self.bus.read32(STATUS)
+            if not STATUS_TABLE_BUSY.of(status):
+                return status
+            if poll >= QUICK_POLLS:
+                await trio.sleep(TABLE_POLL_S)
+        cause = f"table_busy after {TABLE_POLLS} polls"
+        raise FabricError(what, self.bus.peer, "waiting for the tables", cause, retryable=True)
+
+
+def _command(table: Table, index: int) -> int:
+    return TBL_CMD_TABLE.at(table) | TBL_CMD_INDEX.at(index)
+
+
+def _rule(code: int) -> str:
+    return _RULES.get(code, f"rule {code}")
+
+
+def _number(octets: bytes) -> int:
+    return int.from_bytes(octets, "big")
+
+
+def _conn_row(flow: FlowSpec) -> list[int]:
+    return pack(
+        CONN_ROW,
+        src_ip=_number(flow.src_ip),
+        dst_ip=_number(flow.dst_ip),
+        dst_qp=flow.dst_qp,
+        valid=1,
+        src_mac=_number(flow.src_mac),
+        dst_mac=_number(flow.dst_mac),
+        macs_known=bool(flow.addresses),
+    )
+
+
+def _ring_row(spec: RingSpec, placement: Placement) -> list[int]:
+    return pack(
+        RING_ROW,
+        ring_id=spec.ring_id,
+        key=spec.key,
+        epoch=spec.epoch,
+        size=spec.size,
+        window=spec.window_messages,
+        message_packets=spec.message_packets,
+        mtu=spec.mtu,
+        selective=spec.selective,
+        valid=1,
+        base=placement.base,
+        # A message is known by the number that it has in INA headers.
+        first_message=spec.first_message & (1 << MSG_ID_BITS) - 1,
+    )

@@ -1,0 +1,1 @@
+"""Longer checks of single blocks, compiled by CXXRTL: millions of cases, judged by software."""

@@ -1,0 +1,231 @@
+"""``inaproto rtl``: the hardware design, built, judged and sized."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+from inaproto.errors import LocalMisuse
+from inaproto_hil.rtl.parameters import Parameters, parameters_of
+
+SHRINK_RUNS: Final = 150
+SHOWN_MAX: Final = 3
+JUDGED: Final = "ports=4,words=4,rings=2,children=4,window=4,slots=128,mtu=256"
+"""Small, so that tables overflow, windows wrap and messages take each other's slots."""
+
+
+class Judged(NamedTuple):
+    seed: int
+    frames: int
+    cycles: int
+    story: str
+    """Empty: no difference."""
+
+
+def judge(library: Path, parameters: Parameters, seed: int, frames: int, stalls: float) -> Judged:
+    """One campaign through the software core and the RTL."""
+    from inaproto_hil.rtl.equivalence.compare import compare, shrink
+    from inaproto_hil.rtl.equivalence.device import SoftwareDevice
+    from inaproto_hil.rtl.equivalence.rtl_device import RtlDevice
+    from inaproto_hil.rtl.equivalence.traffic import Campaign
+
+    def rtl() -> RtlDevice:
+        return RtlDevice(library, parameters, stalls=(seed, stalls) if stalls else None)
+
+    device = rtl()
+    try:
+        report = compare(SoftwareDevice(parameters), device, Campaign(seed, parameters, frames))
+        cycles = device.cycles
+    finally:
+        device.close()
+    if report.difference is None:
+        return Judged(seed, frames, cycles, "")
+    shortest = shrink(lambda: SoftwareDevice(parameters), rtl, report, runs=SHRINK_RUNS)
+    return Judged(seed, len(report.arrivals), cycles, str(shortest))
+
+
+def campaigns(
+    library: Path, parameters: Parameters, seeds: Sequence[int], frames: int, stalls: float, jobs: int
+) -> Iterator[Judged]:
+    """Many of them, in as many processes as ``jobs``; in the order of their seeds."""
+    count = len(seeds)
+    repeated = ([one] * count for one in (library, parameters))
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        yield from pool.map(judge, *repeated, seeds, [frames] * count, [stalls] * count)
+
+
+def _parameters(_context: click.Context, _parameter: click.Parameter, value: str) -> Parameters:
+    try:
+        return parameters_of(value)
+    except LocalMisuse as error:
+        raise click.BadParameter(str(error)) from None
+
+
+_SIZES: Final = click.option(
+    "--sizes",
+    "parameters",
+    default=JUDGED,
+    show_default=True,
+    callback=_parameters,
+    help="NAME=NUMBER,...: ports, words (of 32 bits), rings, children, window, slots, mtu, addresses.",
+)
+_JSON: Final = click.option(
+    "--json", "json_at", type=click.Path(dir_okay=False, path_type=Path), help="Figures, as JSON."
+)
+
+
+def _library(parameters: Parameters) -> Path:
+    from inaproto_hil.rtl.verilated.build import build_accelerator
+
+    try:
+        return build_accelerator(parameters)
+    except LocalMisuse as error:
+        raise click.ClickException(str(error)) from None
+
+
+@click.group()
+def rtl() -> None:
+    """The accelerator in hardware: build its simulation, judge it by the software core, see what it takes.
+
+    docs/accelerator.md has the design. inaproto switch --accelerator rtl runs it as a switch.
+    """
+
+
+@rtl.command()
+@_SIZES
+def build(parameters: Parameters) -> None:
+    """Build the simulation, if it is not there yet, and say where it is."""
+    click.echo(_library(parameters))
+
+
+@rtl.command()
+@_SIZES
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+def verilog(parameters: Parameters, out: Path) -> None:
+    """Write the design as Verilog to OUT, for a shell of your own: module accelerator."""
+    from inaproto_hil.rtl.verilated.build import verilog_of
+
+    try:
+        out.write_text(verilog_of(parameters))
+    except LocalMisuse as error:
+        raise click.ClickException(str(error)) from None
+
+
+@rtl.command()
+@_SIZES
+@click.option("--campaigns", "number", default=20, show_default=True, type=click.IntRange(1))
+@click.option("--frames", default=2000, show_default=True, type=click.IntRange(1), help="Of each campaign.")
+@click.option("--first", default=0, show_default=True, type=click.IntRange(0), help="The first seed.")
+@click.option(
+    "--stalls",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 0.9),
+    help="Share of cycles in which ports take and offer nothing.",
+)
+@click.option("--jobs", type=click.IntRange(1), help="Processes.  [default: all cores]")
+@_JSON
+def compare(
+    parameters: Parameters,
+    number: int,
+    frames: int,
+    first: int,
+    stalls: float,
+    jobs: int | None,
+    json_at: Path | None,
+) -> None:
+    """Random traffic under faults through the software core and the RTL: every byte and counter must be
+    equal.
+
+    A difference is told with the frames that lead to it, as few as were found. Exits 1 if there is one.
+    """
+    from rich.console import Console
+    from rich.progress import track
+
+    library = _library(parameters)
+    began = time.monotonic()
+    seeds = range(first, first + number)
+    cores = jobs or len(os.sched_getaffinity(0))
+    console = Console(stderr=True)
+    ran = []
+    for one in track(
+        campaigns(library, parameters, seeds, frames, stalls, cores), "campaigns", number, console=console
+    ):
+        ran.append(one)
+        if one.story and sum(bool(each.story) for each in ran) <= SHOWN_MAX:
+            click.echo(
+                f"{one.story}\nagain: inaproto rtl compare --first {one.seed} --campaigns 1 --frames {frames}"
+            )
+    differing = [one.seed for one in ran if one.story]
+    total, cycles, wall_s = (
+        sum(one.frames for one in ran),
+        sum(one.cycles for one in ran),
+        time.monotonic() - began,
+    )
+    if json_at is not None:
+        record = {
+            "sizes": asdict(parameters),
+            "campaigns": number,
+            "first": first,
+            "frames": total,
+            "stalls": stalls,
+            "cycles": cycles,
+            "wall_s": wall_s,
+            "differing": differing,
+        }
+        json_at.write_text(json.dumps(record, indent=1) + "\n")
+    found = f"{len(differing)} differ" + (f": {', '.join(map(str, differing[:10]))}" if differing else "")
+    click.echo(f"{number} campaigns, {total} frames, {cycles} cycles, {wall_s:.0f} s: {found}")
+    sys.exit(int(bool(differing)))
+
+
+@rtl.command()
+@click.option(
+    "--pairs", default=2_000_000, show_default=True, type=click.IntRange(1), help="Of each float type."
+)
+@click.option(
+    "--packets", default=10_000, show_default=True, type=click.IntRange(1), help="At each bus width."
+)
+@_JSON
+def check(pairs: int, packets: int, json_at: Path | None) -> None:
+    """Sums against numpy and ICRCs against their definition, millions of them. Exits 1 if any is wrong."""
+    from rich.console import Console
+    from rich.table import Table
+
+    found: dict[str, dict[str, Any]] = {}
+    for name, module, call, count in (
+        ("lanes", "lanes", "check_lanes", pairs),
+        ("icrc", "icrc", "check_icrc", packets),
+    ):
+        click.echo(f"{name}: {count:,} ...", err=True)
+        found[name] = getattr(import_module(f"inaproto_hil.rtl.checks.{module}"), call)(count)
+    if json_at is not None:
+        json_at.write_text(json.dumps(found, indent=1, default=str) + "\n")
+    table = Table("check", "what", "mismatches")
+    for name, result in found.items():
+        what = ", ".join(
+            f"{key} {value}" for key, value in result.items() if isinstance(value, int | float | str)
+        )
+        table.add_row(name, what, str(result["mismatches"]))
+    Console().print(table)
+    sys.exit(int(any(result["mismatches"] for result in found.values())))
+
+
+@rtl.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def fit(words: tuple[str, ...]) -> None:
+    """Synthesise and place the blocks: look-up tables, flip-flops, block RAM, clock."""
+    from inaproto_hil.rtl.synthesis import main
+
+    main(list(words), prog_name="inaproto rtl fit")

@@ -1,0 +1,1 @@
+"""The register map of the accelerator, and what is made of it."""

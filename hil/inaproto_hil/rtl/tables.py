@@ -1,0 +1,98 @@
+"""Rows of the engine's tables: connections, flows, messages, rings, regions and slots (NetReduce 3.1, 3.2).
+
+Each table is a memory that is read synchronously. The names are those of the software core, whose rules the
+engine keeps: ``inaproto.core.switch`` (``lookup_table``, ``aggregator``, ``ring_spec``).
+"""
+
+from __future__ import annotations
+
+from amaranth.lib import data
+
+from inaproto_hil.rtl.parameters import Parameters
+
+SERIAL = 32
+OFFSET = 16
+SOURCES = 4
+"""Ethernet addresses of first packets that a flow remembers."""
+
+POSITION = data.StructLayout({"known": 1, "serial": SERIAL, "offset": OFFSET})
+"""A packet of a ring: ``offset`` in message ``serial``. Serial numbers wrap; which one is later says the
+sign of their difference."""
+
+CONNECTION = data.StructLayout({"valid": 1, "src_ip": 32, "dst_ip": 32, "dst_qp": 24})
+"""What a packet of a ring is known by: one row of the connection lookup table."""
+
+OWNER = data.StructLayout({"src_mac": 48, "dst_mac": 48, "macs_known": 1})
+"""What the control plane says of a connection beside that."""
+
+ENTRY = data.StructLayout({"valid": 1, "serial": SERIAL, "psn0": 24, "packets": 16})
+"""A message of a connection: one of the last 2N."""
+
+REGION = data.StructLayout(
+    {
+        "valid": 1,
+        "serial": SERIAL,
+        "packets": 16,
+        "dtype": 8,
+        "op": 8,
+        "flags": 8,
+        "op_index": 32,
+        "signature": 16,
+        "last_known": 1,
+        "last_opcode": 8,
+        "last_payload": 16,
+    }
+)
+"""The slots of one message: its tenant, what all ranks must agree on, and the layout of its last packet."""
+
+
+def flow_layout(parameters: Parameters) -> data.StructLayout:
+    """State of one connection: ``Flow`` of the core."""
+    return data.StructLayout(
+        {
+            "ingress_known": 1,
+            "ingress": range(parameters.ports),
+            "src_mac": 48,
+            "dst_mac": 48,
+            "sources": data.ArrayLayout(48, SOURCES),
+            "sources_count": range(SOURCES + 1),
+            "shown_known": 1,
+            "shown_src": 48,
+            "shown_dst": 48,
+            "shown_psn": 24,
+            "routed": 1,
+            "latest": range(parameters.regions),
+            "reached": POSITION,
+            "replay": POSITION,
+            "gap": POSITION,
+        }
+    )
+
+
+RING = data.StructLayout(
+    {
+        "valid": 1,
+        "ring_id": 32,
+        "key": 64,
+        "epoch": 32,
+        "size": 8,
+        "window": 8,
+        "message_packets": 16,
+        "mtu": 16,
+        "selective": 1,
+        "base": 32,
+        "first_serial": SERIAL,
+        "failed": 1,
+        "next_serial": SERIAL,
+        "next_offset": OFFSET,
+        "done_high": POSITION,
+        "fault_rule": 8,
+        "fault_child": 8,
+    }
+)
+"""A ring as it was installed, and its frontier: the first packet whose result has not left yet."""
+
+
+def slot_layout(parameters: Parameters) -> data.StructLayout:
+    """A slot's tenant and bitmap: bits of another tenant count as none, so nothing is ever cleared."""
+    return data.StructLayout({"valid": 1, "serial": SERIAL, "seen": parameters.children})

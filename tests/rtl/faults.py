@@ -1,0 +1,205 @@
+"""Faults planted in the RTL, each by one change of its source: the judge must find and name every one.
+
+They are what hardware engineers get wrong: a mask, a bound, an order, a tenant, a pad.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+
+class Planted(NamedTuple):
+    name: str
+    module: str
+    old: str
+    new: str
+
+
+FAULTS: Final = (
+    Planted(
+        "a bit of the ICRC's mask is missing",
+        "icrc",
+        "for offset in MASKED_OFFSETS)",
+        "for offset in sorted(MASKED_OFFSETS)[:-1])",
+    ),
+    Planted(
+        "a slot's bits are cleared a window early",
+        "engine",
+        "held = slot_read.data.valid & (slot_read.data.serial == place.serial)",
+        "held = slot_read.data.valid & (slot_read.data.serial == place.serial)"
+        " & (place.serial == ring.next_serial)",
+    ),
+    Planted(
+        "bits of the slot's last tenant count",
+        "engine",
+        "held = slot_read.data.valid & (slot_read.data.serial == place.serial)",
+        "held = slot_read.data.valid",
+    ),
+    Planted(
+        "lookup: a message ends one packet early",
+        "engine",
+        "inside.eq(entry_read.data.valid & (distance < entry_read.data.packets))",
+        "inside.eq(entry_read.data.valid & (distance + 1 < entry_read.data.packets))",
+    ),
+    Planted(
+        "lookup: the last of the remembered messages is not looked at",
+        "engine",
+        "with m.Elif(scan + 1 == rows_of_ring):\n                    drop(Counter.DROP_FIRST_NOT_SEEN",
+        "with m.Elif(scan + 2 == rows_of_ring):\n                    drop(Counter.DROP_FIRST_NOT_SEEN",
+    ),
+    Planted(
+        "results leave before those before them",
+        "engine",
+        "m.d.sync += slot_at.eq(slot_row(ring.next_serial, ring.next_offset))\n                m.next = ",
+        "m.d.sync += slot_at.eq(slot_row(place.serial, place.offset))\n                m.next = ",
+    ),
+    Planted(
+        "a gap is told each time",
+        "engine",
+        "with m.If((out_child < ring.size) & target_of.known & ~went_back & ~told):",
+        "with m.If((out_child < ring.size) & target_of.known & ~went_back):",
+    ),
+    Planted(
+        "a sender that went back is told of the gap, too",
+        "engine",
+        "with m.If((out_child < ring.size) & target_of.known & ~went_back & ~told):",
+        "with m.If((out_child < ring.size) & target_of.known & ~told):",
+    ),
+    Planted(
+        "a repeat is answered on all flows",
+        "engine",
+        "out_child.eq(child),\n                        is_one.eq(1),",
+        "out_child.eq(0),\n                        is_one.eq(0),",
+    ),
+    Planted(
+        "a repeat replaces the payload",
+        "engine",
+        "enable[lane].eq(is_fresh | (((copied << shift) + lane) < headers))",
+        "enable[lane].eq(1)",
+    ),
+    Planted(
+        "a repeat keeps the headers of the first packet",
+        "engine",
+        "enable[lane].eq(is_fresh | (((copied << shift) + lane) < headers))",
+        "enable[lane].eq(is_fresh)",
+    ),
+    Planted(
+        "holes in a resend are not filled",
+        "engine",
+        "with m.If(filled <= FILL_PACKETS_MAX):",
+        "with m.If(filled < 0):",
+    ),
+    Planted(
+        "a wrong ICRC is let in",
+        "engine",
+        "with m.Elif(~seen.whole | ~arrival.intact):\n                    drop(",
+        "with m.Elif(~seen.whole):\n                    drop(",
+    ),
+    Planted(
+        "half of the key is not looked at",
+        "engine",
+        "with m.Elif(seen.key != ring.key):",
+        "with m.Elif(seen.key[:32] != ring.key[:32]):",
+    ),
+    Planted(
+        "the window is one message longer",
+        "engine",
+        "with m.Elif(~ahead[31] & (ahead >= ring.window)):",
+        "with m.Elif(~ahead[31] & (ahead > ring.window)):",
+    ),
+    Planted(
+        "packets come from anywhere",
+        "engine",
+        "with m.If((flow.ingress_known & (flow.ingress != arrival.port)) | ~is_there):",
+        "with m.If(flow.ingress_known & (flow.ingress != arrival.port)):",
+    ),
+    Planted(
+        "ranks may disagree about the operation",
+        "engine",
+        "(region.op_index == seen.op_index)\n                    & (region.dtype",
+        "(region.dtype == region.dtype)\n                    & (region.dtype",
+    ),
+    Planted(
+        "a raw gradient passes where a malformed packet is of a ring",
+        "engine",
+        "with m.If(seen.lenient & (seen.lenient_opcode != Opcode.RC_ACK) & lenient_hit.any()):",
+        "with m.If(seen.lenient & (seen.lenient_opcode == Opcode.RC_ACK) & lenient_hit.any()):",
+    ),
+    Planted(
+        "results are learnt late by the bridge",
+        "engine",
+        'with m.If(is_where_it_learns):\n                    m.next = "LEARN_RANK_FIRST"',
+        'with m.If(is_where_it_learns & flow.routed):\n                    m.next = "LEARN_RANK_FIRST"',
+    ),
+    Planted(
+        "a sender's UDP checksum stays",
+        "emitter",
+        "UDP_CHECKSUM_WORD = 10",
+        "UDP_CHECKSUM_WORD = 1000",
+    ),
+    Planted(
+        "results have no RESULT flag",
+        "emitter",
+        "word | FLAG_RESULT << 8 * flags_byte",
+        "word",
+    ),
+    Planted(
+        "the pad is not zero",
+        "emitter",
+        "Mux(meta.pads[lane], whole & kept, whole)",
+        "whole",
+    ),
+    Planted(
+        "the INA header is summed",
+        "emitter",
+        "summed_from.eq(header + Mux(order.opening, INA_WORDS, 0))",
+        "summed_from.eq(header)",
+    ),
+    Planted(
+        "the sum lacks the last rank",
+        "emitter",
+        "fold.members.eq(order.members)",
+        "fold.members.eq(order.members - 1)",
+    ),
+    Planted(
+        "frames go back out of the port they came in by",
+        "engine",
+        "self.query_ingress.eq(arrival.port)",
+        "self.query_ingress.eq(p.ports)",
+    ),
+)
+
+_PACKAGE: Final = "inaproto_hil.rtl"
+_BY = ("crc", "icrc", "fold", "bridge", "receiver", "emitter", "engine", "top")
+"""Modules in the order in which they build on each other."""
+
+
+@contextmanager
+def planted(fault: Planted) -> Iterator[None]:
+    """The RTL has the fault. Its modules are loaded anew, and again without the fault at the end."""
+    module = importlib.import_module(f"{_PACKAGE}.{fault.module}")
+    assert module.__file__ is not None
+    source = Path(module.__file__).read_text()
+    if source.count(fault.old) != 1:
+        raise AssertionError(
+            f"{fault.name}: its place occurs {source.count(fault.old)} times in {module.__file__}"
+        )
+    try:
+        exec(compile(source.replace(fault.old, fault.new), module.__file__, "exec"), module.__dict__)
+        _load_again(after=fault.module)
+        yield
+    finally:
+        exec(compile(source, module.__file__, "exec"), module.__dict__)
+        _load_again(after=fault.module)
+
+
+def _load_again(after: str) -> None:
+    for name in _BY[_BY.index(after) + 1 :]:
+        module = sys.modules.get(f"{_PACKAGE}.{name}")
+        if module is not None and module.__file__ is not None:
+            exec(compile(Path(module.__file__).read_text(), module.__file__, "exec"), module.__dict__)

@@ -1,0 +1,95 @@
+"""The RTL as a switch's accelerator: its answers to orders, and host daemons that sum through it."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("amaranth")
+
+import numpy as np
+
+from inaproto.core.switch.events import (
+    AcceleratorConfig,
+    EmitFrames,
+    FramesArrived,
+    InstallRing,
+    PortDown,
+    PortUp,
+    RemoveRing,
+    RingFault,
+    RingRefused,
+)
+from inaproto.errors import LocalMisuse
+from inaproto.units import Instant, PortId, S
+from inaproto_hil.rtl.equivalence.traffic import Campaign
+from inaproto_hil.rtl.in_switch import DEFAULTS, RtlAccelerator
+from inaproto_hil.rtl.parameters import Parameters, parameters_of
+from tests.rtl.builds import SMALL, library
+
+NOW = Instant(0)
+
+
+def made() -> RtlAccelerator:
+    from inaproto_hil.rtl.verilated.model import Model
+
+    return RtlAccelerator(Model(library(SMALL), SMALL), SMALL, AcceleratorConfig(retired_ns=S))
+
+
+def test_sizes_are_read_from_text() -> None:
+    assert parameters_of("ports=4,slots=512", DEFAULTS) == Parameters(
+        **(DEFAULTS | {"ports": 4, "slots": 512})
+    )
+    for wrong in ("ports", "colour=3", "slots=many"):
+        with pytest.raises(LocalMisuse, match="NAME=NUMBER"):
+            parameters_of(wrong)
+
+
+@pytest.mark.rtl
+def test_rings_come_and_go_and_what_is_refused_has_a_reason() -> None:
+    accelerator = made()
+    first = Campaign(3, SMALL).specs[0]
+    assert accelerator.step(InstallRing(first), NOW) == []
+    (refused,) = accelerator.step(InstallRing(first), NOW)
+    assert isinstance(refused, RingRefused)
+    assert "installed already" in refused.reason
+    accelerator.step(RemoveRing(first.ring_id), NOW)
+    assert accelerator.step(InstallRing(first), NOW) == [], "its place is free again"
+    assert accelerator.view().rings[first.ring_id]["failed"] is False
+
+
+@pytest.mark.rtl
+def test_frames_pass_between_ports_that_are_up() -> None:
+    accelerator = made()
+    for port in (7, 9):
+        accelerator.step(PortUp(PortId(port)), NOW)
+    frame = np.frombuffer(b"\xff" * 6 + b"\x02" + bytes(5) + b"\x08\x06" + bytes(46), np.uint8).reshape(1, -1)
+    (sent,) = accelerator.step(FramesArrived(PortId(7), [frame]), NOW)
+    assert isinstance(sent, EmitFrames)
+    assert (sent.port, sent.frames.tobytes()) == (PortId(9), frame.tobytes())
+    accelerator.step(PortDown(PortId(9)), NOW)
+    assert accelerator.step(FramesArrived(PortId(7), [frame]), NOW) == []
+    assert accelerator.view().counters.bridged == 2
+
+
+@pytest.mark.rtl
+def test_ranks_that_disagree_fault_their_ring() -> None:
+    accelerator = made()
+    for port in range(SMALL.ports):
+        accelerator.step(PortUp(PortId(port)), NOW)
+    found: set[str] = set()
+    for seed in range(20):
+        campaign = Campaign(seed, SMALL, 300)
+        own = made()
+        for port in range(SMALL.ports):
+            own.step(PortUp(PortId(port)), NOW)
+        for spec in campaign.specs:
+            own.step(InstallRing(spec), NOW)
+        for port, data in campaign:
+            block = np.frombuffer(data, np.uint8).reshape(1, -1)
+            actions = own.step(FramesArrived(PortId(port), [block]), NOW)
+            campaign.heard([(int(a.port), a.frames.tobytes()) for a in actions if isinstance(a, EmitFrames)])
+            found |= {action.rule for action in actions if isinstance(action, RingFault)}
+        if found:
+            break
+    assert found <= {"operations differ", "packet layout"}
+    assert found

