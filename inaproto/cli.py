@@ -200,7 +200,7 @@ def _options(model: type[Settings]) -> list[click.Parameter]:
 async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
     from inaproto.daemon.settings.fabric_file import place_in
     from inaproto.daemon.switch.daemon import run_switch
-    from inaproto.parts import FRAME_PORT, adapter_of, links_of
+    from inaproto.parts import FRAME_PORT, accelerator_of, adapter_of, links_of
 
     place = None if settings.fabric is None else place_in(settings.fabric, settings.name)
     ports = adapter_of(settings.adapter, FRAME_PORT).open()
@@ -219,6 +219,7 @@ async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
         shard_command=lambda number, fd: _command_of_shard(settings, number, fd),
         stop=stop,
         announce=announce,
+        make_accelerator=accelerator_of(settings),
     )
 
 

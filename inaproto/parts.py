@@ -12,9 +12,10 @@ from typing import Final
 
 import trio
 
+from inaproto.core.switch.events import AcceleratorConfig, MakeAccelerator, SwitchAccelerator
 from inaproto.daemon.settings.config import HostSettings, OverlayNic, SwitchSettings
 from inaproto.daemon.settings.cpus import AUTO
-from inaproto.errors import ConfigError, Unsupported
+from inaproto.errors import ConfigError, LocalMisuse, Unsupported
 from inaproto.ports import Adapter, FramePort, Link, Nic, Steering, load_adapter
 from inaproto.wire.udp import shard_port
 
@@ -27,6 +28,10 @@ STEERED: Final = ("packet", "veth")
 """Adapters of links at which several processes may have a port."""
 NIC_LINK: Final = "nic link"
 """On which there can be no switch."""
+
+ACCELERATOR: Final = "accelerator"
+"""What sums in a switch in place of the software core."""
+SOFTWARE: Final = "software"
 
 OpenNic = Callable[[str], Awaitable[Nic]]
 """Given the path of the switch's socket for ports."""
@@ -62,6 +67,29 @@ def links_of(settings: SwitchSettings, shard: int = 0) -> list[Link]:
             raise ConfigError(f"shards: need ports of {' or '.join(STEERED)}; {spec} cannot tell rings apart")
         found.append(adapter_of(adapter, LINK).open(interface, steering=steering))
     return found
+
+
+def accelerator_of(settings: SwitchSettings) -> MakeAccelerator:
+    """What sums in a switch. Raises ``ConfigError`` or ``Unsupported``."""
+    from inaproto.core.switch.accelerator import Accelerator
+
+    name, _, text = settings.accelerator.partition(":")
+    if name == SOFTWARE:
+        if text:
+            raise ConfigError(f"accelerator: the software core has no sizes, here {text!r}")
+        return Accelerator
+    if settings.shards:
+        raise ConfigError("accelerator: shards are for the software core")
+    adapter = adapter_of(name, ACCELERATOR)
+
+    def make(config: AcceleratorConfig) -> SwitchAccelerator:
+        try:
+            made: SwitchAccelerator = adapter.open(text, config)
+        except LocalMisuse as error:
+            raise ConfigError(f"accelerator: {error}") from None
+        return made
+
+    return make
 
 
 async def nic_of(settings: HostSettings) -> tuple[HostSettings, OpenNic]:

@@ -16,7 +16,7 @@ SIMILAR: Final = 0.85
 """How like one that is read a variable's name is to be a slip of the pen (difflib's ratio)."""
 
 _SETTINGS: Final = """
-    adapter agents_listen busy_polls capture capture_mb cluster control control_listen controller
+    accelerator adapter agents_listen busy_polls capture capture_mb cluster control control_listen controller
     cpus dir fabric fabric_root host_gbit_s ip job_secret jobs_max lease_ms link_latency_us
     link_mbps link_probe_kib listen log_format log_level mac memory_kib message_packets metrics
     models models_ip models_nic models_port models_tls moderation mtu mtu_max name nic

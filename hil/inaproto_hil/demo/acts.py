@@ -69,6 +69,11 @@ def _require_shards(batch: int, ranks: int) -> None:
     default="drop=0.01,duplicate=0.001,reorder=0.01",
     help="What the switch's ports do to frames; empty for a clean wire.",
 )
+@click.option(
+    "--accelerator",
+    default="software",
+    help="What sums in the switch; rtl: the hardware design in simulation, which takes minutes.",
+)
 @_timeout(120.0)
 @click.option(
     "--kill-switch-at",
@@ -86,6 +91,7 @@ def demo(
     epochs: int,
     batch: int,
     weather: str,
+    accelerator: str,
     timeout: float,
     kill_switch_at: int | None,
     out: Path,
@@ -113,6 +119,7 @@ def demo(
         epochs=epochs,
         batch=batch,
         weather=weather,
+        accelerator=accelerator,
         timeout_s=timeout,
         kill_switch_at=kill_switch_at,
     )

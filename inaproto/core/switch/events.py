@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from inaproto.core.switch.aggregator import AggregatorArray, Region
 from inaproto.core.switch.inlets import RingInlet
@@ -13,7 +13,7 @@ from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.packet_memory import Lender
 from inaproto.core.switch.ring_spec import NO_TURN, RingSpec
 from inaproto.errors import Blame
-from inaproto.units import MS, Frames, PortId, S
+from inaproto.units import MS, Frames, Instant, PortId, S
 from inaproto.wire.ina_header import InaHeader
 
 Egress = list[tuple[tuple[int, ...], bytes]]
@@ -241,3 +241,26 @@ class RingState:
     def delivered(self) -> Sequence[Flow]:
         """Connections whose packets come in here, and whose results leave here."""
         return self.flows
+
+
+class SwitchAccelerator(Protocol):
+    """What sums in a switch: the software core, or hardware that keeps its rules."""
+
+    @property
+    def rings(self) -> Mapping[int, RingState]:
+        """As far as they can be looked into: for interrupt moderation."""
+        ...
+
+    @property
+    def addresses(self) -> Mapping[bytes, int]:
+        """Port behind which each known Ethernet address is."""
+        ...
+
+    def step(self, event: Event, now: Instant) -> list[Action]:
+        """Frames in order, and orders about rings and ports; it never waits."""
+        ...
+
+    def view(self) -> AcceleratorView: ...
+
+
+MakeAccelerator = Callable[[AcceleratorConfig], SwitchAccelerator]

@@ -206,6 +206,8 @@ class SwitchSettings(Settings):
     """Adapter of the ports at its socket: frames, or shm, which shares memory with hosts that can."""
     port: Annotated[tuple[LinkName, ...], BeforeValidator(_links), AfterValidator(_all_different)] = ()
     """Network interface that is a port, too: packet:, veth:, xdp: or tap:INTERFACE; repeatable."""
+    accelerator: str = "software"
+    """What sums: software, or rtl, the hardware design in simulation; with sizes: rtl:ports=4,slots=512."""
     shards: int = Field(default=0, ge=0, le=SHARDS_MAX)
     """Processes beside this one that have the rings of hosts at packet: and veth: ports; 0: this one does."""
     moderation: Literal["on", "off"] = "on"

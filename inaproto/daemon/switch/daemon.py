@@ -37,6 +37,7 @@ from inaproto.core.switch.accelerator import (
     RingFault,
     RingRefused,
 )
+from inaproto.core.switch.events import MakeAccelerator
 from inaproto.core.switch.moderation import Moderation
 from inaproto.daemon.net.control_address import Holder, credentials_of, door_of, doors_of, parse_listen
 from inaproto.daemon.net.controller_link import ControllerLink
@@ -80,13 +81,14 @@ class Switch:
         shard_command: ShardCommand | None = None,
         network: StreamNetwork = UNIX,
         random_bits: RandomBits = secrets.randbits,
+        make_accelerator: MakeAccelerator = Accelerator,
     ) -> None:
         self.settings = settings
         self.shards = ShardKeeper(settings.shards, shard_command)
         self.boot_id = f"{random_bits(64):016x}"
         self._place = place
         self._started = trio.current_time()
-        self._accelerator = Accelerator(
+        self._accelerator = make_accelerator(
             AcceleratorConfig(
                 rings_max=settings.rings_max,
                 memory_bytes_max=settings.memory_kib << 10,
@@ -298,6 +300,7 @@ async def run_switch(
     started: Callable[[Switch], None] = lambda switch: None,
     network: StreamNetwork = UNIX,
     random_bits: RandomBits = secrets.randbits,
+    make_accelerator: MakeAccelerator = Accelerator,
 ) -> None:
     """Run a switch until ``stop`` is set, then tell the hosts and return.
 
@@ -306,7 +309,8 @@ async def run_switch(
     ``announce`` gets one line when all sockets listen, ``started`` the
     switch itself. Raises
     ``ConfigError`` when they cannot, ``Unsupported`` for interfaces that can never be used here.
-    ``network`` and ``random_bits`` are for worlds other than the field (``tests/clusters/memory.py``).
+    ``make_accelerator`` makes what sums. ``network`` and ``random_bits`` are for worlds other than the field
+    (``tests/clusters/memory.py``).
     """
     for link in links:
         link.require()
@@ -319,6 +323,7 @@ async def run_switch(
         shard_command=shard_command,
         network=network,
         random_bits=random_bits,
+        make_accelerator=make_accelerator,
     )
     bound = await network.listen(settings.control_path, "control socket of the switch")
     try:
@@ -361,7 +366,7 @@ async def run_switch(
                 log.info(
                     "switch %s listens in %s, weather %s", switch.boot_id, settings.dir, settings.weather
                 )
-                log.info("kernels: %s", kernels.description())
+                log.info("accelerator: %s; kernels: %s", settings.accelerator, kernels.description())
                 nursery.start_soon(switch.controller.run)
                 nursery.start_soon(switch.slots.run)
                 control = "" if machines is None else f" control={machines.address}"

@@ -57,6 +57,8 @@ class Config:
     paths: tuple[str, ...] = ("auto",)
     rings: int = 1
     """NICs of each host, hence host daemons and parallel rings."""
+    accelerator: str = "software"
+    """Of the switch, as ``inaproto switch --accelerator`` takes it."""
     queued: int = 1
     """All-reduces that a rank calls before it waits for the first of them."""
     sizes: tuple[int, ...] = ()
@@ -90,6 +92,7 @@ class Config:
             hosts=self.hosts * self.rings,
             weather=self.weather,
             seed=self.seed,
+            switch_options=("--accelerator", self.accelerator),
             host_options=tuple(text for pair in host_options.items() for text in map(str, pair)),
         )
 
@@ -239,6 +242,12 @@ def _host_default(field: str) -> Any:
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the weather.")
 @click.option(
+    "--accelerator",
+    default="software",
+    show_default=True,
+    help="What sums in the switch; rtl: the hardware design in simulation.",
+)
+@click.option(
     "--timeout", type=float, default=60.0, show_default=True, help="Seconds one operation may take."
 )
 @click.option(
@@ -290,6 +299,7 @@ def allreduce(
     mtu: int,
     weather: str,
     seed: int,
+    accelerator: str,
     timeout: float,
     path: str,
     rings: int,
@@ -332,8 +342,10 @@ def allreduce(
     if not is_memory and topology is not None:
         raise click.UsageError("--topology is for --fabric memory")
     if is_memory:
-        if weather or _is_given(context, "timeout"):
-            raise click.UsageError("--fabric memory has no weather and no timeout: see inaproto soak")
+        if weather or _is_given(context, "timeout") or _is_given(context, "accelerator"):
+            raise click.UsageError(
+                "--fabric memory has no weather, no timeout and its own accelerator: see inaproto soak"
+            )
         if hosts > HOSTS_MAX:
             raise click.UsageError(f"--fabric memory has at most {HOSTS_MAX} hosts")
         begin = begin if _is_given(context, "begin") else min(16 << 10, end)
@@ -379,6 +391,7 @@ def allreduce(
         rings=rings,
         queued=queued,
         sizes=sizes,
+        accelerator=accelerator,
     )
     env = environment.describe()
     table = sys.stderr if json_path == "-" else sys.stdout
