@@ -84,11 +84,9 @@ def run(config: Config, out: Path, display: Display) -> Result:
 def _host_options(config: Config) -> tuple[str, ...]:
     if config.accelerator == "software":
         # Frames take microseconds here, and a packet lost at the end of a message shows only when the
-        # sender's
-        # timer expires: 17 ms of it instead of the usual 67.
+        # sender's timer expires: 17 ms of it instead of the usual 67.
         return "--transport-timeout", "12"
-    # Of a simulation frames take a good part of a millisecond, and wait for each other.
-    return "--transport-timeout", "17"
+    return ()
 
 
 def train_in(cluster: LocalCluster, config: Config, outcomes: Outcomes, display: Display) -> SwitchWatch:

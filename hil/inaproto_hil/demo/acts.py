@@ -72,7 +72,7 @@ def _require_shards(batch: int, ranks: int) -> None:
 @click.option(
     "--accelerator",
     default="software",
-    help="What sums in the switch; rtl: the hardware design in simulation, which takes minutes.",
+    help="What sums in the switch; rtl: the hardware design in simulation, by default for one epoch.",
 )
 @_timeout(120.0)
 @click.option(
@@ -113,6 +113,8 @@ def demo(
     _require_shards(batch, ranks)
     with _source_tree():
         from examples.digits import demo as act
+    if accelerator != "software" and context.get_parameter_source("epochs") is ParameterSource.DEFAULT:
+        epochs = 1
     config = act.Config(
         seed=seed,
         ranks=ranks,

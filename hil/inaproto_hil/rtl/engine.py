@@ -6,8 +6,8 @@ same order (``inaproto.core.switch``: ``accelerator``, ``ingest``, ``emission``,
 - *lookup*: the connection, then the message by PSN: latest first, then the others in order;
 - *tenants*: a region belongs to one message; the bits of a slot count only if they are of its message;
 - *order*: results leave at the frontier, which is one for all flows of a ring;
-- *replay*: what comes again for a slot that is full is answered on its own flow; on rings that are not selective
-  short holes before it, too;
+- *replay*: what comes again for a slot that is full is answered on its own flow; short holes before
+  it are filled, but on selective rings;
 - *gap*: a flow whose own packet is missing gets one later result, once per gap, unless its sender went back;
 - *refusal*: ranks that disagree fault the ring, and nothing of it leaves any more.
 

@@ -47,15 +47,15 @@ from inaproto_hil.rtl.verilated.model import Model
 log = logging.getLogger("inaproto.rtl")
 
 DEFAULTS: Final = {
-    "ports": 8,
+    "ports": 4,
     "words": 4,
     "rings": 2,
-    "children": 8,
+    "children": 4,
     "window": 8,
     "slots": 5440,
     "mtu": 1024,
 }
-"""Sizes of ``rtl`` without any: eight hosts, and two rings of the window and messages that hosts ask for."""
+"""Sizes of ``rtl`` without any: four hosts, and two rings of the window and messages that hosts ask for."""
 _COUNTERS: Final = frozenset(field.name for field in fields(Counters)) - {"dropped"}
 _NOT_DROPS: Final = frozenset({"rx", "tx", "egress_stalls", "first_packets"})
 
