@@ -14,6 +14,8 @@ from typing import Any
 
 import trio
 
+from inaproto.core.switch.accelerator import Accelerator
+from inaproto.core.switch.events import MakeAccelerator
 from inaproto.daemon.settings.config import load_switch_settings
 from inaproto.daemon.switch.daemon import run_switch
 from inaproto.daemon.switch.ports import WrapPort
@@ -89,8 +91,10 @@ class Outside:
 
 
 @asynccontextmanager
-async def switch_outside(wrap_port: WrapPort | None = None) -> AsyncIterator[Outside]:
-    """``wrap_port`` may put weather on the wire."""
+async def switch_outside(
+    wrap_port: WrapPort | None = None, make_accelerator: MakeAccelerator = Accelerator
+) -> AsyncIterator[Outside]:
+    """``wrap_port`` may put weather on the wire; ``make_accelerator`` makes what sums."""
     with tempfile.TemporaryDirectory(prefix="ina-") as folder:
         settings = load_switch_settings({"dir": folder}, None, {}).settings
         stop, ready = trio.Event(), trio.Event()
@@ -103,6 +107,7 @@ async def switch_outside(wrap_port: WrapPort | None = None) -> AsyncIterator[Out
                     wrap_port=wrap_port,
                     stop=stop,
                     announce=lambda line: ready.set(),
+                    make_accelerator=make_accelerator,
                 )
             )
             await ready.wait()
@@ -111,10 +116,15 @@ async def switch_outside(wrap_port: WrapPort | None = None) -> AsyncIterator[Out
             nursery.cancel_scope.cancel()
 
 
-async def run_switched(image: Image, config: SwitchedConfig, wrap_port: WrapPort | None = None) -> Switched:
+async def run_switched(
+    image: Image,
+    config: SwitchedConfig,
+    wrap_port: WrapPort | None = None,
+    make_accelerator: MakeAccelerator = Accelerator,
+) -> Switched:
     """Raises ``GuestFailed``. ``wrap_port`` may put weather on the wire."""
     own: list[dict[str, Any]] = []
-    async with switch_outside(wrap_port) as switch, trio.open_nursery() as nursery:
+    async with switch_outside(wrap_port, make_accelerator) as switch, trio.open_nursery() as nursery:
         if config.own:
             ips = [f"10.0.0.{200 + number}" for number in range(config.own)]
             plan = config.plan(ips, first_rank=0, control_port=0)
