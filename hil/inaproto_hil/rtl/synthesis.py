@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
@@ -227,12 +227,19 @@ def to_rtlil(design: Any, ports: Ports | None, name: str) -> str:
     return str(rtlil.convert(design, name=name, ports=None if ports is None else dict(ports), emit_src=False))
 
 
+_BANK: Final = Path(__file__).with_name("payload_bank.v")
+_DIGEST: Final = hashlib.sha256(_BANK.read_bytes()).hexdigest()[:16]
+_READ: Final = f"# {_DIGEST}\nread_verilog -defer {_BANK.name}\nread_rtlil design.il"
+"""The digest makes results of another bank other results, for the cache."""
+
+
 @contextmanager
 def _folder(text: str, steps: str) -> Iterator[Path]:
     """One for a run, with RTLIL and Yosys' commands in it."""
     with tempfile.TemporaryDirectory(prefix="ina-rtl-") as made:
         folder = Path(made)
         (folder / "design.il").write_text(text, encoding="utf-8")
+        (folder / _BANK.name).write_text(_BANK.read_text())
         (folder / "steps.ys").write_text(steps, encoding="utf-8")
         yield folder
 
@@ -283,10 +290,11 @@ def _kept(
 
 # -- what must not be there
 
-_HYGIENE: Final = """
-read_rtlil design.il
+_HYGIENE: Final = f"""
+{_READ}
 hierarchy -check
 proc -norom
+memory_dff *payload_bank*
 flatten
 opt_clean
 tee -q -o check.txt check -force-detailed-loop-check
@@ -295,8 +303,9 @@ tee -q -o reads.txt select -list t:$memrd t:$memrd_v2 %u r:CLK_ENABLE=0 %i
 tee -q -o writes.txt select -list t:$memwr t:$memwr_v2 %u r:CLK_ENABLE=0 %i
 tee -q -o resets.txt select -list t:$adff* t:$aldff* t:$dffsr* %u %u
 """
-"""Cells are looked at before anything is merged: an asynchronous read with a register behind it could become
-block RAM, but is told here. Tables (``-norom``) are logic: no memory was meant."""
+"""Cells are looked at before anything is merged, but for the register of Verilog's own memory.
+What is read without a clock, with a register behind it, is told here, though it could become block RAM.
+Tables (``-norom``) are logic: no memory was meant."""
 _LISTS: Final = {
     "latches": "latch",
     "reads": "memory read without a clock",
@@ -354,7 +363,7 @@ def _synthesis(family: str, name: str, *, memories_only: bool) -> str:
         steps = f"synth_xilinx -family {family} -flatten -noiopad -noclkbuf -top {name}"
     part = " -run begin:map_ffram" if memories_only else ""
     look = "tee -q -o check.txt check\ntee -q -o cells.json stat -json\n"
-    return f"read_rtlil design.il\n{steps}{part}\n{look}"
+    return f"{_READ}\n{steps}{part}\n{look}"
 
 
 def synthesise(
@@ -482,7 +491,7 @@ def _placed(
 ) -> tuple[Placed, float]:
     ring = Ring(design, ports)
     text = to_rtlil(ring, ring.ports, "ring")
-    steps = "read_rtlil design.il\nsynth_lattice -family ecp5 -noiopad -top ring -json ring.json\n"
+    steps = f"{_READ}\nsynth_lattice -family ecp5 -noiopad -top ring -json ring.json\n"
     options = [*DEVICE, "--freq", f"{TARGET_MHZ}", "--seed", f"{seed}", "--timing-allow-fail"]
 
     def compute() -> dict[str, Any]:
@@ -573,9 +582,6 @@ class Row:
     """Of Amaranth, synthesis, placing and routing, when they ran."""
     failed: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -614,14 +620,28 @@ def measure(asked: Asked, name: str, sizes: Parameters, *, cache: Path | None = 
     return row
 
 
-def document(asked: Asked, rows: Iterable[Row], skipped: Mapping[str, str]) -> dict[str, Any]:
+def extrapolations(rows: Iterable[Row]) -> Iterator[tuple[int, int, Resources]]:
+    """For each two neighbouring widths of the otherwise same accelerator: both, and what follows for that
+    of :data:`PAPER_SIZES`."""
+    tops = [(row.parameters, row.resources) for row in rows if row.block == TOP and row.resources is not None]
+    for (narrow, below), (wide, above) in pairwise(sorted(tops, key=lambda top: top[0].words)):
+        if narrow.words < wide.words and replace(narrow, words=wide.words) == wide and above.ff:
+            found = extrapolated((narrow.words, below), (wide.words, above), PAPER_SIZES.words)
+            yield narrow.words, wide.words, found
+
+
+def document(asked: Asked, rows: Sequence[Row], skipped: Mapping[str, str]) -> dict[str, Any]:
     """All that the command writes as JSON."""
     return {
         "tools": {tool: version(tool) for tool in ("amaranth", _YOSYS, _NEXTPNR)},
         "family": asked.family,
         "device": " ".join(DEVICE),
         "seed": asked.seed,
-        "blocks": [row.as_dict() for row in rows],
+        "blocks": [asdict(row) for row in rows],
+        "extrapolated": [
+            {"from_words": list(widths), "words": PAPER_SIZES.words, "lut": found.lut, "ff": found.ff}
+            for *widths, found in extrapolations(rows)
+        ],
         "skipped": dict(skipped),
         "paper": {
             **NETREDUCE,
@@ -657,7 +677,7 @@ def blocks_table(family: str, rows: Iterable[Row]) -> Table:
     return table
 
 
-def paper_table(rows: Iterable[Row]) -> Table:
+def paper_table(rows: Sequence[Row]) -> Table:
     """The rows of the whole accelerator, what follows from them, and the paper's."""
     table = Table(box=None, pad_edge=False, title="beside the paper", title_justify="left")
     table.add_column("")
@@ -665,15 +685,15 @@ def paper_table(rows: Iterable[Row]) -> Table:
         table.add_column(heading, justify="right")
     table.add_row("NetReduce, section 4", *map(_number, NETREDUCE.values()))
     table.add_row("  of its chip", *(f"{share} %" for share in NETREDUCE_PER_CENT.values()))
-    tops = [(row.parameters, row.resources) for row in rows if row.block == TOP and row.resources is not None]
-    for sizes, found in tops:
+    for row in rows:
+        sizes, found = row.parameters, row.resources
+        if row.block != TOP or found is None:
+            continue
         what = f"{sizes.ports} ports of {32 * sizes.words} bits, {sizes.children} ranks, {sizes.slots} slots"
         table.add_row(f"ours, {what}", *map(_number, (found.luts, found.ff, found.brams)))
-    for (narrow, below), (wide, above) in pairwise(sorted(tops, key=lambda top: top[0].words)):
-        if narrow.words < wide.words and replace(narrow, words=wide.words) == wide and above.ff:
-            found = extrapolated((narrow.words, below), (wide.words, above), PAPER_SIZES.words)
-            what = f"extrapolated to {32 * PAPER_SIZES.words} bits"
-            table.add_row(f"ours, {what}", _number(found.luts), _number(found.ff), "")
+    for narrow, wide, found in extrapolations(rows):
+        what = f"extrapolated to {32 * PAPER_SIZES.words} bits from {32 * narrow} and {32 * wide}"
+        table.add_row(f"ours, {what}", _number(found.luts), _number(found.ff), "")
     return table
 
 
@@ -742,6 +762,10 @@ def main(
     if not shown.is_terminal:
         shown.width = _WIDTH
     shown.print(blocks_table(family, rows))
+    for row in rows:
+        if row.placed is not None:
+            ends = f"{row.placed.start} -> {row.placed.end}"
+            shown.print(f"longest in {row.block}, {row.parameters.words} words: {ends}", markup=False)
     if family != "ecp5":
         shown.print()
         shown.print(paper_table(rows))
