@@ -297,7 +297,7 @@ SWITCH_FAULTS: Final = (
         "bridge_sends_back",
         SWITCHING,
         "floods a frame to all ports, also to the one that it came from",
-        (Change(Bridge.egress, "for other in self._ports if other != ingress", "for other in self._ports"),),
+        (Change(Bridge.egress, "if other != ingress and other not in", "if other not in"),),
         test="tests/paper/test_netreduce_3_2_transparency.py::test_broadcasts_go_to_every_other_port",
     ),
     PlantedFault(
