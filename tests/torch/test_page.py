@@ -22,14 +22,14 @@ print("gradient", model.module.weight.grad[0, 0].item())
 
 
 def said(directory: Path, python: Path, *lines: str, backend: str) -> list[str]:
-    """What the two ranks print."""
+    """What the two ranks print. Their lines come labelled: else one may begin within another one's."""
     (directory / "page.py").write_text("\n".join([BEFORE.format(backend=backend), *lines]))
     with started(
-        directory, "-n", "2", "--no-label", "--backend", "none", "--", str(python), str(directory / "page.py")
+        directory, "-n", "2", "--backend", "none", "--", str(python), str(directory / "page.py")
     ) as run:
         status, out, errors = run.end()
     assert status == 0, errors
-    return sorted(out.splitlines())
+    return sorted(line.split("] ", 1)[1] for line in out.splitlines())
 
 
 def test_the_hook_of_the_page(runtime_dir: Path, torch_python: Path) -> None:
