@@ -13,6 +13,8 @@ from typing import Any
 import trio
 
 import inaproto
+from inaproto.core.switch.accelerator import Accelerator
+from inaproto.core.switch.events import MakeAccelerator
 from inaproto.daemon.host.daemon import HostDaemon, run_host
 from inaproto.daemon.settings.config import HostSettings, SwitchSettings
 from inaproto.daemon.switch.daemon import run_switch
@@ -83,7 +85,9 @@ class Cluster:
         self._weather = weather
         self._host_options = host_options
 
-    async def start_switch(self, **options: Any) -> RunningSwitch:
+    async def start_switch(
+        self, *, make_accelerator: MakeAccelerator = Accelerator, **options: Any
+    ) -> RunningSwitch:
         values = {"dir": self.directory, "weather": self._weather, "seed": 1} | options
         settings = SwitchSettings.model_validate(values)
         stop, ready, ended = trio.Event(), trio.Event(), trio.Event()
@@ -102,6 +106,7 @@ class Cluster:
                     wrap_port=wrap if weather is not None else None,
                     stop=stop,
                     announce=lambda line: ready.set(),
+                    make_accelerator=make_accelerator,
                 )
             finally:
                 ended.set()

@@ -286,10 +286,12 @@ class FpgaDevice:
         """What was asked for when the ring was put in."""
         return self._known(ring_id)[0]
 
-    async def empty(self) -> None:
-        """Take out all rings, whoever put them in."""
+    async def empty(self, *, linger: float = 0.0) -> None:
+        """Take out all rings, whoever put them in; ``linger`` as in :meth:`remove`."""
         for ring in range(self.identity.rings):
             await self._put(Table.RING, ring, [0] * ROW_WORDS)
+        if linger:
+            await trio.sleep(linger)
         for conn in range(self.identity.rings * self.identity.children):
             await self._put(Table.CONN, conn, [0] * ROW_WORDS)
         self._rings.clear()

@@ -12,12 +12,17 @@ from dataclasses import asdict
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from inaproto.errors import LocalMisuse
 from inaproto_hil.rtl.parameters import Parameters, parameters_of
+
+if TYPE_CHECKING:
+    import trio
+
+    from inaproto.ports import FramePort
 
 SHRINK_RUNS: Final = 150
 SHOWN_MAX: Final = 3
@@ -72,6 +77,15 @@ def _parameters(_context: click.Context, _parameter: click.Parameter, value: str
         raise click.BadParameter(str(error)) from None
 
 
+def _served(_context: click.Context, _parameter: click.Parameter, value: str) -> Parameters:
+    from inaproto_hil.rtl.in_switch import DEFAULTS
+
+    try:
+        return parameters_of(value, DEFAULTS)
+    except LocalMisuse as error:
+        raise click.BadParameter(str(error)) from None
+
+
 _SIZES: Final = click.option(
     "--sizes",
     "parameters",
@@ -107,6 +121,61 @@ def rtl() -> None:
 def build(parameters: Parameters) -> None:
     """Build the simulation, if it is not there yet, and say where it is."""
     click.echo(_library(parameters))
+
+
+@rtl.command()
+@click.option(
+    "--sizes",
+    "parameters",
+    default="",
+    callback=_served,
+    help="NAME=NUMBER,...; what is not named is as of inaproto switch --accelerator rtl.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where its sockets are: port0 and so on, ports.sock (the first free one), csr (registers).",
+)
+@click.option("--weather", default="clear", show_default=True, help="Faults between ports and accelerator.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the weather.")
+def serve(parameters: Parameters, directory: Path, weather: str, seed: int) -> None:
+    """Run the simulation as a machine of its own, until SIGTERM; what it did is said as JSON then.
+
+    Its control plane, and with that a whole switch: inaproto switch --dir DIR --accelerator
+    fpga:socket:DIR/csr. Hosts in DIR find both.
+    """
+    from inaproto.cli import guarded, run_daemon
+
+    directory.mkdir(parents=True, exist_ok=True)
+    library = _library(parameters)
+    guarded(lambda: run_daemon(lambda stop: _serve(library, parameters, directory, weather, seed, stop)))
+
+
+async def _serve(
+    library: Path, parameters: Parameters, directory: Path, weather: str, seed: int, stop: trio.Event
+) -> None:
+    from inaproto.faults.weather import Weather
+    from inaproto.ports import load_adapter
+    from inaproto_hil.rtl.serve import serve as serve_ports
+    from inaproto_hil.rtl.verilated.model import Model
+
+    wished = Weather.parse(weather)
+
+    def wrap(port: FramePort, name: str) -> FramePort:
+        wrapped: FramePort = load_adapter("weather").open(port, wished, seed=seed, name=name)
+        return wrapped
+
+    await serve_ports(
+        Model(library, parameters),
+        parameters,
+        directory,
+        stop,
+        open_port_listener=load_adapter("frames").open().listen,
+        wrap_port=None if wished.clear else wrap,
+        announce=click.echo,
+    )
 
 
 @rtl.command()

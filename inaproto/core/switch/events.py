@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from inaproto.core.switch.aggregator import AggregatorArray, Region
 from inaproto.core.switch.inlets import RingInlet
@@ -123,6 +123,20 @@ class RingRefused:
 
 
 Action = EmitFrames | Blame | RingFault | RingRefused
+
+
+@dataclass(frozen=True, slots=True)
+class RingReady:
+    """The ring is in: its packets are summed from now on."""
+
+    ring_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorLost:
+    """It does not answer any more, and has no rings for all that is known."""
+
+    reason: str
 
 
 @dataclass(slots=True)
@@ -264,3 +278,22 @@ class SwitchAccelerator(Protocol):
 
 
 MakeAccelerator = Callable[[AcceleratorConfig], SwitchAccelerator]
+
+
+SaidLater = RingReady | RingRefused | RingFault | Blame | AcceleratorLost
+
+
+@runtime_checkable
+class AnswersLater(Protocol):
+    """A :class:`SwitchAccelerator` elsewhere, with ports of its own: no frames pass the switch's process.
+
+    What it has done of an order it says later. ``step`` refuses a ring at once where it cannot be reached.
+    """
+
+    async def run(self, say: Callable[[SaidLater], None]) -> None:
+        """Do what is ordered, one after the other, and say it, until cancelled."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """What it is and whether it answers; msgpack and JSON can carry it."""
+        ...

@@ -126,10 +126,22 @@ def _switch(status: Mapping[str, Any], names: Mapping[int, str]) -> Iterable[Ren
     yield from _pools(status["accelerator"].get("pools", {}), names)
     counters = dict(status["accelerator"]["counters"])
     dropped = counters.pop("dropped", {})
+    yield from _board(status.get("board"))
     yield Text(f"  accelerator: {_counts(counters)}")
     for what, counts in (("dropped", dropped), ("blamed", status["blames"])):
         if counts:
             yield Text(f"  {what}: {_counts(counts)}")
+
+
+def _board(board: Mapping[str, Any] | None) -> Iterable[Text]:
+    """Of a switch whose accelerator is elsewhere."""
+    if board is None:
+        return
+    if not board["is_there"]:
+        yield Text(f"  board: {board.get('bus', '')} does not answer: {board['error']}", style="red")
+    else:
+        rings = f"{board['rings']} rings of {board['ranks']} ranks, {board['slots']} slots"
+        yield Text(f"  board: {board['peer']}: {board['ports']} ports, {rings}, MTU {board['mtu']}")
 
 
 def _pools(pools: Mapping[str, Any], names: Mapping[int, str]) -> Iterable[RenderableType]:

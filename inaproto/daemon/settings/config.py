@@ -207,7 +207,8 @@ class SwitchSettings(Settings):
     port: Annotated[tuple[LinkName, ...], BeforeValidator(_links), AfterValidator(_all_different)] = ()
     """Network interface that is a port, too: packet:, veth:, xdp: or tap:INTERFACE; repeatable."""
     accelerator: str = "software"
-    """What sums: software, or rtl, the hardware design in simulation; with sizes: rtl:ports=4,slots=512."""
+    """What sums: software; rtl, the hardware design simulated here, with sizes: rtl:ports=4,slots=512; or
+    fpga:BUS, a board with ports of its own: fpga:xdma:PATH, etherbone:HOST, uart:PATH or socket:PATH."""
     shards: int = Field(default=0, ge=0, le=SHARDS_MAX)
     """Processes beside this one that have the rings of hosts at packet: and veth: ports; 0: this one does."""
     moderation: Literal["on", "off"] = "on"

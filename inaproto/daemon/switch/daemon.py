@@ -9,7 +9,8 @@ it (:mod:`inaproto.daemon.switch.session`) and trunks to their neighbours
 
 Invariants: the accelerator is stepped from synchronous code only; what it says of a ring goes to the control
 plane. A switch that has lost the control plane forgets its rings, but drops what comes late for them, and
-keeps its ports closed until it is admitted again.
+keeps its ports closed until it is admitted again. Where the accelerator is elsewhere, with ports of its own
+(``AnswersLater``), the switch has none, and is its control plane alone.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ import trio
 
 from inaproto.ca.identity import Role
 from inaproto.core import kernels
+from inaproto.core.rendezvous.fabric.control import SWITCH_LOST
+from inaproto.core.rendezvous.fabric.events import Installed
+from inaproto.core.rendezvous.fabric.shards import ALONE
 from inaproto.core.switch.accelerator import (
     Accelerator,
     AcceleratorConfig,
@@ -37,7 +41,13 @@ from inaproto.core.switch.accelerator import (
     RingFault,
     RingRefused,
 )
-from inaproto.core.switch.events import MakeAccelerator
+from inaproto.core.switch.events import (
+    AcceleratorLost,
+    AnswersLater,
+    MakeAccelerator,
+    RingReady,
+    SaidLater,
+)
 from inaproto.core.switch.moderation import Moderation
 from inaproto.daemon.net.control_address import Holder, credentials_of, door_of, doors_of, parse_listen
 from inaproto.daemon.net.controller_link import ControllerLink
@@ -96,6 +106,11 @@ class Switch:
                 ports_up=frozenset() if place is None else place.fabric.ports_up(place.name),
             )
         )
+        self._apart = self._accelerator if isinstance(self._accelerator, AnswersLater) else None
+        if self._apart is not None and links:
+            raise ConfigError("port: this accelerator has ports of its own; leave it out")
+        if self._apart is not None and place is not None:
+            raise ConfigError("fabric: a switch with this accelerator is alone; leave it out")
         self._rings: dict[int, str] = {}
         """Rings that it was told to install, and not to remove; with the job that each is of."""
         self._blames = BlameLog()
@@ -182,7 +197,7 @@ class Switch:
     # --- the control plane's orders
 
     def ordered(self, order: InstallRing | RemoveRing) -> bool:
-        """Whether the accelerator did not refuse."""
+        """Whether the accelerator has done it: it refuses, or says so later, otherwise."""
         if isinstance(order, InstallRing):
             self._rings[order.spec.ring_id] = order.spec.job
         else:
@@ -190,7 +205,35 @@ class Switch:
         actions = self._accelerator.step(order, current_instant())
         for action in actions:
             self._perform_of_accelerator(action)
-        return not any(isinstance(action, RingRefused) for action in actions)
+        return self._apart is None and not any(isinstance(action, RingRefused) for action in actions)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether its accelerator has ports of its own, and this process none."""
+        return self._apart is not None
+
+    async def keep_apart(self) -> None:
+        """Have the orders carried out of an accelerator that is elsewhere; until cancelled."""
+        if self._apart is not None:
+            await self._apart.run(self._said_later)
+
+    def _said_later(self, said: SaidLater) -> None:
+        if self.plane is None:
+            raise InvariantBroken(f"no control plane hears {said}")
+        match said:
+            case Blame():
+                self._blames.add(said)
+            case AcceleratorLost(reason):
+                for ring_id in list(self._rings):
+                    self._said_later(RingFault(ring_id, 0, SWITCH_LOST, reason))
+            case _ if said.ring_id not in self._rings:
+                pass  # it was given up meanwhile
+            case RingReady(ring_id):
+                self.plane.switch_said(ALONE, Installed(ALONE, ring_id))
+            case RingFault() | RingRefused():
+                self.plane.said_of_ring(said)
+            case _:
+                assert_never(said)
 
     def admitted(self) -> None:
         self.ports.is_open = True
@@ -263,6 +306,8 @@ class Switch:
             found["control"] = self.session.status()
         if self.trunks is not None:
             found["trunks"] = self.trunks.status()
+        if self._apart is not None:
+            found["board"] = self._apart.status()
         if self.listener is not None:
             found["control_listen"] = self.listener.status()
         return self.shards.merged(found | {"shards": self.shards.status()})
@@ -331,15 +376,19 @@ async def run_switch(
             switch.listener = machines = await _listen_to_machines(settings)
             if machines is not None:
                 listeners.callback(machines.close)
-            listener = await open_port_listener(settings.ports_path)
-            listeners.push_async_callback(_close, listener)
+            listener = None
+            if not switch.is_apart:
+                listener = await open_port_listener(settings.ports_path)
+                listeners.push_async_callback(_close, listener)
             below = {}
             for name, path in ({} if place is None else place.trunk_paths()).items():
                 below[name] = await open_port_listener(path)
                 listeners.push_async_callback(_close, below[name])
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(switch.ports.accept_ports, listener)
+                if listener is not None:
+                    nursery.start_soon(switch.ports.accept_ports, listener)
                 nursery.start_soon(switch.links.serve)
+                nursery.start_soon(switch.keep_apart)
                 await nursery.start(switch.shards.run)
                 nursery.start_soon(switch.server.accept_sessions, bound)
                 if machines is not None:
@@ -376,7 +425,8 @@ async def run_switch(
                 bound.close()
                 if machines is not None:
                     machines.close()
-                await listener.aclose()
+                if listener is not None:
+                    await listener.aclose()
                 if switch.plane is not None:
                     switch.plane.shut_down("it was told to stop")
                     await switch.server.flush()

@@ -1,0 +1,105 @@
+"""The rings that a switch's control plane has on an accelerator in hardware, and what is said of them.
+
+Rings come and go by :class:`~inaproto_adapters.fpga.device.FpgaDevice`; what is kept here is what the
+software core keeps as well (:mod:`inaproto.core.switch.accelerator`): packets of a ring that was removed are
+dropped for a while, so that none is taken for a result, and a ring is said to have failed once.
+
+Invariant: a removed ring keeps its place for ``retired_ns``, unless another one needs it or its connections.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Final
+
+from inaproto.core.switch.events import AcceleratorView, Counters, RingFault, RingRefused
+from inaproto.core.switch.ring_spec import RingSpec
+from inaproto.errors import Blame
+from inaproto.units import Instant
+from inaproto_adapters.fpga.device import FpgaDevice
+
+EVIDENCE: Final = "as the accelerator says"
+_COUNTERS: Final = frozenset(field.name for field in fields(Counters)) - {"dropped"}
+_NOT_DROPS: Final = frozenset({"rx", "tx", "egress_stalls", "first_packets"})
+
+
+class FpgaRings:
+    """``retired_ns``: how long packets of a removed ring are dropped, if its place is not needed.
+
+    The calls raise ``FabricError`` where the accelerator does not do as it should.
+    """
+
+    def __init__(self, device: FpgaDevice, *, retired_ns: int) -> None:
+        self.device = device
+        self._retired_ns = retired_ns
+        self._live: dict[int, RingSpec] = {}
+        self._faulted: set[int] = set()
+        self._leaving: dict[int, Instant] = {}
+        self._faults = 0
+
+    async def install(self, spec: RingSpec, now: Instant) -> RingRefused | None:
+        """Sum for a ring from now on."""
+        wanted = {flow.connection for flow in spec.flows}
+        for ring_id, until in sorted(self._leaving.items(), key=lambda item: item[1]):
+            again = any(flow.connection in wanted for flow in self.device.spec_of(ring_id).flows)
+            if until <= now or again or ring_id == spec.ring_id:
+                await self._forget(ring_id)
+        answer = await self.device.install(spec)
+        while isinstance(answer, RingRefused) and answer.until_room and self._leaving:
+            await self._forget(min(self._leaving, key=self._leaving.__getitem__))
+            answer = await self.device.install(spec)
+        if isinstance(answer, RingRefused):
+            return answer
+        self._live[spec.ring_id] = spec
+        self._faulted.discard(spec.ring_id)
+        return None
+
+    async def remove(self, ring_id: int, now: Instant) -> None:
+        """Sum for a ring no more; nothing happens if it is not there."""
+        if self._live.pop(ring_id, None) is not None:
+            await self.device.stop(ring_id)
+            self._leaving[ring_id] = Instant(now + self._retired_ns)
+
+    async def _forget(self, ring_id: int) -> None:
+        await self.device.remove(ring_id)
+        del self._leaving[ring_id]
+
+    async def faults(self) -> list[RingFault | Blame]:
+        """Rings that have failed since the last look; the last packet to blame if there was none."""
+        last = await self.device.last_fault()
+        if last is None or last.count == self._faults:
+            return []
+        self._faults = last.count
+        found: list[RingFault | Blame] = []
+        for ring_id in sorted(self._live.keys() - self._faulted):
+            state = await self.device.state(ring_id)
+            if state.fault is not None:
+                rule, rank = state.fault
+                self._faulted.add(ring_id)
+                found.append(RingFault(ring_id, rank, rule, EVIDENCE))
+        if not found:
+            ring = "no ring" if last.ring_id is None else f"ring {last.ring_id}, rank {last.rank}"
+            found.append(Blame(ring, last.rule, EVIDENCE))
+        return found
+
+    async def view(self) -> AcceleratorView:
+        """Counters and rings, read from the registers."""
+        named = await self.device.counters()
+        dropped = {
+            name: count
+            for name, count in named.items()
+            if count and name not in _COUNTERS and name not in _NOT_DROPS
+        }
+        counters = Counters(dropped=dropped)
+        for name in _COUNTERS & named.keys():
+            setattr(counters, name, named[name])
+        rings: dict[int, dict[str, int | bool]] = {}
+        for ring_id, spec in self._live.items():
+            state = await self.device.state(ring_id)
+            rings[ring_id] = {
+                "ranks": spec.size,
+                "next_message": state.next_serial,
+                "next_packet": state.next_offset,
+                "failed": state.fault is not None,
+            }
+        return AcceleratorView(rings, counters, 0, sum(spec.size for spec in self._live.values()))

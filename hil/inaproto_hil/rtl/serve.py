@@ -1,0 +1,142 @@
+"""The simulated accelerator as a machine of its own: ``inaproto rtl serve``.
+
+Its ports are sockets: ``port0``, ``port1`` and so on in its directory, and ``ports.sock``, where who comes
+gets the first port that is free. Hosts, NICs and kernels behind them use it as their switch without knowing.
+Its registers are at ``csr`` (:mod:`inaproto_adapters.fpga.simulated`), and whoever drives them is its
+control plane: ``inaproto switch --accelerator fpga:socket:DIR/csr``.
+
+Simulated time passes while something is under way, and stands still else. At the start all ports are up, as
+those of a switch that nobody has configured.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from inaproto.core.switch.events import Action, EmitFrames, Event, FramesArrived, RoundArrived
+from inaproto.daemon.switch.ports import OpenPortListener, PortBoard, PortListener, WrapPort
+from inaproto.errors import FabricError, InvariantBroken
+from inaproto.ports import FramePort, PortClosed
+from inaproto.units import Instant, PortId
+from inaproto_adapters.fpga.register_map import PORTS
+from inaproto_adapters.fpga.simulated import serve_registers
+from inaproto_hil.rtl.frames import RtlPorts
+from inaproto_hil.rtl.parameters import Parameters
+from inaproto_hil.rtl.verilated.model import Model
+
+ACCEPT_RETRY_S: Final = 0.5
+
+
+class Machine:
+    """Synchronous; :func:`serve` runs it."""
+
+    def __init__(self, model: Model, parameters: Parameters, wrap_port: WrapPort | None) -> None:
+        self.parameters = parameters
+        self._model = model
+        self._began = time.monotonic()
+        self._busy_s = 0.0
+        self._frames = RtlPorts(model, parameters)
+        self._taken: set[int] = set()
+        self.ports = PortBoard(self._step, _nothing_else, wrap_port=wrap_port, ports_max=parameters.ports)
+        model.write32(PORTS, (1 << parameters.ports) - 1)
+
+    def _step(self, event: Event, now: Instant) -> list[Action]:
+        match event:
+            case FramesArrived():
+                arrivals: Sequence[FramesArrived] = (event,)
+            case RoundArrived(arrivals):
+                pass
+            case _:
+                return []  # a port of hardware is there, whether a cable is in it or not
+        began = time.perf_counter()
+        left = [one for port, blocks in arrivals for one in self._frames.through(port, blocks)]
+        self._busy_s += time.perf_counter() - began
+        return [EmitFrames(PortId(port), frames) for port, frames in left if port in self._taken]
+
+    def let_pass(self, cycles: int) -> None:
+        """Time that somebody wants to pass; what leaves then is lost, as nothing was under way before."""
+        self._model.clock(cycles)
+
+    async def accept(self, listener: PortListener, number: int | None) -> None:
+        """Serve who comes there at port ``number``, None: at the first that is free."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    port = await listener.accept()
+                except PortClosed:
+                    return
+                except FabricError:
+                    await trio.sleep(ACCEPT_RETRY_S)
+                    continue
+                free = [at for at in range(self.parameters.ports) if at not in self._taken]
+                if not free or (number is not None and number not in free):
+                    await port.aclose()
+                    continue
+                nursery.start_soon(self._serve, free[0] if number is None else number, port)
+
+    async def _serve(self, number: int, port: FramePort) -> None:
+        self._taken.add(number)
+        try:
+            await self.ports.serve(PortId(number), port, f"port{number}")
+        finally:
+            self._taken.discard(number)
+
+    def report(self) -> dict[str, Any]:
+        """Counts since the start, for people and programs."""
+        cycles = self._model.cycles
+        return {
+            "frames_in": self._frames.frames_in,
+            "frames_out": self._frames.frames_out,
+            "refused": self._frames.refused,
+            "cycles": cycles,
+            "cycles_per_s": round(cycles / self._busy_s) if self._busy_s else 0,
+            "busy_s": round(self._busy_s, 3),
+            "wall_s": round(time.monotonic() - self._began, 3),
+            "ports": self.ports.totals(),
+        }
+
+
+def _nothing_else(action: Action) -> None:
+    raise InvariantBroken(f"an accelerator behind registers says {action}")
+
+
+async def serve(
+    model: Model,
+    parameters: Parameters,
+    directory: Path,
+    stop: trio.Event,
+    *,
+    open_port_listener: OpenPortListener,
+    wrap_port: WrapPort | None = None,
+    announce: Callable[[str], None],
+) -> None:
+    """Until ``stop``; ``announce`` gets a line when all sockets listen, and the report in the end.
+
+    Raises ``ConfigError`` where a socket cannot be.
+    """
+    machine = Machine(model, parameters, wrap_port)
+    listeners: list[PortListener] = []
+    try:
+        async with trio.open_nursery() as nursery:
+            for number in (None, *range(parameters.ports)):
+                listener = await open_port_listener(
+                    directory / ("ports.sock" if number is None else f"port{number}")
+                )
+                listeners.append(listener)
+                nursery.start_soon(machine.accept, listener, number)
+            await nursery.start(partial(serve_registers, directory / "csr", model, run=machine.let_pass))
+            announce(f"ready rtl dir={directory} ports={parameters.ports}")
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+    finally:
+        with trio.CancelScope(shield=True):
+            for listener in listeners:
+                await listener.aclose()
+    announce(json.dumps(machine.report()))
