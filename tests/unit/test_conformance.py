@@ -1,0 +1,110 @@
+"""The suite for accelerators: the software core keeps every rule, a careless one is told what it breaks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from click.testing import CliRunner
+
+from inaproto_hil.conformance.command import accelerator
+from inaproto_hil.conformance.rules import RULES
+from inaproto_hil.conformance.suite import Verdict, golden, judge, rules_of
+from inaproto_hil.rtl.parameters import Parameters, parameters_of
+from tests.planted.planting import PlantedFault
+from tests.planted.switch_faults import SWITCH_FAULTS
+
+UNSEEN: Final = {
+    "kept_result_recomputed": "what leaves is the same, until memory is used again",
+    "replay_sealed_for_first_header": "its own frames have one length here",
+    "port_down_forgotten": "no port goes down",
+    "memory_not_given_back": "memory is not counted",
+    "template_outlives_ring": "no ring is put in again with the same connections",
+    "drop_not_counted": "counters are not looked at",
+}
+"""Faults of the switch that frames of the suite do not show, and why."""
+
+
+async def verdicts(parameters: Parameters, frames: int = 0) -> list[Verdict]:
+    return [verdict async for verdict in judge(golden(parameters), rules_of(1, frames))]
+
+
+def broken(found: list[Verdict]) -> list[str]:
+    return [f"{one.rule.name}: {one.broken.difference}" for one in found if one.broken is not None]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        "",
+        "ports=2,children=2,rings=1,window=1,slots=8,mtu=64",
+        "ports=6,children=6,rings=3,slots=512,mtu=1024",
+    ],
+)
+async def test_the_software_core_keeps_every_rule_whatever_its_sizes(sizes: str) -> None:
+    found = await verdicts(parameters_of(sizes), 300)
+    assert broken(found) == []
+    assert len(found) == len(RULES) + 2
+
+
+def test_every_rule_says_where_it_is_written() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert all("protocol" in rule.where or "NetReduce" in rule.where for rule in RULES)
+
+
+@pytest.mark.parametrize("fault", SWITCH_FAULTS, ids=lambda fault: fault.name)
+async def test_a_careless_switch_breaks_a_rule(fault: PlantedFault) -> None:
+    with fault():
+        try:
+            found = broken(await verdicts(Parameters()))
+        except KeyError as error:  # it falls over, which is a way to be found
+            found = [repr(error)]
+    assert bool(found) == (fault.name not in UNSEEN), UNSEEN.get(fault.name, "nothing was found")
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(accelerator, list(arguments))
+    return done.exit_code, done.output
+
+
+def test_the_command_says_that_all_hold(tmp_path: Path) -> None:
+    status, said = run("--target", "software", "--frames", "100", "--json", str(tmp_path / "report.json"))
+    assert status == 0, said
+    assert "all hold" in said
+    report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
+    assert report["broken"] == []
+    assert len(report["rules"]) == len(RULES) + 2
+    assert all(rule["holds"] for rule in report["rules"])
+
+
+@pytest.mark.parametrize("shows_all", [False, True])
+def test_the_command_tells_the_first_broken_rule_with_its_frame(shows_all: bool) -> None:
+    (fault,) = [one for one in SWITCH_FAULTS if one.name == "result_not_marked"]
+    with fault():
+        status, said = run("--target", "software", "--frames", "0", *(["--all"] if shows_all else []))
+    assert status == 1
+    first = said.index("broken")
+    told = said[first : said.index("the frames before, and it:", first)]
+    assert "RESULT set" in told.splitlines()[0]
+    assert "INA header, byte 7" in told
+    assert "what should leave (port 1)" in told
+    assert (said.count("what should leave") > 1) == shows_all
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--target", "hardware"], "no target"),
+        (["--target", "fpga:usb:x", "--port", "packet:lo"], "names no bus"),
+        (["--target", "fpga:xdma:/none/x"], "a board needs --port"),
+        (["--target", "software", "--port", "packet:lo"], "ports are for a board"),
+        (["--target", "fpga:socket:/none/csr"], "/none/csr"),
+        (["--target", "rtl:colour=3"], "NAME=NUMBER"),
+    ],
+)
+def test_a_target_that_is_none(arguments: list[str], says: str) -> None:
+    status, said = run(*arguments)
+    assert status == 2
+    assert says in said
