@@ -1,0 +1,230 @@
+"""Tables of the control plane: rows of connections and rings, and what has become of a ring.
+
+A command is done between two frames, so no packet sees half of it.
+"""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Const, Mux, Signal
+
+from inaproto_hil.rtl.engine.work import Work, behind
+
+TABLE_CONNECTION = 0
+TABLE_RING = 1
+TABLE_STATE = 2
+
+
+def choose(w: Work) -> None:
+    """Which table, and whether it has the row."""
+    m, p = w.m, w.p
+    with m.State("COMMAND"):
+        m.d.sync += [w.number.eq(w.command.index), w.ring_number.eq(w.command.index)]
+        with m.Switch(w.command.table):
+            with m.Case(TABLE_CONNECTION):
+                with m.If(w.command.index >= p.connections):
+                    m.next = "WRONG"
+                with m.Else():
+                    m.next = "CONNECTION"
+            with m.Case(TABLE_RING, TABLE_STATE):
+                with m.If(w.command.index >= p.rings):
+                    m.next = "WRONG"
+                with m.Else():
+                    m.next = "RING"
+            with m.Default():
+                m.next = "WRONG"
+    with m.State("WRONG"):
+        m.d.sync += w.answer_error.eq(1)
+        m.next = "ANSWER"
+
+
+def connections(w: Work) -> None:
+    """A row of the connections: put, its state is as new, or got."""
+    m, p = w.m, w.p
+    with m.State("CONNECTION"):
+        m.d.sync += w.clear_at.eq(0)
+        with m.If(~w.command.put):
+            m.next = "CONNECTION_ROW"
+        with m.Else():
+            for at, row in enumerate(w.known):
+                with m.If(w.number == at):
+                    m.d.sync += [
+                        row.valid.eq(w.word(2)[31]),
+                        row.src_ip.eq(w.word(0)),
+                        row.dst_ip.eq(w.word(1)),
+                        row.dst_qp.eq(w.word(2)[:24]),
+                    ]
+            source, target = Cat(w.word(3), w.word(4)[:16]), Cat(w.word(4)[16:], w.word(5))
+            m.d.comb += [
+                w.owners.write.data.src_mac.eq(source),
+                w.owners.write.data.dst_mac.eq(target),
+                w.owners.write.data.macs_known.eq(w.word(6)[0]),
+                w.owners.write.en.eq(1),
+                w.flows.write.data.eq(0),
+                w.flows.write.data.src_mac.eq(Mux(w.word(6)[0], source, 0)),
+                w.flows.write.data.dst_mac.eq(Mux(w.word(6)[0], target, 0)),
+                w.flows.write.en.eq(1),
+            ]
+            m.next = "CLEAR_ENTRIES"
+    with m.State("CLEAR_ENTRIES"):
+        m.d.comb += [
+            w.entries.write.addr.eq(w.entry_row(w.clear_at)),
+            w.entries.write.data.eq(0),
+            w.entries.write.en.eq(1),
+        ]
+        m.d.sync += w.clear_at.eq(w.clear_at + 1)
+        with m.If(w.clear_at + 1 == p.regions):
+            m.next = "ANSWER"
+    with m.State("CONNECTION_ROW"):
+        held = w.owners.read.data
+        for at, row in enumerate(w.known):
+            with m.If(w.number == at):
+                m.d.sync += w.answer_row.eq(
+                    Cat(
+                        row.src_ip,
+                        row.dst_ip,
+                        Cat(row.dst_qp, Const(0, 7), row.valid),
+                        held.src_mac,
+                        held.dst_mac,
+                        held.macs_known,
+                    )
+                )
+        m.next = "ANSWER"
+
+
+def rings(w: Work) -> None:
+    """A row of the rings: put, its regions and slots are as new, or refused."""
+    m, p = w.m, w.p
+    ring = w.ring
+    with m.State("RING"):
+        m.next = "RING_READ"
+    with m.State("RING_READ"):
+        m.d.sync += ring.eq(w.rings.read.data)
+        with m.If(~w.command.put):
+            m.next = "RING_ROW"
+        with m.Elif(w.command.table == TABLE_STATE):
+            m.next = "WRONG"
+        with m.Else():
+            m.next = "RING_PUT"
+    with m.State("RING_PUT"):
+        size, window = w.word(4)[:8], w.word(4)[8:16]
+        length, mtu = w.word(4)[16:], w.word(5)[:16]
+        need = Signal(32)
+        m.d.comb += need.eq((window * length) << 1)
+        m.d.sync += [
+            ring.eq(0),
+            ring.valid.eq(w.word(5)[31]),
+            ring.ring_id.eq(w.word(0)),
+            ring.key.eq(Cat(w.word(2), w.word(1))),
+            ring.epoch.eq(w.word(3)),
+            ring.size.eq(size),
+            ring.window.eq(window),
+            ring.message_packets.eq(length),
+            ring.mtu.eq(mtu),
+            ring.selective.eq(w.word(5)[30]),
+            ring.base.eq(w.word(6)),
+            ring.first_serial.eq(w.word(7)),
+            ring.next_serial.eq(w.word(7)),
+            w.clear_at.eq(w.word(6)),
+            w.clear_end.eq(w.word(6) + need),
+            w.scan.eq(0),
+        ]
+        wrong = (
+            (size < 2)
+            | (size > p.children)
+            | (window < 1)
+            | (window > p.window)
+            | (length < 1)
+            | (mtu > p.mtu)
+            | (mtu < 64)
+            | (w.word(6) >= p.slots)
+            | (w.word(6) + need > p.slots)
+        )
+        with m.If(w.word(5)[31] & wrong):
+            m.next = "WRONG"
+        with m.Else():
+            for at, one in enumerate(w.ring_ids):
+                with m.If(w.ring_number == at):
+                    m.d.sync += [one.eq(w.word(0)), w.ring_valid[at].eq(w.word(5)[31])]
+            with m.If(w.word(5)[31]):
+                m.next = "CLEAR_REGIONS"
+            with m.Else():
+                m.next = "RING_WRITE"
+    with m.State("CLEAR_REGIONS"):
+        m.d.comb += [
+            w.regions.write.addr.eq(w.ring_number * p.regions + w.scan),
+            w.regions.write.data.eq(0),
+            w.regions.write.en.eq(1),
+        ]
+        m.d.sync += w.scan.eq(w.scan + 1)
+        with m.If(w.scan + 1 == p.regions):
+            m.next = "CLEAR_SLOTS"
+    with m.State("CLEAR_SLOTS"):
+        m.d.comb += [
+            w.slots.write.addr.eq(w.clear_at),
+            w.slots.write.data.eq(0),
+            w.slots.write.en.eq(1),
+        ]
+        m.d.sync += w.clear_at.eq(w.clear_at + 1)
+        with m.If(w.clear_at + 1 == w.clear_end):
+            m.next = "RING_WRITE"
+    with m.State("RING_WRITE"):
+        m.d.comb += w.rings.write.en.eq(1)
+        m.next = "ANSWER"
+
+
+def state(w: Work) -> None:
+    """What has become of a ring: frontier, fault, slots partly filled."""
+    m, io = w.m, w.io
+    ring = w.ring
+    in_flight = Signal(16)
+    with m.State("RING_ROW"):
+        m.d.sync += [
+            w.slot_at.eq(ring.base),
+            w.clear_at.eq(0),
+            w.clear_end.eq((ring.window * ring.message_packets) << 1),
+            in_flight.eq(0),
+            w.answer_row.eq(
+                Cat(
+                    ring.ring_id,
+                    ring.key[32:],
+                    ring.key[:32],
+                    ring.epoch,
+                    Cat(ring.size, ring.window, ring.message_packets),
+                    Cat(ring.mtu, Const(0, 14), ring.selective, ring.valid),
+                    ring.base,
+                    ring.first_serial,
+                )
+            ),
+        ]
+        with m.If((w.command.table == TABLE_STATE) & ring.valid):
+            m.next = "IN_FLIGHT"
+        with m.Elif(w.command.table == TABLE_STATE):
+            m.d.sync += w.answer_row.eq(0)
+            m.next = "ANSWER"
+        with m.Else():
+            m.next = "ANSWER"
+    with m.State("IN_FLIGHT"):
+        m.next = "IN_FLIGHT_SLOT"
+    with m.State("IN_FLIGHT_SLOT"):
+        now = w.slots.read.data
+        # What an older message left behind in a slot is full, or nobody's any more.
+        partly = now.valid & (now.seen != w.everyone) & ~behind(now.serial, ring.next_serial)
+        total = Signal(16)
+        m.d.comb += total.eq(in_flight + partly)
+        m.d.sync += [w.slot_at.eq(w.slot_at + 1), w.clear_at.eq(w.clear_at + 1), in_flight.eq(total)]
+        with m.If(w.clear_at + 1 == w.clear_end):
+            m.d.sync += w.answer_row.eq(
+                Cat(
+                    ring.next_serial,
+                    Cat(ring.next_offset, Const(0, 15), ring.failed),
+                    Cat(total, Const(0, 16)),
+                    Cat(ring.fault_rule, ring.fault_child, Const(0, 16)),
+                )
+            )
+            m.next = "ANSWER"
+        with m.Else():
+            m.next = "IN_FLIGHT"
+    with m.State("ANSWER"):
+        m.d.comb += io.answer.valid.eq(1)
+        with m.If(io.answer.ready):
+            m.next = "IDLE"

@@ -1,0 +1,226 @@
+"""What the states of the engine share: tables, signals, and what several of them do.
+
+A signal that one file alone has is declared there. Rows that are worked on (``ring``, ``flow``, ``region``,
+``slot``) are copies of those in the tables; who changes one writes it back, or says that it is dirty.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Signal, Value
+from amaranth.lib import data, memory
+
+from inaproto_adapters.fpga.register_map import Counter
+from inaproto_hil.rtl.parameters import Parameters
+from inaproto_hil.rtl.tables import (
+    CONNECTION,
+    ENTRY,
+    OWNER,
+    POSITION,
+    REGION,
+    RING,
+    flow_layout,
+    slot_layout,
+)
+
+ROW_BITS = 256
+COMMAND = data.StructLayout({"table": 4, "index": 16, "put": 1, "row": ROW_BITS})
+ANSWER = data.StructLayout({"row": ROW_BITS, "error": 1})
+FAULT = data.StructLayout({"valid": 1, "rule": 8, "ring": 8, "child": 8})
+BACK_ADVANCE, BACK_REPLAY, BACK_GAP = range(3)
+"""Why a result leaves, so where to go on when it has left."""
+
+
+def behind(a: Value, b: Value) -> Value:
+    """Whether serial number ``a`` is older than ``b``: the sign of their difference, as they wrap."""
+    difference = (a - b)[:32]
+    return difference[31]
+
+
+def before(a: Any, b: Any) -> Value:
+    """Whether position ``a`` is before ``b``."""
+    return ((a.serial == b.serial) & (a.offset < b.offset)) | behind(a.serial, b.serial)
+
+
+class Table:
+    """A memory with a port to write and one to read, which answers a cycle after its address."""
+
+    def __init__(self, m: Module, name: str, shape: Any, depth: int) -> None:
+        m.submodules[name] = made = memory.Memory(shape=shape, depth=depth, init=[])
+        self.write = made.write_port()
+        self.read = made.read_port(domain="sync")
+
+
+class Work:
+    """Built once, before the states are. ``io``: the ports of the engine."""
+
+    def __init__(self, m: Module, p: Parameters, io: Any) -> None:
+        self.m, self.p, self.io = m, p, io
+        self._declare_tables()
+        self._declare_packet()
+        self._declare_result()
+        self._set_defaults()
+
+    def _declare_tables(self) -> None:
+        m, p = self.m, self.p
+        self.flows = Table(m, "flows", flow_layout(p), p.connections)
+        self.owners = Table(m, "owners", OWNER, p.connections)
+        self.entries = Table(m, "entries", ENTRY, p.connections * p.regions)
+        self.regions = Table(m, "regions", REGION, p.rings * p.regions)
+        self.rings = Table(m, "rings", RING, p.rings)
+        self.slots = Table(m, "slots", slot_layout(p), p.slots)
+        self.known = [Signal(CONNECTION, name=f"connection_{number}") for number in range(p.connections)]
+        """Rows of the connection lookup table, which are compared all at once."""
+        self.ring_ids = [Signal(32, name=f"ring_id_{number}") for number in range(p.rings)]
+        self.ring_valid = Signal(p.rings)
+        self.command = Signal(COMMAND)
+        """Of the control plane, while it is done."""
+        self.answer_row, self.answer_error = Signal(ROW_BITS), Signal()
+        self.clear_at, self.clear_end = Signal(32), Signal(32)
+        """Rows that a command clears, or looks at."""
+        self.kept_at = Signal(range(p.slots * p.frame_beats))
+        self.kept_enable = [Signal(p.words, name=f"kept_{at}") for at in range(p.children)]
+        """Beat of the payload memories that is written, and which words of each child's."""
+
+    def _declare_packet(self) -> None:
+        m, p = self.m, self.p
+        self.arrival = self.io.arrival
+        self.seen = self.io.arrival.seen
+        """Headers of the frame that is worked on."""
+        self.number = Signal(range(max(2, p.connections)))
+        """Index of its connection."""
+        self.ring_number, self.child = Signal(range(max(2, p.rings))), Signal(range(p.children))
+        self.ring, self.flow, self.owner = Signal(RING), Signal(flow_layout(p)), Signal(OWNER)
+        self.region, self.entry = Signal(REGION), Signal(ENTRY)
+        self.place = Signal(POSITION)
+        """Of the packet."""
+        self.slot = Signal(slot_layout(p))
+        """As it is with the packet."""
+        self.slot_at = Signal(range(p.slots))
+        """Slot that is read and written."""
+        self.was_full, self.is_fresh = Signal(), Signal()
+        """Whether the slot had all packets before this one, and whether it did not have this one."""
+        self.dirty_flow, self.dirty_ring = Signal(), Signal()
+        """Whether ``flow`` and ``ring`` are to be written back."""
+        self.learn_after = Signal()
+        """Whether the bridge has still to learn from a packet of a ring."""
+        self.index = Signal(range(p.foreign_beats + 1))
+        """Beat of the staging buffer that is asked for."""
+        self.scan = Signal(range(p.regions + 1))
+        """Counts rows of a ring or a connection."""
+
+        self.rows_of_ring = Signal(8)
+        """Regions of this ring: twice its window."""
+        self.everyone = Signal(p.children)
+        """Bitmap of a slot that is full."""
+        self.frontier = Signal(POSITION)
+        """The first packet of the ring whose result has not left yet."""
+        m.d.comb += [
+            self.rows_of_ring.eq(self.ring.window << 1),
+            self.frontier.eq(Cat(1, self.ring.next_serial, self.ring.next_offset)),
+        ]
+        with m.Switch(self.ring.size):
+            for size in range(2, p.children + 1):
+                with m.Case(size):
+                    m.d.comb += self.everyone.eq((1 << size) - 1)
+        opcode = self.seen.opcode
+        self.is_opening, self.is_write = Signal(), Signal()
+        m.d.comb += [
+            self.is_opening.eq((opcode == 0x06) | (opcode == 0x0A) | (opcode == 0x0B)),
+            self.is_write.eq((opcode >= 0x06) & (opcode <= 0x0B)),
+        ]
+
+    def _declare_result(self) -> None:
+        p = self.p
+        self.out_child, self.out_place = Signal.like(self.child), Signal(POSITION)
+        self.out_region, self.out_flow = Signal(REGION), Signal(flow_layout(p))
+        """Of the result that leaves."""
+        self.is_one = Signal()
+        """It leaves to ``out_child`` alone; else to all children of the ring, one after the other."""
+        self.back = Signal(4)
+        self.out_number = Signal.like(self.number)
+        """Index of the connection of ``out_child``."""
+        self.walk = Signal(POSITION)
+        """Runs over packets of the ring."""
+        self.m.d.comb += self.out_number.eq(self.ring_number * p.children + self.out_child)
+
+    def _set_defaults(self) -> None:
+        """What ports of tables and of the engine have where no state says otherwise."""
+        place_row = self.region_row(self.place.serial)
+        self.m.d.comb += [
+            self.flows.write.addr.eq(self.number),
+            self.owners.write.addr.eq(self.number),
+            self.rings.write.addr.eq(self.ring_number),
+            self.rings.write.data.eq(self.ring),
+            self.flows.write.data.eq(self.flow),
+            self.flows.read.addr.eq(self.number),
+            self.owners.read.addr.eq(self.number),
+            self.rings.read.addr.eq(self.ring_number),
+            self.regions.read.addr.eq(place_row),
+            self.regions.write.addr.eq(place_row),
+            self.regions.write.data.eq(self.region),
+            self.slots.read.addr.eq(self.slot_at),
+            self.slots.write.addr.eq(self.slot_at),
+            self.io.stage_address.eq(self.index),
+            self.io.query_mac.eq(self.seen.dst_mac),
+            self.io.query_ingress.eq(self.arrival.port),
+            self.io.answer.payload.row.eq(self.answer_row),
+            self.io.answer.payload.error.eq(self.answer_error),
+        ]
+
+    # -- rows of tables ------------------------------------------------------------------------
+
+    def low(self, serial: Value) -> Value:
+        """Which of its ring's regions a message has."""
+        return (serial & (self.rows_of_ring - 1))[: self.p.regions.bit_length()]
+
+    def region_row(self, serial: Value) -> Value:
+        return self.ring_number * self.p.regions + self.low(serial)
+
+    def entry_row(self, low: Value) -> Value:
+        return self.number * self.p.regions + low
+
+    def slot_row(self, place: Any) -> Value:
+        return self.ring.base + self.low(place.serial) * self.ring.message_packets + place.offset
+
+    def word(self, at: int) -> Value:
+        """Of the row that comes with a command."""
+        return self.command.row.word_select(at, 32)
+
+    # -- what several states do ----------------------------------------------------------------
+
+    def count(self, which: Counter) -> Any:
+        return self.io.count[which].eq(1)
+
+    def drop(self, which: Counter, then: str) -> None:
+        self.m.d.comb += self.count(which)
+        self.m.next = then
+
+    def refuse(self, which: Counter, then: str) -> None:
+        """Drop the packet and say whose fault it is."""
+        self._blame(which)
+        self.drop(which, then)
+
+    def fail(self, which: Counter) -> None:
+        """The ranks of the ring disagree: nothing of it leaves any more."""
+        self._blame(which)
+        self.m.d.sync += [
+            self.ring.failed.eq(1),
+            self.ring.fault_rule.eq(which),
+            self.ring.fault_child.eq(self.child),
+            self.dirty_ring.eq(1),
+        ]
+
+    def _blame(self, which: Counter) -> None:
+        self.m.d.comb += [
+            self.io.fault.valid.eq(1),
+            self.io.fault.rule.eq(which),
+            self.io.fault.ring.eq(self.ring_number),
+            self.io.fault.child.eq(self.child),
+        ]
+
+    def leave(self, back: int) -> None:
+        """Send ``out_place``, whose region is ``out_region``, and come back."""
+        self.m.d.sync += self.back.eq(back)
+        self.m.next = "LEAVE"
