@@ -161,6 +161,19 @@ def test_a_message_of_an_earlier_turn_cannot_begin_one() -> None:
     assert pool_of(one).epochs == (2,)
 
 
+def test_a_message_of_an_earlier_turn_is_stale_whatever_turn_it_says() -> None:
+    """Its slots hold nothing of it any more: what a resend would be answered with was never summed."""
+    one, two = two_rings()
+    turn(one, 1, 0, 1)
+    turn(two, 2, 0)
+    turn(one, 3, 2)
+    assert one.send(0, 1, epoch=3) == []
+    assert one.send(0, 0, epoch=3) == []
+    assert dropped(one)["older than the tenant"] == 2
+    turn(one, 4, 3)
+    assert one.send(0, 2, epoch=4) == [], "also where no other ring had a turn between them"
+
+
 def test_a_message_beyond_the_window_cannot_begin_a_turn() -> None:
     one, two = two_rings()
     turn(two, 2, 0)

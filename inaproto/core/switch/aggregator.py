@@ -629,7 +629,8 @@ class AggregatorArray:
         self.id_mask = (1 << spec.msg_id_bits) - 1
         """Bits of a serial number that headers carry."""
         self.first_serial = self.next_serial = spec.first_message
-        """Messages before it had their results elsewhere: what still comes of them is stale."""
+        """Messages before it had their results elsewhere, or in an earlier turn: what still comes of them is
+        stale."""
         self.next_offset = 0
         self.done_high = -1
         """Highest finished position (see :class:`~inaproto.core.switch.lookup_table.Flow`)."""
@@ -648,10 +649,12 @@ class AggregatorArray:
         return [Region(1, 1, 8, PayloadPool(1, 1, 8))]
 
     def occupy(self, regions: Sequence[Region]) -> None:
-        """It is the ring's turn: use these, which hold nothing. The frontier is where the last turn ended."""
+        """It is the ring's turn: use these, which hold nothing. The frontier is where the last turn ended; of
+        messages before it nothing is kept, so they are stale."""
         for region in regions:
             region.serve(self.spec)
         self.regions = regions
+        self.first_serial = self.next_serial
 
     def vacate(self) -> Sequence[Region]:
         """The turn is over: forget all messages and give the regions up."""

@@ -11,6 +11,7 @@ from inaproto.core.switch.aggregator import AggregatorArray, Region
 from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.packet_memory import PayloadPool
 
+_FIRST: Final = 2
 _NEXT: Final = 3
 _LIKE: Final = 6
 _PAYLOAD: Final = 7
@@ -44,6 +45,7 @@ class RingInlet:
     def tell(self, array: AggregatorArray, epoch: int, like: Like | None) -> None:
         """What changes: the next message, what it may be like, and where its payloads would be."""
         words, free = self._words, self._pool.free
+        words[_FIRST] = array.first_serial
         words[_NEXT] = array.next_serial
         words[_PAYLOAD] = free[-1].address if free else 0
         if like is not self._known:
