@@ -7,24 +7,25 @@ control plane: ``inaproto switch --accelerator fpga:socket:DIR/csr``.
 
 Simulated time passes while something is under way, and stands still else. At the start all ports are up, as
 those of a switch that nobody has configured.
+
+Invariant: between two frames whoever asks for a register is answered, however many frames wait.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
-from inaproto.core.switch.events import Action, EmitFrames, Event, FramesArrived, RoundArrived
-from inaproto.daemon.switch.ports import OpenPortListener, PortBoard, PortListener, WrapPort
-from inaproto.errors import FabricError, InvariantBroken
+from inaproto.daemon.switch.ports import OpenPortListener, PortListener, WrapPort
+from inaproto.errors import FabricError
 from inaproto.ports import FramePort, PortClosed
-from inaproto.units import Instant, PortId
+from inaproto.units import Frames
 from inaproto_adapters.fpga.register_map import PORTS
 from inaproto_adapters.fpga.simulated import serve_registers
 from inaproto_hil.rtl.frames import RtlPorts
@@ -32,37 +33,44 @@ from inaproto_hil.rtl.parameters import Parameters
 from inaproto_hil.rtl.verilated.model import Model
 
 ACCEPT_RETRY_S: Final = 0.5
+WAITING_MAX: Final = 64
+"""Frames that wait for the simulation; those behind them are left in the sockets."""
 
 
 class Machine:
-    """Synchronous; :func:`serve` runs it."""
+    """:func:`serve` runs it."""
 
     def __init__(self, model: Model, parameters: Parameters, wrap_port: WrapPort | None) -> None:
         self.parameters = parameters
         self._model = model
+        self._wrap_port = wrap_port
         self._began = time.monotonic()
         self._busy_s = 0.0
         self._frames = RtlPorts(model, parameters)
-        self._taken: set[int] = set()
-        self.ports = PortBoard(self._step, _nothing_else, wrap_port=wrap_port, ports_max=parameters.ports)
+        self._ports: dict[int, FramePort] = {}
+        self._waiting, self._next = trio.open_memory_channel[tuple[int, Frames]](WAITING_MAX)
+        self._to_nobody = 0
         model.write32(PORTS, (1 << parameters.ports) - 1)
-
-    def _step(self, event: Event, now: Instant) -> list[Action]:
-        match event:
-            case FramesArrived():
-                arrivals: Sequence[FramesArrived] = (event,)
-            case RoundArrived(arrivals):
-                pass
-            case _:
-                return []  # a port of hardware is there, whether a cable is in it or not
-        began = time.perf_counter()
-        left = [one for port, blocks in arrivals for one in self._frames.through(port, blocks)]
-        self._busy_s += time.perf_counter() - began
-        return [EmitFrames(PortId(port), frames) for port, frames in left if port in self._taken]
 
     def let_pass(self, cycles: int) -> None:
         """Time that somebody wants to pass; what leaves then is lost, as nothing was under way before."""
         self._model.clock(cycles)
+
+    async def simulate(self) -> None:
+        """Frame by frame, until cancelled."""
+        async for number, frame in self._next:
+            began = time.perf_counter()
+            left = self._frames.through(number, [frame])
+            self._busy_s += time.perf_counter() - began
+            for at, out in left:
+                port = self._ports.get(at)
+                try:
+                    if port is not None:
+                        port.send_nowait(out)
+                        continue
+                except PortClosed:
+                    pass  # its own task hears of it, too
+                self._to_nobody += 1
 
     async def accept(self, listener: PortListener, number: int | None) -> None:
         """Serve who comes there at port ``number``, None: at the first that is free."""
@@ -75,18 +83,37 @@ class Machine:
                 except FabricError:
                     await trio.sleep(ACCEPT_RETRY_S)
                     continue
-                free = [at for at in range(self.parameters.ports) if at not in self._taken]
+                free = [at for at in range(self.parameters.ports) if at not in self._ports]
                 if not free or (number is not None and number not in free):
                     await port.aclose()
                     continue
-                nursery.start_soon(self._serve, free[0] if number is None else number, port)
+                at = free[0] if number is None else number
+                wrapped = port if self._wrap_port is None else self._wrap_port(port, f"port{at}")
+                self._ports[at] = wrapped
+                nursery.start_soon(self._serve, at, wrapped)
 
     async def _serve(self, number: int, port: FramePort) -> None:
-        self._taken.add(number)
         try:
-            await self.ports.serve(PortId(number), port, f"port{number}")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(port.run)
+                await self._receive(number, port)
+                nursery.cancel_scope.cancel()
+        except* PortClosed:
+            pass
         finally:
-            self._taken.discard(number)
+            del self._ports[number]
+            with trio.CancelScope(shield=True):
+                await port.aclose()
+
+    async def _receive(self, number: int, port: FramePort) -> None:
+        while True:
+            try:
+                blocks = await port.receive()
+            except PortClosed:
+                return
+            for block in blocks:
+                for row in range(len(block)):
+                    await self._waiting.send((number, block[row : row + 1].copy()))
 
     def report(self) -> dict[str, Any]:
         """Counts since the start, for people and programs."""
@@ -94,17 +121,13 @@ class Machine:
         return {
             "frames_in": self._frames.frames_in,
             "frames_out": self._frames.frames_out,
+            "frames_to_nobody": self._to_nobody,
             "refused": self._frames.refused,
             "cycles": cycles,
             "cycles_per_s": round(cycles / self._busy_s) if self._busy_s else 0,
             "busy_s": round(self._busy_s, 3),
             "wall_s": round(time.monotonic() - self._began, 3),
-            "ports": self.ports.totals(),
         }
-
-
-def _nothing_else(action: Action) -> None:
-    raise InvariantBroken(f"an accelerator behind registers says {action}")
 
 
 async def serve(
@@ -131,6 +154,7 @@ async def serve(
                 )
                 listeners.append(listener)
                 nursery.start_soon(machine.accept, listener, number)
+            nursery.start_soon(machine.simulate)
             await nursery.start(partial(serve_registers, directory / "csr", model, run=machine.let_pass))
             announce(f"ready rtl dir={directory} ports={parameters.ports}")
             await stop.wait()
