@@ -192,7 +192,10 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "torch/test_traps.py::test_a_daemon_that_is_killed_at_any_moment_costs_no_bit_or_is_named": ("0",),
     "torch/test_traps.py::test_works_that_python_does_not_hold_end": (),
     "unit/test_bench_simulate.py::test_a_report_has_its_configuration_and_tells_compiling_from_running": (),
-    "unit/test_conformance.py::test_a_careless_switch_breaks_a_rule": ("result_not_marked", "whole_slot_freed"),
+    "unit/test_conformance.py::test_a_careless_switch_breaks_a_rule": (
+        "result_not_marked",
+        "whole_slot_freed",
+    ),
 }
 
 

@@ -91,7 +91,7 @@ def test_what_it_is_and_that_nothing_else_is_there() -> None:
             0x008: 3 | 4 << 8 | 2 << 16 | 3 << 24,
             0x00C: 64,
             0x010: 256 | 2 << 16 | 8 << 24,
-            0x014: 0b1011 << 16 | 0b1111,
+            0x014: 0b11011 << 16 | 0b1111,
         }
         for value in (0, 0xFFFF_FFFF):
             for address in (*range(0, 0x300, 4), 0x4000, 0x8000, 0x8008, 0xFFFC):

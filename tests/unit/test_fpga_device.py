@@ -20,9 +20,10 @@ from inaproto.units import PortId
 from inaproto.wire.ina_header import Dtype
 from inaproto.wire.messages.switch import PoolSpec, Role, VirtualConnection
 from inaproto_adapters.fpga import register_map
-from inaproto_adapters.fpga.device import TABLE_POLLS, FpgaDevice, LastFault, Placement, RingView
+from inaproto_adapters.fpga.device import TABLE_POLLS, FpgaDevice, LastFault, Placement, PlaceView, RingView
 from inaproto_adapters.fpga.register_map import (
     CONN_ROW,
+    PLACE_ROW,
     RING_ROW,
     RULES,
     STATE_ROW,
@@ -49,7 +50,7 @@ class Board:
             0x008: 6 | 16 << 8 | RINGS << 16 | CHILDREN << 24,
             0x00C: SLOTS,
             0x010: 1024 | 4 << 16 | 32 << 24,
-            0x014: 0b1011 << 16 | 0b1111,
+            0x014: 0b11011 << 16 | 0b1111,
             0x01C: 0,
             0x020: 0,
             0x024: 0,
@@ -110,6 +111,10 @@ class Board:
 
     def conn(self, index: int) -> dict[str, int]:
         return unpack(CONN_ROW, self.tables[Table.CONN].get(index, [0] * 8))
+
+    def place(self, index: int) -> tuple[int, int]:
+        row = unpack(PLACE_ROW, self.tables[Table.PLACE].get(index, [0] * 8))
+        return row["base"], row["slots"]
 
     def ring(self, index: int) -> dict[str, int]:
         return unpack(RING_ROW, self.tables[Table.RING].get(index, [0] * 8))
@@ -221,7 +226,11 @@ def _virtual(port: int) -> VirtualConnection:
         (spec(window=8, packets=1), "a window of 8 messages, at most 4"),
         (spec(mtu=2048), "MTU 2048, at most 1024"),
         (spec(packets=33), "needs 132 slots, the accelerator has 128"),
-        (spec(pool=PoolSpec("shared", 1)), "it is of a pool"),
+        (spec(pool=PoolSpec("shared", 3)), "its pool takes 3 rings at once: a power of two is possible"),
+        (
+            spec(pool=PoolSpec("shared", 4)),
+            "its pool takes 4 rings at once: a power of two is possible, at most 3",
+        ),
         (spec(role=Role(inputs=(0, _virtual(1)), delivers=(0, 1))), "it spans several switches"),
         (spec(psn_bits=8, packets=4), "PSNs"),
         (spec(msg_id_bits=16), "message ids"),
@@ -263,6 +272,66 @@ async def test_a_ring_or_connection_that_is_here_already() -> None:
     assert reason(driver.allocate(stolen)) == "the connection of rank 1 belongs to another ring"
 
 
+# -- pools -------------------------------------------------------------------------------------------
+
+
+def pooled(ring_id: int, capacity: int = 2, **more: Any) -> RingSpec:
+    return spec(ring_id, pool=PoolSpec("shared", capacity), **more)
+
+
+async def test_rings_of_a_pool_share_its_places() -> None:
+    board = Board()
+    driver = await device(board)
+    driver.allocate(spec(9, packets=2))
+    assert await driver.install(pooled(1, packets=8)) == Placement(1, 8, 64)
+    assert await driver.install(pooled(2, packets=4)) == Placement(2, 8, 64), "the same slots"
+    assert [board.place(at) for at in range(2)] == [(8, 32), (40, 32)]
+    row = board.ring(2)
+    assert (row["pooled"], row["place"], row["log2_places"]) == (1, 0, 1)
+    assert [table for table, *_ in board.commands].count(Table.PLACE) == 2
+
+
+async def test_the_first_ring_of_a_pool_says_how_large_its_places_are() -> None:
+    driver = await device(Board())
+    await driver.install(pooled(1, packets=4))
+    assert (
+        reason(await driver.install(pooled(2, packets=8))) == "needs 32 slots, a place of pool shared has 16"
+    )
+    assert reason(await driver.install(pooled(2, capacity=1))) == "pool shared takes 2 rings at once, not 1"
+
+
+async def test_a_pool_that_has_lost_its_last_ring_forgets_its_turns() -> None:
+    board = Board()
+    driver = await device(board)
+    await driver.install(pooled(1))
+    board.tables[Table.PLACE][0][2:4] = [77, 3]
+    assert (await driver.pool("shared"))[0] == PlaceView(1, 77)
+    await driver.stop(1)
+    await driver.install(pooled(2))
+    assert (await driver.pool("shared"))[0] == PlaceView(None, -1)
+    await driver.remove(1)
+    await driver.remove(2)
+    with pytest.raises(LocalMisuse, match="no pool"):
+        await driver.pool("shared")
+    assert driver.allocate(spec(3, packets=32)) == Placement(0, 0, 128), "its slots are free"
+
+
+async def test_there_is_no_room_for_a_pool() -> None:
+    driver = await device(Board())
+    await driver.install(pooled(1, packets=4))
+    other = spec(2, pool=PoolSpec("other", 2), packets=4)
+    answer = driver.allocate(other)
+    assert answer == RingRefused(2, "2 places in one piece are not free for pool other", until_room=True)
+    large = spec(2, pool=PoolSpec("other", 1), packets=32)
+    assert reason(driver.allocate(large)) == "needs 128 slots in one piece, 96 are free"
+
+
+async def test_an_accelerator_without_pools_says_so() -> None:
+    board = Board()
+    board.words[0x014] = 0b01011 << 16 | 0b1111
+    assert "it is of a pool" in reason((await device(board)).allocate(pooled(1)))
+
+
 # -- how they go in and out --------------------------------------------------------------------------
 
 
@@ -294,6 +363,9 @@ async def test_the_ring_row_comes_last_and_is_right() -> None:
         "window": 2,
         "message_packets": 8,
         "mtu": 1024,
+        "pooled": 0,
+        "place": 0,
+        "log2_places": 0,
         "selective": 0,
         "valid": 1,
         "base": 16,

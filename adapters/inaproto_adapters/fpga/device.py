@@ -9,8 +9,11 @@ ring must have stopped, and the ring must be drained, before it is removed.
 Invariants: what is put in an accelerator was checked against its sizes; slots belong to one ring at most;
 rows of one table command are never mixed with another's.
 
-An accelerator sums for rings of one switch that have slots of their own and whose results leave in PSN order.
-Others are refused with a reason, as the software core refuses (``RingRefused``).
+Rings of a pool (MINA III-C) share slots: its first ring says how large its places are, and the accelerator
+sees turns in the packets, as the software core does.
+
+An accelerator sums for rings of one switch whose results leave in PSN order. Others are refused with a
+reason, as the software core refuses (``RingRefused``).
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ from typing import Final, Self
 
 import trio
 
-from inaproto.core.switch.events import RingRefused
-from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
+from inaproto.core.switch.events import TURN_LOST, RingRefused
+from inaproto.core.switch.ring_spec import NO_TURN, FlowSpec, RingSpec
 from inaproto.errors import FabricError, LocalMisuse, Unsupported
 from inaproto.units import PSN_BITS
 from inaproto.wire.ina_header import Dtype
+from inaproto.wire.messages.switch import PoolSpec
 from inaproto_adapters.fpga.bus import RegisterBus
 from inaproto_adapters.fpga.register_map import (
     CAPS,
@@ -34,6 +38,7 @@ from inaproto_adapters.fpga.register_map import (
     CAPS_ICRC_CHECK,
     CAPS_ICRC_GENERATION,
     CAPS_ORDER,
+    CAPS_POOLS,
     CNT,
     CNT_STEP,
     CONN_ROW,
@@ -54,6 +59,7 @@ from inaproto_adapters.fpga.register_map import (
     PARAMS2_ADDRESSES,
     PARAMS2_MTU,
     PARAMS2_WINDOW,
+    PLACE_ROW,
     PORTS,
     RING_ROW,
     ROW_WORDS,
@@ -84,8 +90,10 @@ TABLE_POLLS: Final = QUICK_POLLS + 200
 TABLE_POLL_S: Final = 0.005
 DRAIN_POLL_S: Final = 0.001
 MSG_ID_BITS: Final = 32
+PLACES_MAX: Final = 8
+"""Of a pool."""
 _OF_NO_RING: Final = (Counter.DROP_UNKNOWN_RING, Counter.DROP_NOT_REGISTERED)
-OF_FAULTS: Final = {Counter.DROP_LAYOUT: "packet layout"}
+OF_FAULTS: Final[dict[int, str]] = {Counter.DROP_LAYOUT: "packet layout", Counter.POOL_CONFLICTS: TURN_LOST}
 """What the software core calls a fault other than the drop that comes with it."""
 _RULES: Final = {int(counter): rule for counter, rule in RULES.items()}
 
@@ -108,15 +116,28 @@ class Identity:
     dtypes: frozenset[Dtype]
     trees: bool
     """Rings through several switches."""
+    pools: bool
+    """Rings that have slots by turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a ring is: its index in the tables, and its slots."""
+    """Where a ring is: its index in the tables, and its slots; of one of a pool those of all places."""
 
     ring: int
     base: int
     slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlacement:
+    """Where a pool is: its places in the table of these, and the slots of each, one behind the other."""
+
+    place: int
+    capacity: int
+    base: int
+    slots: int
+    """Of one place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +151,16 @@ class RingView:
     """Slots partly filled."""
     fault: tuple[str, int] | None
     """(rule, rank) if it has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceView:
+    """Who has a place of a pool."""
+
+    holder: int | None
+    """Ring; None: nobody."""
+    epoch: int
+    """The latest turn; -1: none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +182,9 @@ class FpgaDevice:
         self.bus = bus
         self.identity = identity
         self._rings: dict[int, tuple[RingSpec, Placement]] = {}
+        self._stopped: set[int] = set()
+        """Rings that have a place, and are summed for no more."""
+        self._pools: dict[str, PoolPlacement] = {}
 
     @classmethod
     async def identify(cls, bus: RegisterBus) -> Self:
@@ -194,6 +228,7 @@ class FpgaDevice:
             addresses=PARAMS2_ADDRESSES.of(params2),
             dtypes=frozenset(dtype for dtype in Dtype if dtypes >> dtype & 1),
             trees=bool(CAPS_CTT.of(caps)),
+            pools=bool(CAPS_POOLS.of(caps)),
         )
         return cls(bus, identity)
 
@@ -218,12 +253,26 @@ class FpgaDevice:
             reason = f"all {self.identity.rings} rings are in use"
             return RingRefused(spec.ring_id, reason, until_room=True)
         need = spec.regions * spec.message_packets
-        base = self._gap(need)
-        if base is None:
-            left = self.identity.slots - sum(placement.slots for _, placement in self._rings.values())
-            reason = f"needs {need} slots in one piece, {left} are free"
-            return RingRefused(spec.ring_id, reason, until_room=True)
-        placement = Placement(free[0], base, need)
+        if spec.pool is not None and spec.pool.name in self._pools:
+            pool = self._pools[spec.pool.name]
+            if need > pool.slots:  # it was made for the first of its rings
+                reason = f"needs {need} slots, a place of pool {spec.pool.name} has {pool.slots}"
+                return RingRefused(spec.ring_id, reason)
+            placement = Placement(free[0], pool.base, pool.capacity * pool.slots)
+        else:
+            capacity = 1 if spec.pool is None else spec.pool.capacity
+            base = self._gap(capacity * need)
+            if base is None:
+                left = self.identity.slots - sum(size for _, size in self._taken())
+                reason = f"needs {capacity * need} slots in one piece, {left} are free"
+                return RingRefused(spec.ring_id, reason, until_room=True)
+            placement = Placement(free[0], base, capacity * need)
+            if spec.pool is not None:
+                place = self._first_place(capacity)
+                if place is None:
+                    reason = f"{capacity} places in one piece are not free for pool {spec.pool.name}"
+                    return RingRefused(spec.ring_id, reason, until_room=True)
+                self._pools[spec.pool.name] = PoolPlacement(place, capacity, base, need)
         self._rings[spec.ring_id] = spec, placement
         return placement
 
@@ -237,9 +286,12 @@ class FpgaDevice:
         if isinstance(placement, RingRefused):
             return placement
         try:
+            if spec.pool is not None and self._live_of(spec.pool.name) == [spec.ring_id]:
+                await self._put_places(self._pools[spec.pool.name])  # its turns are counted from here on
             for flow in spec.flows:
                 await self._put(Table.CONN, self._conn(placement, flow.rank), _conn_row(flow))
-            await self._put(Table.RING, placement.ring, _ring_row(spec, placement))
+            pool = None if spec.pool is None else self._pools[spec.pool.name]
+            await self._put(Table.RING, placement.ring, _ring_row(spec, placement, pool))
         except FabricError as error:
             try:
                 await self.remove(spec.ring_id)
@@ -276,11 +328,15 @@ class FpgaDevice:
         for flow in spec.flows:
             await self._put(Table.CONN, self._conn(placement, flow.rank), [0] * ROW_WORDS)
         self._rings.pop(ring_id, None)
+        self._stopped.discard(ring_id)
+        if spec.pool is not None and not self._rings_of(spec.pool.name):
+            self._pools.pop(spec.pool.name, None)
 
     async def stop(self, ring_id: int) -> None:
         """Sum no more for a ring; it keeps its place, and its packets are dropped, until :meth:`remove`."""
         _, placement = self._known(ring_id)
         await self._put(Table.RING, placement.ring, [0] * ROW_WORDS)
+        self._stopped.add(ring_id)
 
     def spec_of(self, ring_id: int) -> RingSpec:
         """What was asked for when the ring was put in."""
@@ -295,14 +351,28 @@ class FpgaDevice:
         for conn in range(self.identity.rings * self.identity.children):
             await self._put(Table.CONN, conn, [0] * ROW_WORDS)
         self._rings.clear()
+        self._stopped.clear()
+        self._pools.clear()
+
+    async def pool(self, name: str) -> list[PlaceView]:
+        """Who has each place of a pool."""
+        pool = self._pools.get(name)
+        if pool is None:
+            raise LocalMisuse(f"there is no pool {name}")
+        ids = {placement.ring: ring_id for ring_id, placement in self.rings.items()}
+        found = []
+        for place in range(pool.place, pool.place + pool.capacity):
+            row = unpack(PLACE_ROW, await self._get(Table.PLACE, place))
+            holder = ids.get(row["holder"]) if row["held"] else None
+            found.append(PlaceView(holder, row["epoch"] if row["seen"] else NO_TURN))
+        return found
 
     async def state(self, ring_id: int) -> RingView:
         """What has become of a ring."""
         _, placement = self._known(ring_id)
         row = unpack(STATE_ROW, await self._get(Table.STATE, placement.ring))
         code = row["fault_rule"]
-        rule = OF_FAULTS.get(Counter(code), _rule(code)) if code in _RULES else _rule(code)
-        fault = (rule, row["fault_child"]) if row["failed"] else None
+        fault = (OF_FAULTS.get(code, _rule(code)), row["fault_child"]) if row["failed"] else None
         return RingView(row["next_serial"], row["next_offset"], row["in_flight"], fault)
 
     # -- the accelerator -----------------------------------------------------------------------
@@ -356,7 +426,7 @@ class FpgaDevice:
             (spec.ring_id in self._rings, f"ring {spec.ring_id} is installed already"),
             (twice is not None, f"the connection of rank {twice} belongs to another ring"),
             (spec.role is not None, "it spans several switches, this accelerator sums for rings of one"),
-            (spec.pool is not None, "it is of a pool, this accelerator has none"),
+            (spec.pool is not None, self._why_no_pool(spec.pool)),
             (bits != (PSN_BITS, MSG_ID_BITS), "it has PSNs or message ids that are narrower than others'"),
             (spec.size > here.children, f"{spec.size} ranks, at most {here.children} are possible"),
             (
@@ -366,17 +436,54 @@ class FpgaDevice:
             (spec.mtu > here.mtu, f"MTU {spec.mtu}, at most {here.mtu} is possible"),
             (need > here.slots, f"needs {need} slots, the accelerator has {here.slots}"),
         ]
-        return next((reason for holds, reason in reasons if holds), "")
+        return next((reason for holds, reason in reasons if holds and reason), "")
+
+    def _why_no_pool(self, spec: PoolSpec | None) -> str:
+        """Why there cannot be such a pool; empty if there can."""
+        if spec is None:
+            return ""
+        if not self.identity.pools:
+            return "it is of a pool, this accelerator has none"
+        capacity, known = spec.capacity, self._pools.get(spec.name)
+        if capacity & (capacity - 1) or capacity > min(PLACES_MAX, self.identity.rings):
+            most = min(PLACES_MAX, self.identity.rings)
+            return f"its pool takes {capacity} rings at once: a power of two is possible, at most {most}"
+        if known is not None and known.capacity != capacity:
+            return f"pool {spec.name} takes {known.capacity} rings at once, not {capacity}"
+        return ""
+
+    def _rings_of(self, pool: str) -> list[int]:
+        """Rings of a pool that have a place in the tables."""
+        of = {ring_id: spec.pool for ring_id, (spec, _) in self._rings.items()}
+        return [ring_id for ring_id, its in of.items() if its is not None and its.name == pool]
+
+    def _live_of(self, pool: str) -> list[int]:
+        return [ring_id for ring_id in self._rings_of(pool) if ring_id not in self._stopped]
+
+    def _taken(self) -> list[tuple[int, int]]:
+        """(first slot, slots) of what is taken, a pool's all together."""
+        alone = [(one.base, one.slots) for spec, one in self._rings.values() if spec.pool is None]
+        return sorted(alone + [(one.base, one.capacity * one.slots) for one in self._pools.values()])
+
+    def _first_place(self, capacity: int) -> int | None:
+        used = {at for one in self._pools.values() for at in range(one.place, one.place + one.capacity)}
+        firsts = range(self.identity.rings - capacity + 1)
+        return next((at for at in firsts if not used.intersection(range(at, at + capacity))), None)
 
     def _gap(self, need: int) -> int | None:
         base = 0
-        for placement in sorted((one for _, one in self._rings.values()), key=lambda one: one.base):
-            if placement.base - base >= need:
+        for first, size in self._taken():
+            if first - base >= need:
                 break
-            base = placement.base + placement.slots
+            base = first + size
         return base if base + need <= self.identity.slots else None
 
     # -- tables --------------------------------------------------------------------------------
+
+    async def _put_places(self, pool: PoolPlacement) -> None:
+        for at in range(pool.capacity):
+            row = pack(PLACE_ROW, base=pool.base + at * pool.slots, slots=pool.slots)
+            await self._put(Table.PLACE, pool.place + at, row)
 
     async def _put(self, table: Table, index: int, row: Sequence[int]) -> None:
         async with self.bus.lock:
@@ -416,7 +523,7 @@ def _command(table: Table, index: int) -> int:
 
 
 def _rule(code: int) -> str:
-    return _RULES.get(code, f"rule {code}")
+    return _RULES.get(code) or OF_FAULTS.get(code, f"rule {code}")
 
 
 def _number(octets: bytes) -> int:
@@ -436,7 +543,7 @@ def _conn_row(flow: FlowSpec) -> list[int]:
     )
 
 
-def _ring_row(spec: RingSpec, placement: Placement) -> list[int]:
+def _ring_row(spec: RingSpec, placement: Placement, pool: PoolPlacement | None) -> list[int]:
     return pack(
         RING_ROW,
         ring_id=spec.ring_id,
@@ -446,6 +553,9 @@ def _ring_row(spec: RingSpec, placement: Placement) -> list[int]:
         window=spec.window_messages,
         message_packets=spec.message_packets,
         mtu=spec.mtu,
+        pooled=pool is not None,
+        place=0 if pool is None else pool.place,
+        log2_places=0 if pool is None else pool.capacity.bit_length() - 1,
         selective=spec.selective,
         valid=1,
         base=placement.base,

@@ -83,6 +83,7 @@ class Table(IntEnum):
     CONN = 0
     RING = 1
     STATE = 2
+    PLACE = 3
 
 
 class Counter(IntEnum):
@@ -122,6 +123,10 @@ class Counter(IntEnum):
     DROP_UNSUPPORTED_TYPE = 31
     EGRESS_STALLS = 32
     FIRST_PACKETS = 33
+    POOL_TAKEOVERS = 34
+    POOL_CONFLICTS = 35
+    STALE_TURNS = 36
+    DROP_STALE_TURN = 37
 
 
 COUNTER_NAMES: Final[dict[Counter, str]] = {
@@ -159,6 +164,10 @@ COUNTER_NAMES: Final[dict[Counter, str]] = {
     Counter.DROP_UNSUPPORTED_TYPE: "unsupported type",
     Counter.EGRESS_STALLS: "egress_stalls",
     Counter.FIRST_PACKETS: "first_packets",
+    Counter.POOL_TAKEOVERS: "pool_takeovers",
+    Counter.POOL_CONFLICTS: "pool_conflicts",
+    Counter.STALE_TURNS: "stale_turns",
+    Counter.DROP_STALE_TURN: "stale turn",
 }
 """A drop has the name of its rule in the software core."""
 
@@ -190,6 +199,7 @@ CAPS_ICRC_CHECK: Final = Field(CAPS, 16, 1)
 CAPS_ICRC_GENERATION: Final = Field(CAPS, 17, 1)
 CAPS_CTT: Final = Field(CAPS, 18, 1)
 CAPS_ORDER: Final = Field(CAPS, 19, 1)
+CAPS_POOLS: Final = Field(CAPS, 20, 1)
 CTRL: Final = 0x018
 CTRL_SNAPSHOT: Final = Field(CTRL, 0, 1)
 CTRL_CLEAR: Final = Field(CTRL, 1, 1)
@@ -237,6 +247,7 @@ REGISTERS: Final[dict[int, tuple[str, dict[str, Field]]]] = {
             "icrc_generation": CAPS_ICRC_GENERATION,
             "ctt": CAPS_CTT,
             "order": CAPS_ORDER,
+            "pools": CAPS_POOLS,
         },
     ),
     CTRL: ("CTRL", {"snapshot": CTRL_SNAPSHOT, "clear": CTRL_CLEAR}),
@@ -270,10 +281,21 @@ RING_ROW: Final[Row] = {
     "window": (Field(4, 8, 8),),
     "message_packets": (Field(4, 16, 16),),
     "mtu": (Field(5, 0, 16),),
+    "pooled": (Field(5, 16, 1),),
+    "place": (Field(5, 17, 8),),
+    "log2_places": (Field(5, 25, 2),),
     "selective": (Field(5, 30, 1),),
     "valid": (Field(5, 31, 1),),
     "base": (Field(6, 0, 32),),
     "first_message": (Field(7, 0, 32),),
+}
+PLACE_ROW: Final[Row] = {
+    "base": (Field(0, 0, 32),),
+    "slots": (Field(1, 0, 32),),
+    "epoch": (Field(2, 0, 32),),
+    "seen": (Field(3, 0, 1),),
+    "held": (Field(3, 1, 1),),
+    "holder": (Field(3, 8, 8),),
 }
 STATE_ROW: Final[Row] = {
     "next_serial": (Field(0, 0, 32),),

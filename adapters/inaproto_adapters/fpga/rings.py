@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Final
 
-from inaproto.core.switch.events import AcceleratorView, Counters, RingFault, RingRefused
+from inaproto.core.switch.events import AcceleratorView, Counters, PoolView, RingFault, RingRefused
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import Blame
 from inaproto.units import Instant
@@ -102,4 +102,27 @@ class FpgaRings:
                 "next_packet": state.next_offset,
                 "failed": state.fault is not None,
             }
-        return AcceleratorView(rings, counters, 0, sum(spec.size for spec in self._live.values()))
+        connections = sum(spec.size for spec in self._live.values())
+        return AcceleratorView(rings, counters, 0, connections, await self._pools(counters))
+
+    async def _pools(self, counters: Counters) -> dict[str, PoolView]:
+        """Turns and conflicts are those of all pools: they are not counted for each."""
+        found = {}
+        for name in sorted({spec.pool.name for spec in self._live.values() if spec.pool is not None}):
+            places = await self.device.pool(name)
+            members = [
+                ring_id
+                for ring_id, spec in self._live.items()
+                if spec.pool is not None and spec.pool.name == name
+            ]
+            found[name] = PoolView(
+                rings=tuple(members),
+                capacity=len(places),
+                memory_bytes=0,
+                holders=tuple(place.holder for place in places),
+                epochs=tuple(place.epoch for place in places),
+                takeovers=counters.pool_takeovers,
+                conflicts=counters.pool_conflicts,
+                stale=counters.stale_turns,
+            )
+        return found

@@ -26,6 +26,7 @@ from inaproto_adapters.fpga.register_map import (
     CAPS_ICRC_CHECK,
     CAPS_ICRC_GENERATION,
     CAPS_ORDER,
+    CAPS_POOLS,
     CNT,
     CNT_COUNT,
     CTRL,
@@ -75,7 +76,13 @@ from inaproto_hil.rtl.parameters import Parameters
 WORD_BITS = 8 * WORD_BYTES
 ROW_BITS = WORD_BITS * ROW_WORDS
 COUNTER_BITS = 64
-CAPABILITIES = CAPS_DTYPES.at(0b1111) | CAPS_ICRC_CHECK.at(1) | CAPS_ICRC_GENERATION.at(1) | CAPS_ORDER.at(1)
+CAPABILITIES = (
+    CAPS_DTYPES.at(0b1111)
+    | CAPS_ICRC_CHECK.at(1)
+    | CAPS_ICRC_GENERATION.at(1)
+    | CAPS_ORDER.at(1)
+    | CAPS_POOLS.at(1)
+)
 """Types f32, i32, f16 and bf16; rings of one switch."""
 
 COMMAND = data.StructLayout({"table": 4, "index": 16, "put": 1, "row": ROW_BITS})

@@ -2,7 +2,7 @@
 
 It takes the orders and frames that the software core takes (:mod:`inaproto.core.switch.accelerator`), so
 hosts, NICs and control planes use it without knowing. Rings that it does not sum for (of several switches,
-of a pool, too large for it) are refused with a reason, and their hosts sum without the switch.
+too large for it) are refused with a reason, and their hosts sum without the switch.
 
 A frame is sent through the simulation as soon as it comes, with all that leaves because of it. So a switch
 is as fast as the simulation, some thousand frames a second.

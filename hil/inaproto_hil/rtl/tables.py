@@ -80,6 +80,10 @@ RING = data.StructLayout(
         "message_packets": 16,
         "mtu": 16,
         "selective": 1,
+        "pooled": 1,
+        "place": 8,
+        "log2_places": 2,
+        "has_turn": 1,
         "base": 32,
         "first_serial": SERIAL,
         "failed": 1,
@@ -90,7 +94,11 @@ RING = data.StructLayout(
         "fault_child": 8,
     }
 )
-"""A ring as it was installed, and its frontier: the first packet whose result has not left yet."""
+"""A ring as it was installed, and its frontier: the first packet whose result has not left yet. One of a pool
+has ``base`` and ``epoch`` of its turn."""
+
+PLACE = data.StructLayout({"base": 32, "slots": 32, "epoch": 32, "seen": 1, "held": 1, "holder": 8})
+"""Slots that rings of a pool have by turns: how many there are, the latest turn, and who has it."""
 
 
 def slot_layout(parameters: Parameters) -> data.StructLayout:

@@ -18,7 +18,7 @@ It is one state machine. A function a concern adds its states; what states of se
 ``work``. The way of a frame: ``incoming``, ``messages``, ``outgoing``; tables of the control plane:
 ``control``.
 
-Departures from the core: no trees, pools, selective repairs or early packets; tagged frames are bridged; a
+Departures from the core: no trees, selective repairs or early packets; tagged frames are bridged; a
 packet whose payload and pad are no whole words counts as one with a wrong ICRC; f64 and i64 are refused.
 """
 

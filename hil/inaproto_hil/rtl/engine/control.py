@@ -12,6 +12,7 @@ from inaproto_hil.rtl.engine.work import Work, behind
 TABLE_CONNECTION = 0
 TABLE_RING = 1
 TABLE_STATE = 2
+TABLE_PLACE = 3
 
 
 def choose(w: Work) -> None:
@@ -30,6 +31,11 @@ def choose(w: Work) -> None:
                     m.next = "WRONG"
                 with m.Else():
                     m.next = "RING"
+            with m.Case(TABLE_PLACE):
+                with m.If(w.command.index >= p.rings):
+                    m.next = "WRONG"
+                with m.Else():
+                    m.next = "PLACE_ROW_READ"
             with m.Default():
                 m.next = "WRONG"
     with m.State("WRONG"):
@@ -120,6 +126,9 @@ def rings(w: Work) -> None:
             ring.window.eq(window),
             ring.message_packets.eq(length),
             ring.mtu.eq(mtu),
+            ring.pooled.eq(w.word(5)[16]),
+            ring.place.eq(w.word(5)[17:25]),
+            ring.log2_places.eq(w.word(5)[25:27]),
             ring.selective.eq(w.word(5)[30]),
             ring.base.eq(w.word(6)),
             ring.first_serial.eq(w.word(7)),
@@ -136,8 +145,11 @@ def rings(w: Work) -> None:
             | (length < 1)
             | (mtu > p.mtu)
             | (mtu < 64)
-            | (w.word(6) >= p.slots)
-            | (w.word(6) + need > p.slots)
+            | Mux(
+                w.word(5)[16],
+                w.word(5)[17:25] + (1 << w.word(5)[25:27]) > p.rings,
+                (w.word(6) >= p.slots) | (w.word(6) + need > p.slots),
+            )
         )
         with m.If(w.word(5)[31] & wrong):
             m.next = "WRONG"
@@ -148,7 +160,26 @@ def rings(w: Work) -> None:
             with m.If(w.word(5)[31]):
                 m.next = "CLEAR_REGIONS"
             with m.Else():
-                m.next = "RING_WRITE"
+                m.next = "RING_LEAVES"
+    # A ring that is removed has no place of a pool any more.
+    left = Signal(range(p.rings + 1))
+    with m.State("RING_LEAVES"):
+        m.d.comb += w.places.read.addr.eq(left)
+        m.next = "RING_LEAVES_PLACE"
+    with m.State("RING_LEAVES_PLACE"):
+        row = w.places.read.data
+        m.d.comb += [
+            w.places.write.addr.eq(left),
+            w.places.write.data.eq(row),
+            w.places.write.data.held.eq(0),
+            w.places.write.en.eq(row.held & (row.holder == w.ring_number)),
+        ]
+        m.d.sync += left.eq(left + 1)
+        with m.If(left + 1 == p.rings):
+            m.d.sync += left.eq(0)
+            m.next = "RING_WRITE"
+        with m.Else():
+            m.next = "RING_LEAVES"
     with m.State("CLEAR_REGIONS"):
         m.d.comb += [
             w.regions.write.addr.eq(w.ring_number * p.regions + w.scan),
@@ -156,7 +187,9 @@ def rings(w: Work) -> None:
             w.regions.write.en.eq(1),
         ]
         m.d.sync += w.scan.eq(w.scan + 1)
-        with m.If(w.scan + 1 == p.regions):
+        with m.If((w.scan + 1 == p.regions) & ring.pooled):
+            m.next = "RING_WRITE"  # it has slots when it has its turn
+        with m.Elif(w.scan + 1 == p.regions):
             m.next = "CLEAR_SLOTS"
     with m.State("CLEAR_SLOTS"):
         m.d.comb += [
@@ -169,6 +202,26 @@ def rings(w: Work) -> None:
             m.next = "RING_WRITE"
     with m.State("RING_WRITE"):
         m.d.comb += w.rings.write.en.eq(1)
+        m.next = "ANSWER"
+
+
+def places(w: Work) -> None:
+    """A row of the places of pools: put, nobody has had it, or got."""
+    m = w.m
+    with m.State("PLACE_ROW_READ"):
+        m.d.comb += w.places.read.addr.eq(w.command.index)
+        m.next = "PLACE_ROW"
+    with m.State("PLACE_ROW"):
+        row = w.places.read.data
+        m.d.comb += [
+            w.places.write.addr.eq(w.command.index),
+            w.places.write.data.base.eq(w.word(0)),
+            w.places.write.data.slots.eq(w.word(1)),
+            w.places.write.en.eq(w.command.put),
+        ]
+        m.d.sync += w.answer_row.eq(
+            Cat(row.base, row.slots, row.epoch, Cat(row.seen, row.held, Const(0, 6), row.holder))
+        )
         m.next = "ANSWER"
 
 
@@ -190,13 +243,21 @@ def state(w: Work) -> None:
                     ring.key[:32],
                     ring.epoch,
                     Cat(ring.size, ring.window, ring.message_packets),
-                    Cat(ring.mtu, Const(0, 14), ring.selective, ring.valid),
+                    Cat(
+                        ring.mtu,
+                        Cat(ring.pooled, ring.place, ring.log2_places),
+                        Const(0, 3),
+                        ring.selective,
+                        ring.valid,
+                    ),
                     ring.base,
                     ring.first_serial,
                 )
             ),
         ]
-        with m.If((w.command.table == TABLE_STATE) & ring.valid):
+        with m.If((w.command.table == TABLE_STATE) & ring.valid & ring.pooled & ~ring.has_turn):
+            m.next = "STATE_ROW"
+        with m.Elif((w.command.table == TABLE_STATE) & ring.valid):
             m.next = "IN_FLIGHT"
         with m.Elif(w.command.table == TABLE_STATE):
             m.d.sync += w.answer_row.eq(0)
@@ -209,21 +270,25 @@ def state(w: Work) -> None:
         now = w.slots.read.data
         # What an older message left behind in a slot is full, or nobody's any more.
         partly = now.valid & (now.seen != w.everyone) & ~behind(now.serial, ring.next_serial)
-        total = Signal(16)
-        m.d.comb += total.eq(in_flight + partly)
-        m.d.sync += [w.slot_at.eq(w.slot_at + 1), w.clear_at.eq(w.clear_at + 1), in_flight.eq(total)]
+        m.d.sync += [
+            w.slot_at.eq(w.slot_at + 1),
+            w.clear_at.eq(w.clear_at + 1),
+            in_flight.eq(in_flight + partly),
+        ]
         with m.If(w.clear_at + 1 == w.clear_end):
-            m.d.sync += w.answer_row.eq(
-                Cat(
-                    ring.next_serial,
-                    Cat(ring.next_offset, Const(0, 15), ring.failed),
-                    Cat(total, Const(0, 16)),
-                    Cat(ring.fault_rule, ring.fault_child, Const(0, 16)),
-                )
-            )
-            m.next = "ANSWER"
+            m.next = "STATE_ROW"
         with m.Else():
             m.next = "IN_FLIGHT"
+    with m.State("STATE_ROW"):
+        m.d.sync += w.answer_row.eq(
+            Cat(
+                ring.next_serial,
+                Cat(ring.next_offset, Const(0, 15), ring.failed),
+                Cat(in_flight, Const(0, 16)),
+                Cat(ring.fault_rule, ring.fault_child, Const(0, 16)),
+            )
+        )
+        m.next = "ANSWER"
     with m.State("ANSWER"):
         m.d.comb += io.answer.valid.eq(1)
         with m.If(io.answer.ready):

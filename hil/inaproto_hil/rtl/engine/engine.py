@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from inaproto_adapters.fpga.register_map import Counter
 from inaproto_hil.rtl.emitter import order_layout
-from inaproto_hil.rtl.engine import control, incoming, messages, outgoing
+from inaproto_hil.rtl.engine import control, incoming, messages, outgoing, turns
 from inaproto_hil.rtl.engine.work import ANSWER, COMMAND, FAULT, Work
 from inaproto_hil.rtl.parameters import Parameters
 from inaproto_hil.rtl.receiver import arrival_layout
@@ -57,6 +57,7 @@ class Engine(wiring.Component):
             incoming.bridge(w)
             incoming.check(w)
             messages.open_message(w)
+            turns.take_turn(w)
             incoming.locate(w)
             messages.find(w)
             messages.store(w)
@@ -68,6 +69,7 @@ class Engine(wiring.Component):
             control.choose(w)
             control.connections(w)
             control.rings(w)
+            control.places(w)
             control.state(w)
         m.d.comb += self.busy.eq(~fsm.ongoing("IDLE") | self.there | self.command.valid)
         return m

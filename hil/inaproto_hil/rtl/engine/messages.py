@@ -28,7 +28,7 @@ def open_message(w: Work) -> None:
             w.refuse(Counter.DROP_WRONG_RING, "STORED")
         with m.Elif(seen.key != ring.key):
             w.refuse(Counter.DROP_WRONG_KEY, "STORED")
-        with m.Elif(seen.epoch != ring.epoch):
+        with m.Elif(~ring.pooled & (seen.epoch != ring.epoch)):
             w.refuse(Counter.DROP_WRONG_EPOCH, "STORED")
         with m.Elif(seen.rank != w.child):
             w.refuse(Counter.DROP_WRONG_RANK, "STORED")
@@ -38,6 +38,8 @@ def open_message(w: Work) -> None:
             w.refuse(Counter.DROP_TOO_LONG, "STORED")
         with m.Elif(seen.dtype >= DTYPES):
             w.refuse(Counter.DROP_UNSUPPORTED_TYPE, "STORED")
+        with m.Elif(ring.pooled & (~ring.has_turn | (seen.epoch != ring.epoch))):
+            m.next = "TURN"
         with m.Else():
             m.next = "OPEN_REGION"
     with m.State("OPEN_REGION"):

@@ -17,6 +17,7 @@ from inaproto_hil.rtl.tables import (
     CONNECTION,
     ENTRY,
     OWNER,
+    PLACE,
     POSITION,
     REGION,
     RING,
@@ -70,6 +71,7 @@ class Work:
         self.regions = Table(m, "regions", REGION, p.rings * p.regions)
         self.rings = Table(m, "rings", RING, p.rings)
         self.slots = Table(m, "slots", slot_layout(p), p.slots)
+        self.places = Table(m, "places", PLACE, p.rings)
         self.known = [Signal(CONNECTION, name=f"connection_{number}") for number in range(p.connections)]
         """Rows of the connection lookup table, which are compared all at once."""
         self.ring_ids = [Signal(32, name=f"ring_id_{number}") for number in range(p.rings)]
