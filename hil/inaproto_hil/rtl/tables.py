@@ -50,8 +50,6 @@ def flow_layout(parameters: Parameters) -> data.StructLayout:
     """State of one connection: ``Flow`` of the core."""
     return data.StructLayout(
         {
-            "ingress_known": 1,
-            "ingress": range(parameters.ports),
             "src_mac": 48,
             "dst_mac": 48,
             "sources": data.ArrayLayout(48, SOURCES),

@@ -64,7 +64,7 @@ class Accelerator(wiring.Component):
         connect(m, registers.command, engine.command)
         connect(m, engine.answer, registers.answer)
 
-        came_up = Signal(p.ports)
+        came_up, went_down = Signal(p.ports), Signal(p.ports)
         m.d.sync += came_up.eq(registers.ports_up)
         counts = Signal(len(Counter))
         m.d.comb += [
@@ -75,7 +75,9 @@ class Accelerator(wiring.Component):
             engine.stage_data.eq(receiver.beat_data),
             emitter.raw_data.eq(receiver.beat_data),
             bridge.ports_up.eq(registers.ports_up),
-            bridge.forget.eq(came_up & ~registers.ports_up),
+            went_down.eq(came_up & ~registers.ports_up),
+            bridge.forget.eq(went_down),
+            engine.went_down.eq(went_down),
             bridge.query_mac.eq(engine.query_mac),
             bridge.query_ingress.eq(engine.query_ingress),
             engine.bridge_idle.eq(bridge.idle),

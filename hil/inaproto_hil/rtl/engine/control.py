@@ -54,6 +54,7 @@ def connections(w: Work) -> None:
             for at, row in enumerate(w.known):
                 with m.If(w.number == at):
                     m.d.sync += [
+                        w.rank_ports[at].eq(0),
                         row.valid.eq(w.word(2)[31]),
                         row.src_ip.eq(w.word(0)),
                         row.dst_ip.eq(w.word(1)),

@@ -31,6 +31,7 @@ class Engine(wiring.Component):
                 "stage_data": In(32 * p.words),
                 "learn": Out(stream.Signature(learn)),
                 "bridge_idle": In(1),
+                "went_down": In(p.ports),
                 "query_mac": Out(48),
                 "query_ingress": Out(range(p.ports + 1)),
                 "result_mask": In(p.ports),

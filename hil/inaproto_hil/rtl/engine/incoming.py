@@ -217,7 +217,7 @@ def locate(w: Work) -> None:
         ]
         m.next = "SETTLE"
     with m.State("SETTLE"):
-        m.d.sync += [flow.ingress_known.eq(1), flow.ingress.eq(arrival.port), w.dirty_flow.eq(1)]
+        m.d.sync += [w.rank_ports[w.number].eq(1 << arrival.port), w.dirty_flow.eq(1)]
         with m.If(~owner.macs_known):
             m.d.sync += [flow.src_mac.eq(seen.src_mac), flow.dst_mac.eq(seen.dst_mac)]
         with m.If(w.is_opening):
@@ -234,7 +234,7 @@ def locate(w: Work) -> None:
         m.d.comb += is_there.eq(
             ~owner.macs_known | (owner.src_mac == seen.src_mac) | (flow.src_mac == seen.src_mac) | in_sources
         )
-        with m.If((flow.ingress_known & (flow.ingress != arrival.port)) | ~is_there):
+        with m.If((w.rank_ports[w.number] & ~(1 << arrival.port)).any() | ~is_there):
             w.refuse(Counter.DROP_WRONG_PLACE, "STORED")
         with m.Else():
             m.next = "SETTLE"

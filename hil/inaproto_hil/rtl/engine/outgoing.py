@@ -265,10 +265,10 @@ def leave(w: Work) -> None:
         m.d.sync += w.out_flow.eq(Mux(w.out_number == w.number, flow, w.flows.read.data))
         m.next = "LEAVE_BY"
     with m.State("LEAVE_BY"):
-        m.d.comb += [
-            io.query_mac.eq(w.out_flow.dst_mac),
-            io.query_ingress.eq(Mux(w.out_flow.ingress_known, w.out_flow.ingress, p.ports)),
-        ]
+        m.d.comb += [io.query_mac.eq(w.out_flow.dst_mac), io.query_ingress.eq(p.ports)]
+        for port in range(p.ports):
+            with m.If(w.rank_ports[w.out_number][port]):
+                m.d.comb += io.query_ingress.eq(port)
         with m.If(io.bridge_idle & ~io.emitting):
             m.next = "LEAVE_BEGIN"
     with m.State("LEAVE_BEGIN"):  # the bridge has answered
@@ -294,7 +294,7 @@ def finish(w: Work) -> None:
     m, io = w.m, w.io
     seen, arrival, flow = w.seen, w.arrival, w.flow
     is_where_it_learns = Signal()
-    m.d.comb += is_where_it_learns.eq(flow.ingress_known & (flow.ingress == arrival.port) & ~flow.routed)
+    m.d.comb += is_where_it_learns.eq(w.rank_ports[w.number].bit_select(arrival.port, 1) & ~flow.routed)
     with m.State("RANK"):
         m.d.sync += w.learn_after.eq(0)
         with m.If(is_where_it_learns):

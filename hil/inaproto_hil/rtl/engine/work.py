@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Signal, Value
+from amaranth.hdl import Array, Cat, Module, Signal, Value
 from amaranth.lib import data, memory
 
 from inaproto_adapters.fpga.register_map import Counter
@@ -74,6 +74,11 @@ class Work:
         self.places = Table(m, "places", PLACE, p.rings)
         self.known = [Signal(CONNECTION, name=f"connection_{number}") for number in range(p.connections)]
         """Rows of the connection lookup table, which are compared all at once."""
+        self.rank_ports = Array(
+            Signal(p.ports, name=f"rank_port_{number}") for number in range(p.connections)
+        )
+        """The port at which the rank of each connection is, as a mask: none if it went down since."""
+        m.d.sync += [one.eq(one & ~self.io.went_down) for one in self.rank_ports]
         self.ring_ids = [Signal(32, name=f"ring_id_{number}") for number in range(p.rings)]
         self.ring_valid = Signal(p.rings)
         self.command = Signal(COMMAND)
