@@ -32,7 +32,7 @@ FAULTS: Final = (
         "engine.messages",
         "held = w.slots.read.data.valid & (w.slots.read.data.serial == place.serial)",
         "held = w.slots.read.data.valid & (w.slots.read.data.serial == place.serial)"
-        " & (place.serial == ring.next_serial)",
+        "& (place.serial == ring.next_serial)",
     ),
     Planted(
         "bits of the slot's last tenant count",
@@ -115,8 +115,8 @@ FAULTS: Final = (
     Planted(
         "packets come from anywhere",
         "engine.incoming",
-        "with m.If((flow.ingress_known & (flow.ingress != arrival.port)) | ~is_there):",
-        "with m.If(flow.ingress_known & (flow.ingress != arrival.port)):",
+        "with m.If((w.rank_ports[w.number] & ~(1 << arrival.port)).any() | ~is_there):",
+        "with m.If((w.rank_ports[w.number] & ~(1 << arrival.port)).any()):",
     ),
     Planted(
         "ranks may disagree about the operation",
@@ -135,6 +135,36 @@ FAULTS: Final = (
         "engine.outgoing",
         'with m.If(is_where_it_learns):\n            m.next = "LEARN_RANK_FIRST"',
         'with m.If(is_where_it_learns & flow.routed):\n            m.next = "LEARN_RANK_FIRST"',
+    ),
+    Planted(
+        "a new ring has the bits of the one before in its slots",
+        "engine.control",
+        'm.next = "CLEAR_SLOTS"',
+        'm.next = "RING_WRITE"',
+    ),
+    Planted(
+        "a new ring has the tenants of the one before",
+        "engine.control",
+        'm.next = "CLEAR_REGIONS"',
+        'm.next = "CLEAR_SLOTS"',
+    ),
+    Planted(
+        "a new ring's ranks have sent the messages of those before",
+        "engine.control",
+        'm.next = "CLEAR_ENTRIES"',
+        'm.next = "ANSWER"',
+    ),
+    Planted(
+        "packets of a removed ring pass",
+        "engine.incoming",
+        'w.drop(Counter.DROP_RING_REMOVED, "DONE")',
+        'w.drop(Counter.DROP_RING_REMOVED, "BRIDGE")',
+    ),
+    Planted(
+        "a rank stays at its port when that goes down",
+        "engine.work",
+        "one.eq(one & ~self.io.went_down)",
+        "one.eq(one)",
     ),
     Planted(
         "a sender's UDP checksum stays",

@@ -43,6 +43,7 @@ def judge(library: Path, parameters: Parameters, seed: int, frames: int, stalls:
     from inaproto_hil.rtl.equivalence.compare import compare, shrink
     from inaproto_hil.rtl.equivalence.device import SoftwareDevice
     from inaproto_hil.rtl.equivalence.rtl_device import RtlDevice
+    from inaproto_hil.rtl.equivalence.steps import frames_in
     from inaproto_hil.rtl.equivalence.traffic import Campaign
 
     def rtl() -> RtlDevice:
@@ -55,9 +56,9 @@ def judge(library: Path, parameters: Parameters, seed: int, frames: int, stalls:
     finally:
         device.close()
     if report.difference is None:
-        return Judged(seed, frames, cycles, "")
+        return Judged(seed, frames_in(report.steps), cycles, "")
     shortest = shrink(lambda: SoftwareDevice(parameters), rtl, report, runs=SHRINK_RUNS)
-    return Judged(seed, len(report.arrivals), cycles, str(shortest))
+    return Judged(seed, frames_in(report.steps), cycles, str(shortest))
 
 
 def campaigns(

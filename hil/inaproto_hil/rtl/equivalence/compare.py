@@ -1,9 +1,9 @@
 """Two devices in lock step: the first frame at which they differ, told so that a person can find the reason.
 
 What must be equal: what leaves because of each frame, as a multiset for each port and in order for each flow
-of a port; the counters; the rings that stopped, with rank and rule. ``compare`` stops at the first
-difference.
-``shrink`` leaves out frames of a report as long as a difference of that kind stays.
+of a port; the counters; the rings that failed, with rank and rule. Orders about rings and ports are steps
+like frames. ``compare`` stops at the first difference. ``shrink`` leaves out steps of a report as long as a
+difference of that kind stays.
 """
 
 from __future__ import annotations
@@ -24,12 +24,22 @@ from inaproto_hil.inspect.inspector import Inspector
 from inaproto_hil.inspect.packets import Seen, look
 from inaproto_hil.inspect.report import broken_lines, packet_lines
 from inaproto_hil.rtl.equivalence.device import Device, Fault, Maker, Output
-from inaproto_hil.rtl.equivalence.traffic import Arrival, Script, Traffic
+from inaproto_hil.rtl.equivalence.steps import (
+    Forget,
+    Install,
+    Order,
+    Ports,
+    Remove,
+    Script,
+    Step,
+    Traffic,
+    carry_out,
+)
 
 COUNTED_EVERY: Final = 200
-"""Frames between two looks at counters and faults: a device may take long to read them."""
+"""Steps between two looks at counters and faults: a device may take long to read them."""
 LATEST: Final = 6
-"""Frames before the one in question that a report shows."""
+"""Steps before the one in question that a report shows."""
 
 INSTALL: Final = "install"
 MISSING: Final = "missing"
@@ -70,7 +80,7 @@ _HEADERS: Final = (
 
 @dataclass(frozen=True)
 class Difference:
-    """``step`` counts frames from 0; -1: before the first one."""
+    """``step`` counts frames and orders from 0; -1: before the first one."""
 
     kind: str
     step: int
@@ -88,22 +98,22 @@ class Report:
     """What a comparison found: ``difference`` is None if both did the same."""
 
     specs: tuple[RingSpec, ...]
-    arrivals: tuple[Arrival, ...]
-    """All frames that went in, up to the one at which the two differ."""
+    steps: tuple[Step, ...]
+    """All that went in, up to the one at which the two differ."""
     difference: Difference | None = None
     seed: int | None = None
     counters: dict[str, int] = field(default_factory=dict)
     """Those of the golden device."""
     faults: tuple[Fault, ...] = ()
     golden_out: tuple[Output, ...] = field(default=(), repr=False)
-    """What left the golden device, by frame."""
+    """What left the golden device, by step."""
     other_out: Output = field(default_factory=list, repr=False)
-    """What left the other one because of the latest frame."""
+    """What left the other one because of the latest step."""
 
     @property
     def script(self) -> Script:
-        """The frames again."""
-        return Script(self.specs, self.arrivals, self.seed)
+        """The steps again."""
+        return Script(self.specs, self.steps, self.seed)
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -112,30 +122,46 @@ class Report:
         found = self.difference
         origin = "" if self.seed is None else f"seed {self.seed}: "
         if found is None:
-            yield f"{origin}{len(self.arrivals)} frames, no difference"
+            yield f"{origin}{len(self.steps)} steps, no difference"
             return
         noticed = "noticed " if found.kind in (COUNTERS, FAULTS) else ""
-        yield f"{origin}{found.says}, {noticed}at frame {found.step + 1} of {len(self.arrivals)}"
+        yield f"{origin}{found.says}, {noticed}at step {found.step + 1} of {len(self.steps)}"
         for spec in self.specs:
             yield f"  {_ring_text(spec)}"
         wrong = first_difference(found.golden, found.other) if found.golden and found.other else None
         if wrong is not None:
             yield f"  first byte that differs: {_byte_text(found.golden, found.other, wrong)}"
-        if 0 <= found.step < len(self.arrivals):
-            port, frame = self.arrivals[found.step]
-            yield from _frame_lines("what came in", port, frame)
+        arrival = self.steps[found.step] if 0 <= found.step < len(self.steps) else None
+        if isinstance(arrival, tuple):
+            yield from _frame_lines("what came in", *arrival)
         marked = range(0) if wrong is None else range(wrong, wrong + 1)
         if found.golden:
             yield from _frame_lines("what should leave", found.port, found.golden, marked)
         if found.other:
             yield from _frame_lines("what left", found.port, found.other, marked)
         yield from self._inspected()
-        yield "the frames before, and it:"
-        for step in range(max(0, found.step - LATEST), min(found.step + 1, len(self.arrivals))):
-            port, frame = self.arrivals[step]
-            left = self.golden_out[step] if step < len(self.golden_out) else []
-            ports = ", ".join(str(out) for out, _ in left) or "none"
-            yield f"  {step + 1:5} at port {port}: {line_of(frame)}; leaves by {ports}"
+        orders = [step for step in range(found.step - LATEST) if not isinstance(self.steps[step], tuple)]
+        if orders:
+            yield "orders before:"
+            yield from (self._step_line(step) for step in orders)
+        yield "the steps before, and it:"
+        for step in range(max(0, found.step - LATEST), min(found.step + 1, len(self.steps))):
+            yield self._step_line(step)
+
+    def _step_line(self, step: int) -> str:
+        match self.steps[step]:
+            case Install(spec):
+                return f"  {step + 1:5} comes {_ring_text(spec)}"
+            case Remove(ring_id):
+                return f"  {step + 1:5} ring {ring_id} is removed"
+            case Forget():
+                return f"  {step + 1:5} rings that were removed are forgotten"
+            case Ports(up):
+                return f"  {step + 1:5} ports that are up: {', '.join(map(str, sorted(up)))}"
+            case port, frame:
+                left = self.golden_out[step] if step < len(self.golden_out) else []
+                ports = ", ".join(str(out) for out, _ in left) or "none"
+                return f"  {step + 1:5} at port {port}: {line_of(frame)}; leaves by {ports}"
 
     def _inspected(self) -> Iterator[str]:
         """Rules of ``inaproto inspect`` that the other device's frames break, and the golden one's do not."""
@@ -158,8 +184,9 @@ class Report:
             return inspector.feed(captured(port, frame, direction, number))
 
         steps = len(self.golden_out)
-        for step, (port, frame) in enumerate(self.arrivals[:steps]):
-            feed(port, frame, Direction.INBOUND)
+        for step, arrival in enumerate(self.steps[:steps]):
+            if isinstance(arrival, tuple):
+                feed(*arrival, Direction.INBOUND)
             if step < steps - 1:
                 for out, left in self.golden_out[step]:
                     feed(out, left, Direction.OUTBOUND)
@@ -168,18 +195,19 @@ class Report:
 
 
 def compare(golden: Device, other: Device, traffic: Traffic, *, every: int = COUNTED_EVERY) -> Report:
-    """Feed both with the same frames, up to the first difference. Both must be new. They stay open.
+    """Feed both with the same frames and orders, up to the first difference. Both must be new. They stay
+    open.
 
-    Counters and faults are compared each ``every`` frames, and at the end.
+    Counters and faults are compared each ``every`` steps, and at the end.
     """
-    arrivals: list[Arrival] = []
+    steps: list[Step] = []
     outputs: list[Output] = []
     theirs: Output = []
 
     def report(difference: Difference | None) -> Report:
         return Report(
             tuple(traffic.specs),
-            tuple(arrivals),
+            tuple(steps),
             difference,
             traffic.seed,
             golden.counters(),
@@ -189,62 +217,73 @@ def compare(golden: Device, other: Device, traffic: Traffic, *, every: int = COU
         )
 
     for spec in traffic.specs:
-        refusals = golden.install(spec), other.install(spec)
-        if (refusals[0] is None) != (refusals[1] is None):
-            says = f"ring {spec.ring_id} is answered {refusals[0]!r} and {refusals[1]!r}"
-            return report(Difference(INSTALL, -1, says))
-    for step, arrival in enumerate(traffic):
-        arrivals.append(arrival)
-        ours = golden.frame(*arrival)
-        outputs.append(ours)
-        theirs = other.frame(*arrival)
+        difference = _order(-1, golden, other, Install(spec))
+        if difference is not None:
+            return report(difference)
+    for step, what in enumerate(traffic):
+        steps.append(what)
+        ours: Output = []
+        theirs = []
         difference = None
-        if ours != theirs:
-            difference = output_difference(step, ours, theirs)
+        if isinstance(what, tuple):
+            ours, theirs = golden.frame(*what), other.frame(*what)
+            if ours != theirs:
+                difference = output_difference(step, ours, theirs)
+        else:
+            difference = _order(step, golden, other, what)
+        outputs.append(ours)
         if difference is None and (step + 1) % every == 0:
             difference = _count_difference(step, golden, other)
         if difference is not None:
             return report(difference)
         traffic.heard(ours)
-    return report(_count_difference(len(arrivals) - 1, golden, other))
+    return report(_count_difference(len(steps) - 1, golden, other))
+
+
+def _order(step: int, golden: Device, other: Device, order: Order) -> Difference | None:
+    """Both do what the order says; a ring must come to both or to none."""
+    refusals = carry_out(golden, order), carry_out(other, order)
+    if (refusals[0] is None) == (refusals[1] is None):
+        return None
+    return Difference(INSTALL, step, f"a ring is answered {refusals[0]!r} and {refusals[1]!r}")
 
 
 def shrink(golden: Maker, other: Maker, report: Report, *, runs: int = 300) -> Report:
-    """Leave frames out as long as a difference of that kind stays, and rings in the end. ``runs`` is how
-    often that may be tried with frames.
+    """Leave steps out as long as a difference of that kind stays, and rings in the end. ``runs`` is how
+    often that may be tried with steps.
 
-    First halves of what is left, then ever smaller parts. Counters are looked at after each frame, so the
-    answer ends with the frame that makes the difference. A report of no difference is returned as it is.
+    First halves of what is left, then ever smaller parts. Counters are looked at after each step, so the
+    answer ends with the step that makes the difference. A report of no difference is returned as it is.
     """
     if report.difference is None:
         return report
     kind = report.difference.kind
 
-    def tried(specs: tuple[RingSpec, ...], arrivals: Sequence[Arrival]) -> Report | None:
+    def tried(specs: tuple[RingSpec, ...], steps: Sequence[Step]) -> Report | None:
         ours, theirs = golden(), other()
         try:
-            found = compare(ours, theirs, Script(specs, arrivals, report.seed), every=1)
+            found = compare(ours, theirs, Script(specs, steps, report.seed), every=1)
         finally:
             ours.close()
             theirs.close()
         return found if found.difference is not None and found.difference.kind == kind else None
 
-    best = tried(report.specs, report.arrivals)
+    best = tried(report.specs, report.steps)
     if best is None:
         return report
-    size = max(1, len(best.arrivals) // 2)
+    size = max(1, len(best.steps) // 2)
     while runs > 0:
-        before = end = len(best.arrivals)
+        before = end = len(best.steps)
         while end > 0 and runs > 0:  # the latest ones first: they need what came before
             begin = max(0, end - size)
             runs -= 1
-            best = tried(best.specs, best.arrivals[:begin] + best.arrivals[end:]) or best
+            best = tried(best.specs, best.steps[:begin] + best.steps[end:]) or best
             end = begin
-        if size == 1 and len(best.arrivals) == before:
+        if size == 1 and len(best.steps) == before:
             break
         size = max(1, size // 2)
     for spec in best.specs:
-        best = tried(tuple(other for other in best.specs if other is not spec), best.arrivals) or best
+        best = tried(tuple(other for other in best.specs if other is not spec), best.steps) or best
     return best
 
 

@@ -1,4 +1,4 @@
-"""An accelerator as its judge sees it: rings go in, then frames one by one, and frames come out.
+"""An accelerator as its judge sees it: rings come and go, frames go in one by one, and frames come out.
 
 :class:`SoftwareDevice` is the software core (NetReduce sections 3.1, 3.2 and 4), one frame a step. Whatever
 answers the same can stand in its place: RTL in simulation, a board.
@@ -24,7 +24,9 @@ from inaproto.core.switch.events import (
     Event,
     FramesArrived,
     InstallRing,
+    PortDown,
     PortUp,
+    RemoveRing,
     RingFault,
     RingRefused,
 )
@@ -39,13 +41,23 @@ Fault = tuple[int, int, str]
 """Ring, rank, rule."""
 
 REPLAY_FILL_PACKETS_MAX = 32
-NOW = Instant(0)
-"""Nothing waits for a time: packets that came too early are not kept."""
 
 
 class Device(Protocol):
     def install(self, spec: RingSpec) -> str | None:
         """Sum for a ring from now on; or why not."""
+        ...
+
+    def remove(self, ring_id: int) -> None:
+        """Sum no more for a ring, and drop its packets; nothing if it is not there."""
+        ...
+
+    def forget(self) -> None:
+        """Packets of the rings that were removed pass from now on, as all of no ring does."""
+        ...
+
+    def set_ports_up(self, up: frozenset[int]) -> None:
+        """All others are down; all are up at the start. No frames come at ports that are down."""
         ...
 
     def frame(self, port: int, data: bytes) -> Output:
@@ -57,7 +69,7 @@ class Device(Protocol):
         ...
 
     def faults(self) -> list[Fault]:
-        """Rings that stopped, in any order."""
+        """Rings that failed, in any order."""
         ...
 
     def close(self) -> None: ...
@@ -77,18 +89,33 @@ class SoftwareDevice:
         parameters = parameters or Parameters()
         self._choice = choice
         self._faults: list[Fault] = []
-        config = AcceleratorConfig(
+        self._config = config = AcceleratorConfig(
             early_packets_max=0,
             addresses_max=parameters.addresses,
             replay_fill_packets_max=REPLAY_FILL_PACKETS_MAX,
         )
         self._accelerator = self._with_kernels(lambda: Accelerator(config))
-        for port in range(parameters.ports):
-            self._step(PortUp(PortId(port)))
+        self._now = Instant(0)
+        """Time passes for connections of removed rings alone: packets that came too early are not kept."""
+        self._up: frozenset[int] = frozenset()
+        self.set_ports_up(frozenset(range(parameters.ports)))
 
     def install(self, spec: RingSpec) -> str | None:
         actions = self._step(InstallRing(spec))
         return next((action.reason for action in actions if isinstance(action, RingRefused)), None)
+
+    def remove(self, ring_id: int) -> None:
+        self._step(RemoveRing(ring_id))
+
+    def forget(self) -> None:
+        self._now = Instant(self._now + self._config.retired_ns)
+
+    def set_ports_up(self, up: frozenset[int]) -> None:
+        for port in sorted(self._up - up):
+            self._step(PortDown(PortId(port)))
+        for port in sorted(up - self._up):
+            self._step(PortUp(PortId(port)))
+        self._up = up
 
     def frame(self, port: int, data: bytes) -> Output:
         block = np.frombuffer(data, np.uint8).reshape(1, -1)
@@ -113,7 +140,7 @@ class SoftwareDevice:
         """There is nothing to give back."""
 
     def _step(self, event: Event) -> list[Action]:
-        return self._with_kernels(lambda: self._accelerator.step(event, NOW))
+        return self._with_kernels(lambda: self._accelerator.step(event, self._now))
 
     def _with_kernels(self, work: Callable[[], T]) -> T:
         had = kernels.active()

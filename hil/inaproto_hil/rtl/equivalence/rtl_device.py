@@ -28,7 +28,11 @@ class RtlDevice:
         self._model = Model(library, parameters, stalls=stalls)
         self._device = at_once(FpgaDevice.identify(AtOnceBus(self._model)))
         self._faults: list[Fault] = []
-        at_once(self._device.set_ports_up(range(parameters.ports)))
+        self._removed: set[int] = set()
+        """Rings that keep their place, so that their packets are dropped."""
+        self._told: set[int] = set()
+        """Rings whose fault is known."""
+        self.set_ports_up(frozenset(range(parameters.ports)))
 
     @property
     def cycles(self) -> int:
@@ -36,8 +40,35 @@ class RtlDevice:
         return self._model.cycles
 
     def install(self, spec: RingSpec) -> str | None:
+        for ring_id in [ring_id for ring_id in self._removed if self._is_followed(ring_id, spec)]:
+            self._take_out(ring_id)
         answer = at_once(self._device.install(spec))
-        return answer.reason if isinstance(answer, RingRefused) else None
+        if isinstance(answer, RingRefused):
+            return answer.reason
+        self._told.discard(spec.ring_id)
+        return None
+
+    def remove(self, ring_id: int) -> None:
+        if ring_id in self._device.rings:
+            self.faults()  # the last chance to see that it has failed
+            at_once(self._device.stop(ring_id))
+            self._removed.add(ring_id)
+
+    def forget(self) -> None:
+        for ring_id in list(self._removed):
+            self._take_out(ring_id)
+
+    def _is_followed(self, ring_id: int, spec: RingSpec) -> bool:
+        """Whether a ring comes on the connections of one that went."""
+        before = {flow.connection for flow in self._device.spec_of(ring_id).flows}
+        return any(flow.connection in before for flow in spec.flows)
+
+    def _take_out(self, ring_id: int) -> None:
+        at_once(self._device.remove(ring_id))
+        self._removed.remove(ring_id)
+
+    def set_ports_up(self, up: frozenset[int]) -> None:
+        at_once(self._device.set_ports_up(up))
 
     def frame(self, port: int, data: bytes) -> Output:
         self._model.send(port, data)
@@ -48,12 +79,12 @@ class RtlDevice:
         return {name: count for name, count in found.items() if count and name not in BESIDE}
 
     def faults(self) -> list[Fault]:
-        told = {ring_id for ring_id, _, _ in self._faults}
-        for ring_id in self._device.rings.keys() - told:
+        for ring_id in self._device.rings.keys() - self._told:
             fault = at_once(self._device.state(ring_id)).fault
             if fault is not None:
                 rule, rank = fault
                 self._faults.append((ring_id, rank, rule))
+                self._told.add(ring_id)
         return list(self._faults)
 
     def close(self) -> None:
