@@ -19,12 +19,14 @@ from inaproto.core.switch.events import (
     RingFault,
     RingRefused,
 )
-from inaproto.errors import LocalMisuse
+from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, PortId, S
 from inaproto_hil.rtl.equivalence.traffic import Campaign
 from inaproto_hil.rtl.in_switch import DEFAULTS, RtlAccelerator
 from inaproto_hil.rtl.parameters import Parameters, parameters_of
 from tests.rtl.builds import SMALL, library
+from tests.unit.switched_ring import SwitchedRing, block
+from tests.unit.test_accelerator_switch import moved
 
 NOW = Instant(0)
 
@@ -58,6 +60,41 @@ def test_rings_come_and_go_and_what_is_refused_has_a_reason() -> None:
 
 
 @pytest.mark.rtl
+def test_what_comes_of_a_removed_ring_is_dropped_until_another_needs_its_place() -> None:
+    """The oldest makes room first: this accelerator has two places."""
+    accelerator, hosts = made(), SwitchedRing(2)
+    for port in range(SMALL.ports):
+        accelerator.step(PortUp(PortId(port)), NOW)
+    specs = {number: moved(hosts.spec, number) for number in (1, 2, 3)}
+
+    def passes(number: int) -> bool:
+        frame = hosts.packet(0, 0, 1, dest_qp=specs[number].flows[0].dst_qp)
+        return bool(accelerator.step(FramesArrived(PortId(0), [block(frame)]), NOW))
+
+    for number in (1, 2):
+        assert accelerator.step(InstallRing(specs[number]), NOW) == []
+    for number in (2, 1):
+        accelerator.step(RemoveRing(number), NOW)
+    assert [number for number in specs if passes(number)] == [3]
+    assert accelerator.step(InstallRing(specs[3]), NOW) == []
+    assert [number for number in specs if passes(number)] == [2]
+
+
+@pytest.mark.rtl
+def test_who_is_to_blame_is_said_of_each_packet() -> None:
+    accelerator, hosts = made(), SwitchedRing(2)
+    for port in range(SMALL.ports):
+        accelerator.step(PortUp(PortId(port)), NOW)
+    accelerator.step(InstallRing(hosts.spec), NOW)
+    wrong = block(*(hosts.packet(rank, 0, 0, key=1) for rank in (0, 1)))
+    said = accelerator.step(FramesArrived(PortId(0), [wrong]), NOW)
+    assert [(blame.peer, blame.rule) for blame in said if isinstance(blame, Blame)] == [
+        ("10.0.0.0 to queue pair 513", "wrong key"),
+        ("10.0.0.1 to queue pair 512", "wrong key"),
+    ]
+
+
+@pytest.mark.rtl
 def test_frames_pass_between_ports_that_are_up() -> None:
     accelerator = made()
     for port in (7, 9):
@@ -78,13 +115,13 @@ def test_ranks_that_disagree_fault_their_ring() -> None:
         accelerator.step(PortUp(PortId(port)), NOW)
     found: set[str] = set()
     for seed in range(20):
-        campaign = Campaign(seed, SMALL, 300)
+        campaign = Campaign(seed, SMALL, 300, changes=False)
         own = made()
         for port in range(SMALL.ports):
             own.step(PortUp(PortId(port)), NOW)
         for spec in campaign.specs:
             own.step(InstallRing(spec), NOW)
-        for port, data in campaign:
+        for port, data in campaign.arrivals():
             block = np.frombuffer(data, np.uint8).reshape(1, -1)
             actions = own.step(FramesArrived(PortId(port), [block]), NOW)
             campaign.heard([(int(a.port), a.frames.tobytes()) for a in actions if isinstance(a, EmitFrames)])

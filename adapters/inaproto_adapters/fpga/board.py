@@ -42,7 +42,7 @@ from inaproto.core.switch.events import (
 )
 from inaproto.errors import FabricError, InvariantBroken, Unsupported
 from inaproto.ports import Adapter
-from inaproto.units import Instant
+from inaproto.units import Instant, S
 from inaproto_adapters.fpga.buses import Opener, bus_opener
 from inaproto_adapters.fpga.device import FpgaDevice
 from inaproto_adapters.fpga.register_map import PORTS
@@ -181,6 +181,7 @@ class BoardAccelerator:
             self._ordered = trio.Event()
             while self._orders:
                 await self._obey(rings, *self._orders.popleft(), say)
+            await rings.expire(Instant(int(trio.current_time() * S)))
             for found in await rings.faults():
                 say(found)
             if await device.bus.read32(PORTS) != ports_up:

@@ -39,10 +39,11 @@ class FpgaRings:
 
     async def install(self, spec: RingSpec, now: Instant) -> RingRefused | None:
         """Sum for a ring from now on."""
+        await self.expire(now)
         wanted = {flow.connection for flow in spec.flows}
-        for ring_id, until in sorted(self._leaving.items(), key=lambda item: item[1]):
+        for ring_id in list(self._leaving):
             again = any(flow.connection in wanted for flow in self.device.spec_of(ring_id).flows)
-            if until <= now or again or ring_id == spec.ring_id:
+            if again or ring_id == spec.ring_id:
                 await self._forget(ring_id)
         answer = await self.device.install(spec)
         while isinstance(answer, RingRefused) and answer.until_room and self._leaving:
@@ -59,6 +60,11 @@ class FpgaRings:
         if self._live.pop(ring_id, None) is not None:
             await self.device.stop(ring_id)
             self._leaving[ring_id] = Instant(now + self._retired_ns)
+
+    async def expire(self, now: Instant) -> None:
+        """Packets of rings that were removed long enough ago pass from now on."""
+        for ring_id in [ring_id for ring_id, until in self._leaving.items() if until <= now]:
+            await self._forget(ring_id)
 
     async def _forget(self, ring_id: int) -> None:
         await self.device.remove(ring_id)

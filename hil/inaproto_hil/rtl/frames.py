@@ -30,6 +30,7 @@ class RtlPorts:
             for row in block:
                 if port is None or not 0 < len(row) <= most:
                     why = "no place for its port" if port is None else "longer than the accelerator takes"
+                    why = why if len(row) else "frame shorter than an Ethernet header"
                     self.refused[why] = self.refused.get(why, 0) + 1
                     continue
                 self.frames_in += 1

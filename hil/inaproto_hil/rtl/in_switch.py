@@ -11,7 +11,7 @@ is as fast as the simulation, some thousand frames a second.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, assert_never
 
 from inaproto.core.switch.events import (
@@ -28,8 +28,11 @@ from inaproto.core.switch.events import (
     RingState,
     RoundArrived,
 )
+from inaproto.core.switch.ingest import peer_of
+from inaproto.errors import Blame
 from inaproto.ports import Adapter
 from inaproto.units import Frames, Instant, PortId
+from inaproto.wire.packet import decode_packet
 from inaproto_adapters.fpga.at_once import AtOnceBus, at_once
 from inaproto_adapters.fpga.device import FpgaDevice
 from inaproto_adapters.fpga.rings import FpgaRings
@@ -82,6 +85,7 @@ class RtlAccelerator:
 
     def step(self, event: Event, now: Instant) -> list[Action]:
         actions: list[Action] = []
+        at_once(self._rings.expire(now))
         match event:
             case FramesArrived(port, blocks):
                 self._take_in(port, blocks, actions)
@@ -121,11 +125,23 @@ class RtlAccelerator:
     # -- frames --------------------------------------------------------------------------------
 
     def _take_in(self, port: PortId, blocks: Sequence[Frames], actions: list[Action]) -> None:
-        for at, frames in self._frames.through(self._index.get(port), blocks):
-            out = self._ports.get(at)
-            if out is not None:
-                actions.append(EmitFrames(out, frames))
-        actions += at_once(self._rings.faults())
+        index = self._index.get(port)
+        for block in blocks:
+            for at in range(len(block)):
+                frame = block[at : at + 1]
+                for left_by, frames in self._frames.through(index, [frame]):
+                    out = self._ports.get(left_by)
+                    if out is not None:
+                        actions.append(EmitFrames(out, frames))
+                actions += self._said_of(frame.tobytes())
+
+    def _said_of(self, frame: bytes) -> Iterator[Action]:
+        """Whose fault the frame is that came."""
+        for said in at_once(self._rings.faults()):
+            if not isinstance(said, Blame):
+                yield said
+            elif (packet := decode_packet(frame)) is not None:
+                yield Blame(peer_of(packet), said.rule, f"{said.peer}, {said.evidence}")
 
 
 def open_rtl(text: str, config: AcceleratorConfig) -> RtlAccelerator:

@@ -494,7 +494,7 @@ def foreign_field(ina: InaHeader, spec: RingSpec, epoch: int, rank: int) -> tupl
     return "wrong ring size", f"{who}: {ina.ring_size}, expected {spec.size}"
 
 
-def peer_of(run: RoceRun) -> str:
+def peer_of(run: RoceRun | Packet) -> str:
     source = ".".join(str(byte) for byte in run.src_ip)
     return f"{source} to queue pair {run.dest_qp}"
 
