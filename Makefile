@@ -64,6 +64,7 @@ rtl: rtltools ## Judge the RTL by the software core, numpy and planted faults, a
 	.venv/bin/inaproto rtl check
 	.venv/bin/inaproto rtl compare --campaigns 200
 	$(PY) -m pytest --numprocesses 2 --dist worksteal -m 'rtl or not rtl' $(or $(ARGS),tests/rtl)
+	$(PY) -m pytest -m rtl tests/paper tests/unit
 	.venv/bin/inaproto rtl fit --family ecp5 --words 2 --no-place
 
 rtltools: $(STAMP) ## Get the tools of the RTL into .venv: 300 MB

@@ -23,6 +23,7 @@ from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
 from inaproto.wire.vector import RoceRun, decode_runs
 from inaproto_hil.bench.traffic import Sender, host_mac, ring_spec
+from tests.accelerators import make_accelerator
 
 NOW = Instant(0)
 
@@ -60,7 +61,7 @@ class ScriptedRing:
 
     def __post_init__(self) -> None:
         self.spec = ring_spec(self.workers, window=self.window, packets=self.packets, mtu=self.mtu)
-        self.accelerator = Accelerator()
+        self.accelerator = make_accelerator()
         for rank in range(self.workers):
             self.accelerator.step(PortUp(PortId(rank)), NOW)
         assert self.accelerator.step(InstallRing(self.spec), NOW) == []

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, InaHeader
+from tests.accelerators import EACH_ACCELERATOR
 from tests.paper.scripted_ring import ScriptedRing
+
+pytestmark = EACH_ACCELERATOR
 
 # Header bytes that must reach the receiver as they were sent: Ethernet to the end of the BTH.
 HEADERS = slice(0, 54)

@@ -38,6 +38,7 @@ from inaproto.core.rdma.requester import (
 from inaproto.errors import Blame
 from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId
 from inaproto.wire.ina_header import FLAG_RESULT, Dtype, InaHeader, Op
+from tests.accelerators import EACH_ACCELERATOR
 from tests.unit.switched_ring import SwitchedRing, by_port, others
 
 FIRST_PSN = 100
@@ -90,6 +91,7 @@ def test_one_gap_brings_one_go_back() -> None:
     assert psns(nic.step(nak, Instant(2 * ROUND_TRIP_NS + 1))) == [], "no answer to the resent packets yet"
 
 
+@EACH_ACCELERATOR
 @pytest.mark.parametrize(
     ("field", "value", "rule"), [("key", 0xBAD, "wrong key"), ("epoch", 4, "wrong epoch")]
 )

@@ -11,7 +11,10 @@ from inaproto.wire.icrc import seal
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto.wire.vector import FlowTemplate
 from inaproto_hil.bench.traffic import host_ip, host_mac
+from tests.accelerators import EACH_ACCELERATOR
 from tests.paper.scripted_ring import NOW, Packet, ScriptedRing
+
+pytestmark = EACH_ACCELERATOR
 
 
 def body(packets: list[Packet]) -> bytes:

@@ -12,6 +12,8 @@ from tests.conftest import end_without
 
 SMALL = Parameters(ports=3, words=2, rings=2, children=3, window=2, slots=64, mtu=64)
 """Built in some 20 s: tables overflow and windows wrap soon."""
+MANY_PORTS = Parameters(ports=8, words=2, rings=4, children=5, window=4, slots=256, mtu=64)
+"""For rings as tests of the software switch make them."""
 LARGER = Parameters(ports=4, words=4, rings=2, children=4, window=4, slots=128, mtu=256)
 
 

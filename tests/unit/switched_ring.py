@@ -32,6 +32,7 @@ from inaproto.wire.ina_header import (
 from inaproto.wire.ipv4 import Ipv4Header
 from inaproto.wire.roce import Aeth, Bth, Imm, Opcode, Reth, RocePacket
 from inaproto.wire.udp import UdpHeader
+from tests.accelerators import make_accelerator
 from tests.unit.exact_reference import exact
 
 NOW: Final = Instant(0)
@@ -116,7 +117,7 @@ class SwitchedRing:
         self.psn0 = psn0
         self.epoch = self.spec.epoch
         """Of its headers."""
-        self.accelerator: Accelerator = Accelerator(config) if beside is None else beside.accelerator
+        self.accelerator: Accelerator = make_accelerator(config) if beside is None else beside.accelerator
         for port in range(ranks + extra_ports):
             self.accelerator.step(PortUp(PortId(port)), NOW)
             self.arrive(port, b"\xff" * 6 + mac(port) + bytes(48))

@@ -16,7 +16,10 @@ from inaproto.units import Instant, PortId
 from inaproto.wire import icrc
 from inaproto.wire.connection import is_plainly_other, lenient_connection
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET
+from tests.accelerators import ADDRESSES, EACH_ACCELERATOR, software_only
 from tests.unit.switched_ring import SwitchedRing, block, by_port, emitted, mac, nameless, others, ring_of
+
+pytestmark = EACH_ACCELERATOR
 
 IP = 14
 BTH = 42
@@ -149,6 +152,7 @@ def test_damaged_source_addresses_on_first_packets_do_not_shut_out_their_rank(
     assert by_port(ring.arrive_blocks(1, *blocks))[1] == ring.results(1, 1, 2)[1]
 
 
+@software_only(ADDRESSES)
 @pytest.mark.parametrize("strange", [mac(9), mac(0)])
 def test_no_packet_of_a_ring_teaches_the_bridge_an_address(strange: bytes) -> None:
     """One bit away may be the address of another host."""
@@ -165,17 +169,17 @@ def test_no_packet_of_a_ring_teaches_the_bridge_an_address(strange: bytes) -> No
 def test_first_packets_that_count_for_their_key_alone_are_counted(rows: int) -> None:
     ring = SwitchedRing(2)
     ring.finish(0)
-    counters = ring.accelerator.counters
     for number, (serial, strange) in enumerate(((1, mac(9)), (2, mac(8)))):
         first, *rest = ring.message(1, serial)
         ring.arrive_blocks(1, block(*[first[:6] + strange + first[12:]] * rows))
-        assert counters.strange_addresses == rows * (number + 1)
+        assert ring.accelerator.view().counters.strange_addresses == rows * (number + 1)
         ring.arrive_blocks(1, block(rest[0][:6] + mac(7) + rest[0][12:]), *(block(frame) for frame in rest))
         ring.send(0, serial)
-        assert counters.strange_addresses == rows * (number + 1)
-    assert counters.dropped == {"not from where its rank is": 2}
+        assert ring.accelerator.view().counters.strange_addresses == rows * (number + 1)
+    assert ring.accelerator.view().counters.dropped == {"not from where its rank is": 2}
 
 
+@software_only(ADDRESSES)
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_ring_s_packets_say_which_ip_address_their_host_has(copies: int) -> None:
     """So a damaged address on an ACK of that host, whose ICRC no switch looks at, is not learnt."""
@@ -187,6 +191,7 @@ def test_a_ring_s_packets_say_which_ip_address_their_host_has(copies: int) -> No
     assert ring.accelerator.addresses == before
 
 
+@software_only(ADDRESSES)
 def test_nobody_moves_an_address_with_packets_that_are_refused() -> None:
     ring = SwitchedRing(2, extra_ports=1)
     ring.finish(0)

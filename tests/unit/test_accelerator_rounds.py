@@ -6,7 +6,10 @@ import pytest
 
 from inaproto.core.switch.accelerator import EmitFrames, FramesArrived, RingFault, RoundArrived
 from inaproto.units import PortId
+from tests.accelerators import EACH_ACCELERATOR, ONE_BY_ONE, software_only
 from tests.unit.switched_ring import NOW, SwitchedRing, block, by_port, mac, others
+
+pytestmark = EACH_ACCELERATOR
 
 SELECTIVE = pytest.mark.parametrize("selective", [False, True], ids=["in order", "selective"])
 
@@ -25,9 +28,10 @@ def test_a_round_sends_what_its_ports_would_one_after_the_other(selective: bool)
     one_by_one = [action for each in came for action in apart.accelerator.step(each, NOW)]
     assert by_port(sent) == by_port(one_by_one)
     assert by_port(sent)[1] == together.results(0)[1] + together.results(1, 0)[1]
-    assert together.accelerator.counters == apart.accelerator.counters
+    assert together.accelerator.view().counters == apart.accelerator.view().counters
 
 
+@software_only(ONE_BY_ONE)
 def test_results_leave_once_whichever_port_makes_them_whole() -> None:
     ring = SwitchedRing()
     for rank, packets in ((0, 1), (1, 2), (2, 3)):

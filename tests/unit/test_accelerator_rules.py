@@ -22,9 +22,12 @@ from inaproto.units import Instant, PortId
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import FLAG_LAST, FLAG_RESULT, INA_HEADER_BYTES, InaHeader
 from inaproto.wire.roce import RocePacket
+from tests.accelerators import EACH_ACCELERATOR, FIXED, ONE_BY_ONE, software_only
 from tests.unit.switched_ring import NOW, SwitchedRing, block, by_port, dropped, emitted, mac, others, ring_of
 from tests.unit.test_accelerator_identity import double_vlan
 from tests.unit.test_accelerator_switch import moved, tcp
+
+pytestmark = EACH_ACCELERATOR
 
 # -- frames that no NIC of a ring emits
 
@@ -52,6 +55,7 @@ def test_one_malformed_packet_of_a_ring_takes_its_block_along() -> None:
         assert sum(dropped(ring).values()) > before
 
 
+@software_only(ONE_BY_ONE)
 def test_a_frame_of_no_connection_hides_none_behind_it() -> None:
     """Both are of one kind to the decoder; only one of them is IPv4 behind its VLAN tags."""
     ring = SwitchedRing(2)
@@ -74,6 +78,7 @@ def test_malformed_packets_of_a_removed_ring_are_dropped_for_a_while() -> None:
 # -- connections of removed rings
 
 
+@software_only("it remembers as many as it has places for rings")
 def test_what_is_remembered_of_removed_rings_is_bounded() -> None:
     """The oldest make room; exactly as many as allowed stay."""
     ring = SwitchedRing(2, config=AcceleratorConfig(retired_max=4))
@@ -134,6 +139,7 @@ def stray(ring: SwitchedRing, **ina: int) -> bytes:
     return ring.packet(0, 3, 0, dest_qp=0x999, **ina)  # type: ignore[arg-type]
 
 
+@software_only("it says no more than the rule")
 @pytest.mark.parametrize(("ring_id", "rule"), [(7, "connection not registered"), (8, "unknown ring")])
 def test_a_stray_message_blames_its_sender(ring_id: int, rule: str) -> None:
     ring = SwitchedRing(2)
@@ -219,6 +225,7 @@ def test_an_acknowledgement_for_a_host_that_is_not_known_is_flooded_but_not_to_i
 # -- memory and views
 
 
+@software_only(FIXED)
 def test_memory_of_several_rings_adds_up() -> None:
     need = bytes_needed(ring_of(2))
     ring = SwitchedRing(2, config=AcceleratorConfig(memory_bytes_max=3 * need))
@@ -278,6 +285,7 @@ def test_the_view_as_plain_values() -> None:
     }
 
 
+@software_only(FIXED)
 def test_output_in_reused_memory_is_bounded_by_the_configuration() -> None:
     """The bound changes where results are built, never what they are, in steps that need more than it too."""
     for output_bytes_max in (0, 1 << 17, 1 << 20):

@@ -30,6 +30,7 @@ from inaproto.units import PortId
 from inaproto.wire import icrc
 from inaproto.wire.ipv4 import Ipv4Header
 from inaproto.wire.roce import Bth, Imm, Opcode, Reth, RocePacket
+from tests.accelerators import ADDRESSES, EACH_ACCELERATOR, FIXED, software_only
 from tests.unit.switched_ring import (
     NOW,
     SwitchedRing,
@@ -43,6 +44,8 @@ from tests.unit.switched_ring import (
     others,
     ring_of,
 )
+
+pytestmark = EACH_ACCELERATOR
 
 # -- an ordinary switch
 
@@ -157,6 +160,7 @@ def test_where_no_address_is_known_results_go_where_the_packets_say(rows: int) -
     assert 0 not in sent
 
 
+@software_only(ADDRESSES)
 def test_an_arp_packet_with_a_damaged_source_teaches_nothing_and_passes() -> None:
     """Its own address is in it once more; one bit away is that of another host."""
     ring = SwitchedRing(2, extra_ports=1)
@@ -200,6 +204,7 @@ def test_two_rings_do_not_share_a_connection() -> None:
     assert ring.accelerator.view().connections == 2
 
 
+@software_only(FIXED)
 def test_the_number_of_rings_is_limited() -> None:
     ring = SwitchedRing(2, config=AcceleratorConfig(rings_max=2))
     assert ring.accelerator.step(InstallRing(moved(ring.spec, 1)), NOW) == []
@@ -208,6 +213,7 @@ def test_the_number_of_rings_is_limited() -> None:
     assert ring.accelerator.step(InstallRing(moved(ring.spec, 2)), NOW) == []
 
 
+@software_only(FIXED)
 def test_memory_is_limited_and_given_back() -> None:
     need = bytes_needed(ring_of(2))
     ring = SwitchedRing(2, config=AcceleratorConfig(memory_bytes_max=2 * need - 1))
@@ -236,7 +242,7 @@ def test_removing_a_ring_that_is_not_there_changes_nothing() -> None:
     assert by_port(ring.finish(0)) == ring.results(0)
 
 
-def test_the_view_is_a_snapshot_and_there_is_no_deadline() -> None:
+def test_the_view_is_a_snapshot() -> None:
     ring = SwitchedRing(2)
     ring.send(0, 0, 1)
     dropped(ring)
@@ -247,7 +253,11 @@ def test_the_view_is_a_snapshot_and_there_is_no_deadline() -> None:
     assert before.counters.results_out == 0
     assert ring.accelerator.view().rings[7]["next_message"] == 1
     assert ring.accelerator.view().as_dict()["connections"] == 2
-    assert ring.accelerator.deadline is None
+
+
+@software_only("nobody asks it")
+def test_there_is_no_deadline() -> None:
+    assert SwitchedRing(2).accelerator.deadline is None
 
 
 @pytest.mark.parametrize(

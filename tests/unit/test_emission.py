@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from inaproto.core.switch.accelerator import Counters
+from tests.accelerators import EACH_ACCELERATOR
 from tests.unit.switched_ring import SwitchedRing, block, by_port, dropped, emitted, mac, nameless, ring_of
+
+pytestmark = EACH_ACCELERATOR
 
 
 def counters(ring: SwitchedRing) -> Counters:

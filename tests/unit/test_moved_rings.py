@@ -10,6 +10,7 @@ from inaproto.core.switch.accelerator import Accelerator, InstallRing, PortUp, R
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import Blame
 from inaproto.units import PortId
+from tests.accelerators import EACH_ACCELERATOR
 from tests.unit.pooled_rings import pool_of, pooled_ring, pooled_tree
 from tests.unit.switched_ring import NOW, SwitchedRing, by_port, dropped
 from tests.unit.switched_tree import SwitchedTree, data_of
@@ -111,6 +112,7 @@ def test_late_copies_of_the_pools_last_turn_blame_nobody() -> None:
     assert dropped(one) == {"older than the tenant": 1, "first packet of the message not seen": 3}
 
 
+@EACH_ACCELERATOR
 def test_a_ring_with_slots_of_its_own_takes_nothing_from_before_either() -> None:
     ring = SwitchedRing()
     for serial in range(3):
@@ -123,6 +125,7 @@ def test_a_ring_with_slots_of_its_own_takes_nothing_from_before_either() -> None
     assert by_port(ring.send(0, 3)) == {1: ring.results(3)[1]}, "a resend, as ever"
 
 
+@EACH_ACCELERATOR
 def test_a_message_beyond_the_window_of_the_first_is_refused() -> None:
     """As if the ring had been there: nobody may send 5 who lacks the result of 3."""
     ring = SwitchedRing(first_message=3)
