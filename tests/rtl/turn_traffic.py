@@ -18,7 +18,7 @@ from inaproto.wire.ina_header import Dtype
 from inaproto.wire.messages.switch import PoolSpec
 from inaproto_hil.conformance.ring import Ring
 from inaproto_hil.rtl.equivalence.device import Output
-from inaproto_hil.rtl.equivalence.traffic import Arrival
+from inaproto_hil.rtl.equivalence.steps import Arrival
 from inaproto_hil.rtl.parameters import Parameters
 
 SIZES: Final = Parameters(ports=3, words=2, rings=4, children=3, window=2, slots=128, mtu=64)

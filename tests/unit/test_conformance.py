@@ -86,7 +86,7 @@ def test_the_command_tells_the_first_broken_rule_with_its_frame(shows_all: bool)
         status, said = run("--target", "software", "--frames", "0", *(["--all"] if shows_all else []))
     assert status == 1
     first = said.index("broken")
-    told = said[first : said.index("the frames before, and it:", first)]
+    told = said[first : said.index("the steps before, and it:", first)]
     assert "RESULT set" in told.splitlines()[0]
     assert "INA header, byte 7" in told
     assert "what should leave (port 1)" in told

@@ -125,11 +125,11 @@ class Bench:
 
     async def random(self, seed: int, frames: int) -> None:
         """Random traffic under faults: whatever the golden accelerator does has to be done."""
-        campaign = Campaign(seed, self.limits, frames)
+        campaign = Campaign(seed, self.limits, frames, changes=False)
         await self._golden.faults()
         for spec in campaign.specs:
             await self._install(spec)
-        for port, frame in campaign:
+        for port, frame in campaign.arrivals():
             if len(frame) < self.target.frame_bytes_min:
                 campaign.heard([])
             else:
