@@ -292,6 +292,45 @@ def check(pairs: int, packets: int, json_at: Path | None) -> None:
     sys.exit(int(any(result["mismatches"] for result in found.values())))
 
 
+@rtl.command()
+@click.option("--only", multiple=True, metavar="NAME", help="One of the proofs; can be given several times.")
+@_JSON
+def prove(only: tuple[str, ...], json_at: Path | None) -> None:
+    """Prove by induction, for runs of any length, what must never happen. Exits 1 if any does not hold.
+
+    What breaks a proof is told cycle by cycle.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from inaproto_hil.rtl.proofs import PROPERTIES, SIZES
+    from inaproto_hil.rtl.proofs.prover import prove as decide
+
+    unknown = set(only) - {one.name for one in PROPERTIES}
+    if unknown:
+        names = ", ".join(one.name for one in PROPERTIES)
+        raise click.BadParameter(f"no proof {', '.join(sorted(unknown))}; there are {names}")
+    table = Table("proof", "says", "claims", "steps", "cells", "s", "bound", "")
+    record: dict[str, dict[str, Any]] = {}
+    for one in PROPERTIES:
+        if only and one.name not in only:
+            continue
+        click.echo(f"{one.name} ...", err=True)
+        try:
+            verdict = decide(one.make(parameters_of(SIZES)), one.run_cycles)
+        except LocalMisuse as error:
+            raise click.ClickException(str(error)) from None
+        if verdict.broken:
+            click.echo(f"{one.name}: {one.says}: does not hold\n\n{verdict.story}\n")
+        record[one.name] = {"says": one.says, "bound": None, **asdict(verdict)}
+        counts = (str(verdict.claims), str(verdict.steps), str(verdict.cells), f"{verdict.seconds:.1f}")
+        table.add_row(one.name, one.says, *counts, "none", "BROKEN" if verdict.broken else "proved")
+    if json_at is not None:
+        json_at.write_text(json.dumps({"sizes": SIZES, "proofs": record}, indent=1) + "\n")
+    Console().print(table)
+    sys.exit(int(any(each["broken"] for each in record.values())))
+
+
 @rtl.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def fit(words: tuple[str, ...]) -> None:
