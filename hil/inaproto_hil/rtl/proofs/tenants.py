@@ -6,7 +6,8 @@ Whenever a slot is written, it is for a packet of a connection that was put in, 
   message count as none;
 - the slot is the one of the packet's place in that message, which has the region, and lies in the ring's own
   part of the array;
-- a region goes to a newer message only, and what the ranks agreed on does not change under its message.
+- a region goes to a newer message only, what the ranks agreed on does not change under its message, and who
+  says something else is not summed.
 
 Assumed of the control plane: a ring's row is put in while nothing is remembered of its connections' messages,
 which putting in their rows brings about; ``inaproto_adapters.fpga`` does so. Of the parser: a header without
@@ -225,7 +226,7 @@ class Tenants(EngineProof):
             & (place.offset == distance)
         )
         opening = seen.opcode.matches(*WITH_RETH)
-        self.step("it_opens_none", ~opening, inside.ongoing("WHERE"))
+        self.step("it_opens_none", ~opening, inside.ongoing("WHERE", "LATEST", "SEARCH"))
         opens = opening & inside.ongoing("SHOW", "SETTLE")
         self.step("the_packet_is_of_its_message", self.placed, opens | inside.ongoing(*PLACED))
 
@@ -261,9 +262,10 @@ class Tenants(EngineProof):
         read = inside.read_port("regions").data
         self.step("the_region_is_read", read == held, inside.ongoing("OPEN_REGION", "PLACED"))
         self.step("the_region_is_loaded", region == held, inside.ongoing("TENANT", "LAYOUT"))
-        self.step(
-            "the_region_is_taken", taken_over & (region.packets == seen.msg_len), inside.ongoing("ENTRY")
-        )
+        self.step("the_region_is_taken", taken_over & self._says(region), inside.ongoing("ENTRY"))
+        opened = inside.ongoing("SHOW", "SETTLE", *PLACED) & seen.opcode.matches(*WITH_RETH)
+        agrees = held.valid & (held.serial == place.serial) & self._says(held)
+        self.step("the_region_is_as_the_packet_says", agrees, opened)
         self.step(
             "the_region_is_the_messages",
             held.valid & (held.serial == place.serial) & (held.packets == self.entry.packets),
@@ -274,6 +276,11 @@ class Tenants(EngineProof):
             same(region, held, ("valid", "serial", *AGREED)) & (~held.last_known | same(region, held, LAST)),
             inside.ongoing("SLOT"),
         )
+
+    def _says(self, region: Any) -> Value:
+        """Whether the header of the packet says the same of the operation."""
+        header = ("msg_len" if name == "packets" else name for name in AGREED)
+        return Cat(region[name] == self.seen[field] for name, field in zip(AGREED, header, strict=True)).all()
 
     def _slot(self) -> None:
         p, inside, seen, place, ring = self.parameters, self.inside, self.seen, self.place, self.ring
@@ -308,6 +315,8 @@ class Tenants(EngineProof):
             & (place.offset < self.held_region.packets),
             writes,
         )
+        opens = seen.opcode.matches(*WITH_RETH)
+        self.claim("a_first_packet_agrees_with_those_before", self._says(self.held_region), writes & opens)
         end = ring.base + ring.window * ring.message_packets * 2
         self.claim("the_slot_is_the_rings", (write.addr >= ring.base) & (write.addr < end), writes)
         self.claim("a_slot_is_cleared_whole", new.as_value() == 0, write.en & ~new.valid)
