@@ -60,8 +60,9 @@ fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--
 hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 9 min; no root
 	$(PY) -m pytest -m hil $(or $(ARGS),tests/hil)
 
-rtl: rtltools ## Judge the RTL by the software core, numpy and planted faults, and size it, some 20 min on two cores; needs g++
+rtl: rtltools ## Judge the RTL by the software core, numpy, proofs and planted faults, and size it, some 20 min on two cores; needs g++
 	.venv/bin/inaproto rtl check
+	.venv/bin/inaproto rtl prove
 	.venv/bin/inaproto rtl compare --campaigns 200
 	$(PY) -m pytest --numprocesses 2 --dist worksteal -m 'rtl or not rtl' $(or $(ARGS),tests/rtl)
 	$(PY) -m pytest -m rtl tests/paper tests/unit

@@ -206,8 +206,8 @@ FAULTS: Final = (
 
 _PACKAGE: Final = "inaproto_hil.rtl"
 _BY = (
-    *("crc", "icrc", "fold", "bridge", "receiver", "emitter"),
-    *("engine.work", "engine.incoming", "engine.messages", "engine.outgoing", "engine.control"),
+    *("align", "crc", "icrc", "fold", "bridge", "receiver", "emitter", "egress"),
+    *("engine.work", "engine.incoming", "engine.messages", "engine.turns", "engine.outgoing", "engine.control"),
     *("engine.engine", "engine", "top"),
 )
 """Modules in the order in which they build on each other."""
