@@ -106,6 +106,16 @@ FAULTS = (
     ),
     (
         "tenants",
+        "it_is_intact",
+        Planted(
+            "a packet with a wrong ICRC is summed",
+            "engine",
+            "with m.Elif(~seen.whole | ~arrival.intact):\n                    drop",
+            "with m.Elif(~seen.whole):\n                    drop",
+        ),
+    ),
+    (
+        "tenants",
         "the_region_is_the_messages",
         Planted(
             "a message without a region is summed",

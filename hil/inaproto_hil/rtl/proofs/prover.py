@@ -112,7 +112,7 @@ def _induction(solver: _Solver, proof: Proof) -> tuple[list[str], list[str]]:
         for one, why in _steps_that_fail(solver, proof.claims[at : at + TOGETHER]):
             broken.append(one.name)
             stories.append(f"{one.name}: {why}")
-    for one in proof.claims:
+    for one in proof.claims if not broken else ():
         if one.wanted and solver.run(1, "(|top_a| s0)", value(one.when.name, 0)) is None:
             broken.append(one.name)
             stories.append(f"{one.name}: says nothing, its case never happens")

@@ -1,6 +1,6 @@
 """A slot's bits are its tenant's (NetReduce sections 3.1, 3.2): no message is completed by another's.
 
-Whenever a slot is written, it is for a packet of a connection that was put in, and
+Whenever a slot is written, it is for an intact packet of a connection that was put in, and
 
 - its bits are those that came for the same message, and the one of the packet's own rank; bits of another
   message count as none;
@@ -37,6 +37,7 @@ BRIDGED = ("BRIDGE", "BRIDGE_OUT", "BRIDGE_WAIT", "DONE")
 PUTS_A_RING = ("COMMAND", "RING", "RING_READ", "RING_PUT", "CLEAR_REGIONS", "CLEAR_SLOTS", "RING_WRITE")
 PLACED = ("PLACE", "PLACED", "LAYOUT", "SLOT", "COPY")
 """States in which the packet's message is known and its slot is not written yet."""
+CHECKED = ("OPEN", "OPEN_REGION", "TENANT", "ENTRY", "SHOW", "WHERE", "SETTLE", "LATEST", "SEARCH", *PLACED)
 
 
 def behind(a: Value, b: Value) -> Value:
@@ -317,6 +318,9 @@ class Tenants(EngineProof):
         )
         opens = seen.opcode.matches(*WITH_RETH)
         self.claim("a_first_packet_agrees_with_those_before", self._says(self.held_region), writes & opens)
+        intact = self.engine.arrival.intact & seen.whole
+        self.claim("a_damaged_packet_is_not_summed", intact, writes)
+        self.step("it_is_intact", intact, inside.ongoing(*CHECKED))
         end = ring.base + ring.window * ring.message_packets * 2
         self.claim("the_slot_is_the_rings", (write.addr >= ring.base) & (write.addr < end), writes)
         self.claim("a_slot_is_cleared_whole", new.as_value() == 0, write.en & ~new.valid)
