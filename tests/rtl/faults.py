@@ -207,7 +207,14 @@ FAULTS: Final = (
 _PACKAGE: Final = "inaproto_hil.rtl"
 _BY = (
     *("align", "crc", "icrc", "fold", "bridge", "receiver", "emitter", "egress"),
-    *("engine.work", "engine.incoming", "engine.messages", "engine.turns", "engine.outgoing", "engine.control"),
+    *(
+        "engine.work",
+        "engine.incoming",
+        "engine.messages",
+        "engine.turns",
+        "engine.outgoing",
+        "engine.control",
+    ),
     *("engine.engine", "engine", "top"),
 )
 """Modules in the order in which they build on each other."""

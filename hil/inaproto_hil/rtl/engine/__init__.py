@@ -22,7 +22,8 @@ Departures from the core: no trees, selective repairs or early packets; tagged f
 packet whose payload and pad are no whole words counts as one with a wrong ICRC; f64 and i64 are refused.
 """
 
+from inaproto_hil.rtl.engine.control import TABLE_CONNECTION, TABLE_RING, TABLE_STATE
 from inaproto_hil.rtl.engine.engine import Engine
 from inaproto_hil.rtl.engine.work import ANSWER, COMMAND, FAULT
 
-__all__ = ["ANSWER", "COMMAND", "FAULT", "Engine"]
+__all__ = ["ANSWER", "COMMAND", "FAULT", "TABLE_CONNECTION", "TABLE_RING", "TABLE_STATE", "Engine"]

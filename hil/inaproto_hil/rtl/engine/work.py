@@ -83,8 +83,10 @@ class Work:
         self.ring_valid = Signal(p.rings)
         self.command = Signal(COMMAND)
         """Of the control plane, while it is done."""
-        self.answer_row, self.answer_error = Signal(ROW_BITS), Signal()
-        self.clear_at, self.clear_end = Signal(32), Signal(32)
+        self.answer_row = Signal(ROW_BITS)
+        self.answer_error = Signal()
+        self.clear_at = Signal(32)
+        self.clear_end = Signal(32)
         """Rows that a command clears, or looks at."""
         self.kept_at = Signal(range(p.slots * p.frame_beats))
         self.kept_enable = [Signal(p.words, name=f"kept_{at}") for at in range(p.children)]
@@ -97,18 +99,24 @@ class Work:
         """Headers of the frame that is worked on."""
         self.number = Signal(range(max(2, p.connections)))
         """Index of its connection."""
-        self.ring_number, self.child = Signal(range(max(2, p.rings))), Signal(range(p.children))
-        self.ring, self.flow, self.owner = Signal(RING), Signal(flow_layout(p)), Signal(OWNER)
-        self.region, self.entry = Signal(REGION), Signal(ENTRY)
+        self.ring_number = Signal(range(max(2, p.rings)))
+        self.child = Signal(range(p.children))
+        self.ring = Signal(RING)
+        self.flow = Signal(flow_layout(p))
+        self.owner = Signal(OWNER)
+        self.region = Signal(REGION)
+        self.entry = Signal(ENTRY)
         self.place = Signal(POSITION)
         """Of the packet."""
         self.slot = Signal(slot_layout(p))
         """As it is with the packet."""
         self.slot_at = Signal(range(p.slots))
         """Slot that is read and written."""
-        self.was_full, self.is_fresh = Signal(), Signal()
+        self.was_full = Signal()
+        self.is_fresh = Signal()
         """Whether the slot had all packets before this one, and whether it did not have this one."""
-        self.dirty_flow, self.dirty_ring = Signal(), Signal()
+        self.dirty_flow = Signal()
+        self.dirty_ring = Signal()
         """Whether ``flow`` and ``ring`` are to be written back."""
         self.learn_after = Signal()
         """Whether the bridge has still to learn from a packet of a ring."""
@@ -132,7 +140,8 @@ class Work:
                 with m.Case(size):
                     m.d.comb += self.everyone.eq((1 << size) - 1)
         opcode = self.seen.opcode
-        self.is_opening, self.is_write = Signal(), Signal()
+        self.is_opening = Signal()
+        self.is_write = Signal()
         m.d.comb += [
             self.is_opening.eq((opcode == 0x06) | (opcode == 0x0A) | (opcode == 0x0B)),
             self.is_write.eq((opcode >= 0x06) & (opcode <= 0x0B)),
@@ -140,8 +149,10 @@ class Work:
 
     def _declare_result(self) -> None:
         p = self.p
-        self.out_child, self.out_place = Signal.like(self.child), Signal(POSITION)
-        self.out_region, self.out_flow = Signal(REGION), Signal(flow_layout(p))
+        self.out_child = Signal.like(self.child)
+        self.out_place = Signal(POSITION)
+        self.out_region = Signal(REGION)
+        self.out_flow = Signal(flow_layout(p))
         """Of the result that leaves."""
         self.is_one = Signal()
         """It leaves to ``out_child`` alone; else to all children of the ring, one after the other."""

@@ -23,12 +23,17 @@ OF_COMMANDS = (
     "RING",
     "RING_READ",
     "RING_PUT",
+    "RING_LEAVES",
+    "RING_LEAVES_PLACE",
+    "PLACE_ROW_READ",
+    "PLACE_ROW",
     "CLEAR_REGIONS",
     "CLEAR_SLOTS",
     "RING_WRITE",
     "RING_ROW",
     "IN_FLIGHT",
     "IN_FLIGHT_SLOT",
+    "STATE_ROW",
     "ANSWER",
 )
 

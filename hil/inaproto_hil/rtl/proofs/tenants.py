@@ -9,6 +9,8 @@ Whenever a slot is written, it is for an intact packet of a connection that was 
 - a region goes to a newer message only, what the ranks agreed on does not change under its message, and who
   says something else is not summed.
 
+Of rings that have slots of their own: those of a pool, which have them by turns, are not part of it.
+
 Assumed of the control plane: a ring's row is put in while nothing is remembered of its connections' messages,
 which putting in their rows brings about; ``inaproto_adapters.fpga`` does so. Of the parser: a header without
 a fault has a message of at least one packet. Of the ranks: none lags behind the others by 2**31 messages,
@@ -34,9 +36,28 @@ FIXED = ("valid", "size", "window", "message_packets", "mtu", "base")
 """Of a ring: what does not change while it is in."""
 BEFORE_THE_RING = ("CLASSIFY", "LEARN_PLAIN", "LEARN_ACK", "LEARN_OTHER", "PLAIN", "UNREGISTERED")
 BRIDGED = ("BRIDGE", "BRIDGE_OUT", "BRIDGE_WAIT", "DONE")
-PUTS_A_RING = ("COMMAND", "RING", "RING_READ", "RING_PUT", "CLEAR_REGIONS", "CLEAR_SLOTS", "RING_WRITE")
+WRITES_A_RING = ("CLEAR_REGIONS", "CLEAR_SLOTS", "RING_LEAVES", "RING_LEAVES_PLACE", "RING_WRITE")
+PUTS_A_RING = ("COMMAND", "RING", "RING_READ", "RING_PUT", *WRITES_A_RING)
 PLACED = ("PLACE", "PLACED", "LAYOUT", "SLOT", "COPY")
 """States in which the packet's message is known and its slot is not written yet."""
+OF_TURNS = (
+    "TURN",
+    "TURN_PLACE",
+    "TURN_CHECK",
+    "TURN_NEXT",
+    "TURN_LOOK",
+    "LOSE",
+    "LOSE_REGIONS",
+    "LOSE_REGION",
+    "LOSE_FLOW",
+    "LOSE_REPLAY",
+    "LOSE_ENTRIES",
+    "LOSE_RING",
+    "LOST_PLACE",
+    "TURN_TAKE",
+    "TURN_CLEAR",
+    "OPEN_AGAIN",
+)
 CHECKED = ("OPEN", "OPEN_REGION", "TENANT", "ENTRY", "SHOW", "WHERE", "SETTLE", "LATEST", "SEARCH", *PLACED)
 
 
@@ -114,6 +135,7 @@ class Tenants(EngineProof):
         self.step(
             "a_ring_is_read", same(inside.read_port("rings").data, held, FIXED), inside.ongoing("LOADED")
         )
+        self._pools(rows)
         loaded = self._states(("LOAD", "LOADED"))
         self.step("a_ring_is_loaded", same(self.ring, held, FIXED), loaded)
         self.step("it_is_in", self.ring.valid, self._states(("LOAD", "LOADED", "CHECK")))
@@ -130,7 +152,7 @@ class Tenants(EngineProof):
             )
 
         self.step("rings_fit", Cat(fits(row) for row in rows).all())
-        writes = inside.ongoing("CLEAR_REGIONS", "CLEAR_SLOTS", "RING_WRITE")
+        writes = inside.ongoing(*WRITES_A_RING)
         self.step("a_ring_that_comes_fits", fits(self.ring), writes)
 
         # The control plane puts a ring in while nothing is remembered of its connections.
@@ -175,6 +197,23 @@ class Tenants(EngineProof):
             command.put & (command.table == TABLE_RING),
             inside.ongoing("RING_PUT"),
         )
+
+    def _pools(self, rows: list[Any]) -> None:
+        """There is none."""
+        inside, command = self.inside, self.inside.signal("command", COMMAND)
+
+        def pooled(command: Any) -> Value:
+            return (command.table == TABLE_RING) & command.put & command.row.word_select(5, 32)[16]
+
+        self.assume(~pooled(self.engine.command.payload))
+        self.step("no_command_makes_a_pool", ~pooled(command), inside.ongoing(*PUTS_A_RING))
+        self.step("no_ring_is_of_a_pool", ~Cat(row.pooled for row in rows).any())
+        comes = inside.ongoing(*WRITES_A_RING)
+        self.step("no_ring_of_a_pool_comes", ~self.ring.pooled, comes | self._states(("LOAD", "LOADED")))
+        self.step(
+            "no_ring_of_a_pool_is_read", ~inside.read_port("rings").data.pooled, inside.ongoing("LOADED")
+        )
+        self.step("no_turn_begins", ~inside.ongoing(*OF_TURNS))
 
     def _entries_of(self, ring: int) -> list[Any]:
         p = self.parameters
