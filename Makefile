@@ -60,7 +60,7 @@ fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--
 hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 9 min; no root
 	$(PY) -m pytest -m hil $(or $(ARGS),tests/hil)
 
-rtl: rtltools ## Judge the RTL by the software core, numpy, proofs and planted faults, and size it, some 20 min on two cores; needs g++
+rtl: rtltools ## Judge the RTL by the software core, numpy, proofs and planted faults, and size it, some 25 min on two cores; needs g++
 	.venv/bin/inaproto rtl check
 	.venv/bin/inaproto rtl prove
 	.venv/bin/inaproto rtl compare --campaigns 200

@@ -28,6 +28,8 @@ from tests.rtl.faults import Planted, planted
 
 pytestmark = pytest.mark.rtl
 
+SMALLEST = "ports=2,words=2,rings=2,children=2,window=1,slots=8,mtu=64"
+"""For faults that need no more."""
 BY_NAME = {one.name: one for one in PROPERTIES}
 LETS_BITS_OF_ANY_MESSAGE_COUNT = Planted(
     "bits of the slot's last tenant count",
@@ -101,7 +103,7 @@ FAULTS = (
     ),
     (
         "tenants",
-        "the_region_is_as_the_packet_says",
+        "the_region_is_taken",
         Planted("tensors of two shapes are summed", "engine", "& (region.signature == seen.signature)", ""),
     ),
     (
@@ -180,8 +182,8 @@ def tools() -> None:
         end_without("rtl", Unsupported("proofs", f"{', '.join(missing)} is missing; make rtl gets packages"))
 
 
-def decided(one: Property) -> Verdict:
-    return prove(one.make(parameters_of(SIZES)), one.run_cycles)
+def decided(one: Property, sizes: str = SIZES) -> Verdict:
+    return prove(one.make(parameters_of(sizes)), one.run_cycles)
 
 
 @pytest.mark.parametrize("one", PROPERTIES, ids=lambda one: one.name)
@@ -195,7 +197,7 @@ def test_it_is_proved(one: Property) -> None:
 @pytest.mark.parametrize(("name", "step", "fault"), FAULTS, ids=[fault.name for _, _, fault in FAULTS])
 def test_a_planted_fault_breaks_the_proof(name: str, step: str, fault: Planted) -> None:
     with planted(fault):
-        verdict = decided(BY_NAME[name])
+        verdict = decided(BY_NAME[name], SMALLEST)
     assert step in verdict.broken, verdict.story
 
 
@@ -205,7 +207,7 @@ def test_every_proof_is_broken_by_a_fault() -> None:
 
 def test_a_raw_gradient_is_shown_on_its_way_out() -> None:
     with planted(BRIDGES_A_CONNECTION):
-        story = decided(BY_NAME["raw_gradients"]).story
+        story = decided(BY_NAME["raw_gradients"], SMALLEST).story
     begin, _, run = story.partition("a run from the initial values:\n")
     assert begin, story
     state = next(line for line in run.splitlines() if line.startswith("state"))
