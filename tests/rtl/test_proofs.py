@@ -33,15 +33,15 @@ SMALLEST = "ports=2,words=2,rings=2,children=2,window=1,slots=8,mtu=64"
 BY_NAME = {one.name: one for one in PROPERTIES}
 LETS_BITS_OF_ANY_MESSAGE_COUNT = Planted(
     "bits of the slot's last tenant count",
-    "engine",
-    "held = slot_read.data.valid & (slot_read.data.serial == place.serial)",
-    "held = slot_read.data.valid",
+    "engine.messages",
+    "held = w.slots.read.data.valid & (w.slots.read.data.serial == place.serial)",
+    "held = w.slots.read.data.valid",
 )
 BRIDGES_A_CONNECTION = Planted(
     "packets of the last connection are bridged",
-    "engine",
-    "with m.Elif(hit.any()):",
-    "with m.Elif(hit[:-1].any()):",
+    "engine.incoming",
+    "with m.Elif(found.hit.any()):",
+    "with m.Elif(found.hit[:-1].any()):",
 )
 FAULTS = (
     ("raw_gradients", "a_stranger", BRIDGES_A_CONNECTION),
@@ -50,9 +50,9 @@ FAULTS = (
         "to_be_bridged",
         Planted(
             "damaged packets of the last connection are bridged",
-            "engine",
-            "& lenient_hit.any()):",
-            "& lenient_hit[:-1].any()):",
+            "engine.incoming",
+            "& found.malformed.any()):",
+            "& found.malformed[:-1].any()):",
         ),
     ),
     (
@@ -60,15 +60,17 @@ FAULTS = (
         "and_stays_until_it_has_left",
         Planted(
             "a frame is let go while it leaves",
-            "engine",
-            'with m.State("BRIDGE_WAIT"), m.If(~self.emitting):',
+            "engine.incoming",
+            'with m.State("BRIDGE_WAIT"), m.If(~io.emitting):',
             'with m.State("BRIDGE_WAIT"):',
         ),
     ),
     (
         "raw_gradients",
         "the_row_is_as_put",
-        Planted("a connection is not put in", "engine", "row.valid.eq(word(2)[31])", "row.valid.eq(0)"),
+        Planted(
+            "a connection is not put in", "engine.control", "row.valid.eq(w.word(2)[31])", "row.valid.eq(0)"
+        ),
     ),
     ("tenants", "bits_are_those_of_the_message", LETS_BITS_OF_ANY_MESSAGE_COUNT),
     (
@@ -76,9 +78,9 @@ FAULTS = (
         "bits_are_those_of_the_message",
         Planted(
             "a bit is the connection's, not the rank's",
-            "engine",
-            "slot.seen.eq(bits | (1 << child)),",
-            "slot.seen.eq(bits | (1 << number)[:children]),",
+            "engine.messages",
+            "slot.seen.eq(bits | (1 << w.child)),",
+            "slot.seen.eq(bits | (1 << w.number)[: p.children]),",
         ),
     ),
     (
@@ -86,9 +88,9 @@ FAULTS = (
         "the_packet_is_of_its_message",
         Planted(
             "rings remember their messages in one place",
-            "engine",
-            "return number * regions + low",
-            "return child * regions + low",
+            "engine.work",
+            "return self.number * self.p.regions + low",
+            "return self.child * self.p.regions + low",
         ),
     ),
     (
@@ -96,24 +98,29 @@ FAULTS = (
         "a_region_goes_to_a_newer_message",
         Planted(
             "an old message takes the region back",
-            "engine",
-            "| (region.valid & _behind(place.serial, region.serial))",
+            "engine.messages",
+            "| (region.valid & behind(place.serial, region.serial))",
             "",
         ),
     ),
     (
         "tenants",
         "the_region_is_taken",
-        Planted("tensors of two shapes are summed", "engine", "& (region.signature == seen.signature)", ""),
+        Planted(
+            "tensors of two shapes are summed",
+            "engine.messages",
+            "& (region.signature == seen.signature)",
+            "",
+        ),
     ),
     (
         "tenants",
         "it_is_intact",
         Planted(
             "a packet with a wrong ICRC is summed",
-            "engine",
-            "with m.Elif(~seen.whole | ~arrival.intact):\n                    drop",
-            "with m.Elif(~seen.whole):\n                    drop",
+            "engine.incoming",
+            "with m.Elif(~seen.whole | ~arrival.intact):\n            w.drop",
+            "with m.Elif(~seen.whole):\n            w.drop",
         ),
     ),
     (
@@ -121,9 +128,9 @@ FAULTS = (
         "the_region_is_the_messages",
         Planted(
             "a message without a region is summed",
-            "engine",
-            "with m.If(~region.valid | (region.serial != place.serial)):\n                    drop",
-            "with m.If(~region.valid):\n                    drop",
+            "engine.messages",
+            "with m.If(~region.valid | (region.serial != place.serial)):\n            w.drop",
+            "with m.If(~region.valid):\n            w.drop",
         ),
     ),
     (
