@@ -60,21 +60,21 @@ FAULTS: Final = (
     ),
     Planted(
         "a gap is told each time",
-        "engine.outgoing",
-        "with m.If((w.out_child < ring.size) & target_of.known & ~went_back & ~told):",
-        "with m.If((w.out_child < ring.size) & target_of.known & ~went_back):",
+        "engine.gaps",
+        "with m.If((w.out_child < w.inputs) & target_of.known & ~went_back & ~told & is_here):",
+        "with m.If((w.out_child < w.inputs) & target_of.known & ~went_back & is_here):",
     ),
     Planted(
         "a sender that went back is told of the gap, too",
-        "engine.outgoing",
-        "with m.If((w.out_child < ring.size) & target_of.known & ~went_back & ~told):",
-        "with m.If((w.out_child < ring.size) & target_of.known & ~told):",
+        "engine.gaps",
+        "with m.If((w.out_child < w.inputs) & target_of.known & ~went_back & ~told & is_here):",
+        "with m.If((w.out_child < w.inputs) & target_of.known & ~told & is_here):",
     ),
     Planted(
         "a repeat is answered on all flows",
-        "engine.outgoing",
-        "w.out_child.eq(w.child),\n                w.is_one.eq(1),",
-        "w.out_child.eq(0),\n                w.is_one.eq(0),",
+        "engine.replay",
+        "w.out_child.eq(w.child),\n            w.is_one.eq(1),",
+        "w.out_child.eq(0),\n            w.is_one.eq(0),",
     ),
     Planted(
         "a repeat replaces the payload",
@@ -90,7 +90,7 @@ FAULTS: Final = (
     ),
     Planted(
         "holes in a resend are not filled",
-        "engine.outgoing",
+        "engine.replay",
         "with m.If(filled <= FILL_PACKETS_MAX):",
         "with m.If(filled < 0):",
     ),
@@ -204,17 +204,81 @@ FAULTS: Final = (
     ),
 )
 
+TREE_FAULTS: Final = (
+    Planted(
+        "a result comes before its sum",
+        "engine.above",
+        "with m.Elif(~w.is_full(now, place)):",
+        "with m.Elif(~now.valid):",
+    ),
+    Planted(
+        "a result of another rank is taken",
+        "engine.above",
+        "& (seen.rank == w.owner.rank)",
+        "& (seen.rank == seen.rank)",
+    ),
+    Planted(
+        "sums go up as results",
+        "engine.tree",
+        "header.is_result.eq(~is_any(SUMS)),",
+        "header.is_result.eq(1),",
+    ),
+    Planted(
+        "every repeat of a sum goes up",
+        "engine.messages",
+        "is_due = waits & (((asked & row) != 0) | (asked == 0))",
+        "is_due = waits",
+    ),
+    Planted(
+        "sums before later results go up again each time",
+        "engine.above",
+        "m.d.comb += begin.eq(Mux(is_asked, asked_to.as_value(), w.frontier.as_value()))",
+        "m.d.comb += begin.eq(w.frontier)",
+    ),
+    Planted(
+        "notes go on as they came",
+        "engine.tree",
+        "order.copied.eq(w.back == Back.NOTE),",
+        "order.raw.eq(w.back == Back.NOTE),",
+    ),
+    Planted(
+        "a note that comes late is heeded",
+        "engine.notes",
+        "is_current = (ahead < (w.rows_of_ring << 1)) & ~is_none",
+        "is_current = 1",
+    ),
+    Planted(
+        "results on a connection that begins elsewhere do not wait",
+        "engine.learnt",
+        "& (row.serial == sent.serial) & w.is_open(sent)):",
+        "& (row.serial == sent.serial)):",
+    ),
+    Planted(
+        "the header of an earlier note is worn",
+        "engine.notes",
+        "table.write.data.stands.eq(0)",
+        "table.write.data.stands.eq(1)",
+    ),
+    Planted(
+        "hosts get their results by address",
+        "engine.outgoing",
+        "order.mask.eq(Mux(receiver.any(), receiver, io.result_mask & ~barred)),",
+        "order.mask.eq(io.result_mask & ~barred),",
+    ),
+    Planted(
+        "the IP checksum is of the first packet",
+        "header",
+        "del halves[5]",
+        "del halves[1]",
+    ),
+)
+
 _PACKAGE: Final = "inaproto_hil.rtl"
 _BY = (
-    *("align", "crc", "icrc", "fold", "bridge", "receiver", "emitter", "egress"),
-    *(
-        "engine.work",
-        "engine.incoming",
-        "engine.messages",
-        "engine.turns",
-        "engine.outgoing",
-        "engine.control",
-    ),
+    *("align", "crc", "icrc", "fold", "bridge", "receiver", "header", "emitter", "egress"),
+    *("engine.work", "engine.incoming", "engine.messages", "engine.turns", "engine.replay"),
+    *("engine.outgoing", "engine.gaps", "engine.tree", "engine.above", "engine.notes", "engine.learnt"),
+    "engine.control",
     *("engine.engine", "engine", "top"),
 )
 """Modules in the order in which they build on each other."""

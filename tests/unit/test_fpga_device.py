@@ -15,6 +15,7 @@ import trio
 from inaproto.core.switch.early_packets import FIRST_NOT_SEEN
 from inaproto.core.switch.events import RingRefused
 from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
+from inaproto.core.switch.tree.translation import start_psn
 from inaproto.errors import FabricError, LocalMisuse, Unsupported
 from inaproto.units import PortId
 from inaproto.wire.ina_header import Dtype
@@ -22,11 +23,13 @@ from inaproto.wire.messages.switch import PoolSpec, Role, VirtualConnection
 from inaproto_adapters.fpga import register_map
 from inaproto_adapters.fpga.device import TABLE_POLLS, FpgaDevice, LastFault, Placement, PlaceView, RingView
 from inaproto_adapters.fpga.register_map import (
+    CNT_COUNT,
     CONN_ROW,
     PLACE_ROW,
     RING_ROW,
     RULES,
     STATE_ROW,
+    TREE_ROW,
     Counter,
     Field,
     Table,
@@ -62,8 +65,8 @@ class Board:
         self.busy_polls = 3
         self.refuses: list[tuple[Table, int]] = []
         self.disturbed = 0
-        self.live = [0] * 48
-        self.latched = [0] * 48
+        self.live = [0] * CNT_COUNT
+        self.latched = [0] * CNT_COUNT
         self._left = 0
         self._word = 0
 
@@ -76,7 +79,7 @@ class Board:
             return 0b011
         if 0x060 <= address < 0x080:
             return self.data[(address - 0x060) // 4]
-        if 0x100 <= address < 0x280:
+        if 0x100 <= address < 0x300:
             at, high = divmod((address - 0x100) // 4, 2)
             return self.latched[at] >> (32 * high) & 0xFFFF_FFFF
         return self.words[address]
@@ -118,6 +121,13 @@ class Board:
 
     def ring(self, index: int) -> dict[str, int]:
         return unpack(RING_ROW, self.tables[Table.RING].get(index, [0] * 8))
+
+
+OF_TREES = (
+    *("below", "above", "elsewhere", "told", "learnt", "delivered"),
+    *("port", "link", "link_known", "rank", "successor"),
+)
+"""What only connections of rings through several switches have in their rows."""
 
 
 def flow(rank: int, net: int, *, macs: bool = True) -> FlowSpec:
@@ -163,7 +173,7 @@ async def test_an_accelerator_says_what_it_is() -> None:
     assert (identity.ports, identity.words, identity.rings, identity.children) == (6, 16, RINGS, CHILDREN)
     assert (identity.slots, identity.mtu, identity.window, identity.addresses) == (SLOTS, 1024, 4, 32)
     assert identity.dtypes == {Dtype.F32, Dtype.I32, Dtype.F16, Dtype.BF16}
-    assert not identity.trees
+    assert identity.tree_ranks == 0
 
 
 @pytest.mark.parametrize(
@@ -246,6 +256,82 @@ async def test_a_ring_that_no_accelerator_of_this_kind_can_have(refused: RingSpe
     assert not answer.until_room
     assert not driver.rings
     assert not board.commands
+
+
+# -- rings through several switches ------------------------------------------------------------------
+
+TREE_RANKS = 6
+
+
+def tree_board() -> Board:
+    """An accelerator that sums for rings of up to six ranks of several switches."""
+    board = Board()
+    board.words[0x014] |= 1 << 18
+    board.words[0x028] = TREE_RANKS
+    return board
+
+
+def leaf(ring_id: int = 7, *, ranks: int = 3, **more: Any) -> RingSpec:
+    """Rank 1 and rank 0 are added up here, in this order; the connection of rank 2 ends here."""
+    above = _virtual(5)
+    role = Role(inputs=(1, 0), parent=above, delivers=(0, 2), notes=((1, above),))
+    return spec(ring_id, ranks=ranks, role=role, **more)
+
+
+async def test_rows_of_a_ring_that_spans_several_switches() -> None:
+    board = tree_board()
+    driver = await device(board)
+    rows = CHILDREN + TREE_RANKS + 1
+    assert driver.identity.rows == rows
+    assert await driver.install(leaf()) == Placement(0, 0, 32)
+    assert {index for table, index, _ in board.commands if table == Table.CONN} == {
+        0,
+        1,
+        CHILDREN + 2,
+        rows - 1,
+    }
+    assert [table for table, _, _ in board.commands[-2:]] == [Table.TREE, Table.RING]
+    of_trees = {name: dict.fromkeys(OF_TREES, 0) | more for name, more in _LEAF_ROWS.items()}
+    for index, expected in of_trees.items():
+        row = board.conn(index % rows)
+        assert {name: row[name] for name in OF_TREES} == expected, index
+    assert unpack(TREE_ROW, board.tables[Table.TREE][0]) == {
+        "valid": 1,
+        "has_parent": 1,
+        "inputs": 2,
+        "parent_port": 5,
+        "start_psn": start_psn(leaf()),
+    }
+    await driver.remove(7)
+    assert not any(any(row) for row in board.tables[Table.CONN].values())
+
+
+_LEAF_ROWS: dict[int, dict[str, int]] = {
+    0: {"rank": 1, "told": 1, "link": CHILDREN + TREE_RANKS, "link_known": 1},
+    1: {"rank": 0, "delivered": 1, "successor": 0},
+    CHILDREN + 2: {"rank": 2, "elsewhere": 1, "learnt": 1, "successor": 1},
+    -1: {"above": 1, "port": 5},
+}
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        (leaf(ranks=TREE_RANKS + 1), "7 ranks, at most 6"),
+        (leaf(selective=True), "a selective ring that spans several switches"),
+        (spec(role=Role(steered=(0, 1), steer_to=PortId(1))), "it is steered"),
+        (spec(role=Role(inputs=(0, 1), delivers=(0, 1), below=())), "not that of the fabric"),
+    ],
+)
+async def test_a_ring_of_several_switches_that_none_can_have(refused: RingSpec, why: str) -> None:
+    driver = await device(tree_board())
+    assert why in reason(driver.allocate(refused))
+
+
+async def test_rings_between_the_same_switches_are_told_apart() -> None:
+    driver = await device(tree_board())
+    driver.allocate(leaf(7))
+    assert "low bits" in reason(driver.allocate(leaf(8)))
 
 
 async def test_a_selective_ring_is_a_ring_whose_results_leave_in_order() -> None:
@@ -354,6 +440,7 @@ async def test_the_ring_row_comes_last_and_is_right() -> None:
         "src_mac": 0x020000000702,
         "dst_mac": 0x020000000703,
         "macs_known": 1,
+        **dict.fromkeys(OF_TREES, 0),
     }
     assert board.ring(1) == {
         "ring_id": 7,
@@ -588,13 +675,13 @@ async def test_a_drain_that_takes_too_long_says_what_is_left(autojump_clock: Any
 async def test_counters_are_those_of_one_moment_and_have_64_bits() -> None:
     board = Board()
     driver = await device(board)
-    board.live = [number << 33 | number for number in range(48)]
+    board.live = [number << 33 | number for number in range(CNT_COUNT)]
     counters = await driver.counters()
     assert list(counters) == [name for _, name in sorted(register_map.COUNTER_NAMES.items())]
     assert counters["rx"] == 0
     assert counters["wrong ICRC"] == Counter.DROP_WRONG_ICRC << 33 | Counter.DROP_WRONG_ICRC
     assert counters["first_packets"] == 33 << 33 | 33
-    board.live = [1] * 48
+    board.live = [1] * CNT_COUNT
     assert set((await driver.counters()).values()) == {1}
 
 
@@ -674,7 +761,7 @@ def test_fields_of_a_word() -> None:
         (0x068, 7, ("TBL_DATA2", {"value": 7})),
         (0x10C, 7, ("CNT1", {"high": 7})),
         (0x278, 7, ("CNT47", {"low": 7})),
-        (0x280, 7, ("", {})),
+        (0x300, 7, ("", {})),
         (0x00C, 128, ("PARAMS1", {"slots": 128})),
     ],
 )

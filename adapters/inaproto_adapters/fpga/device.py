@@ -12,7 +12,8 @@ rows of one table command are never mixed with another's.
 Rings of a pool (MINA III-C) share slots: its first ring says how large its places are, and the accelerator
 sees turns in the packets, as the software core does.
 
-An accelerator sums for rings of one switch whose results leave in PSN order. Others are refused with a
+An accelerator sums for rings whose results leave in PSN order; of several switches (NetReduce section 3.3) if
+it was made with room for their connections, and if they have slots of their own. Others are refused with a
 reason, as the software core refuses (``RingRefused``).
 """
 
@@ -26,10 +27,11 @@ import trio
 
 from inaproto.core.switch.events import TURN_LOST, RingRefused
 from inaproto.core.switch.ring_spec import NO_TURN, FlowSpec, RingSpec
+from inaproto.core.switch.tree.translation import Connection, inward, start_psn
 from inaproto.errors import FabricError, LocalMisuse, Unsupported
 from inaproto.units import PSN_BITS
 from inaproto.wire.ina_header import Dtype
-from inaproto.wire.messages.switch import PoolSpec
+from inaproto.wire.messages.switch import PoolSpec, VirtualConnection
 from inaproto_adapters.fpga.bus import RegisterBus
 from inaproto_adapters.fpga.register_map import (
     CAPS,
@@ -59,6 +61,8 @@ from inaproto_adapters.fpga.register_map import (
     PARAMS2_ADDRESSES,
     PARAMS2_MTU,
     PARAMS2_WINDOW,
+    PARAMS3,
+    PARAMS3_TREE_RANKS,
     PLACE_ROW,
     PORTS,
     RING_ROW,
@@ -74,6 +78,7 @@ from inaproto_adapters.fpga.register_map import (
     TBL_CMD_PUT,
     TBL_CMD_TABLE,
     TBL_DATA,
+    TREE_ROW,
     VERSION_MAJOR,
     VERSION_MAJOR_VALUE,
     VERSION_MINOR,
@@ -92,6 +97,7 @@ DRAIN_POLL_S: Final = 0.001
 MSG_ID_BITS: Final = 32
 PLACES_MAX: Final = 8
 """Of a pool."""
+_SEVERAL: Final = "it spans several switches, this accelerator sums for rings of one"
 _OF_NO_RING: Final = (Counter.DROP_UNKNOWN_RING, Counter.DROP_NOT_REGISTERED)
 OF_FAULTS: Final[dict[int, str]] = {Counter.DROP_LAYOUT: "packet layout", Counter.POOL_CONFLICTS: TURN_LOST}
 """What the software core calls a fault other than the drop that comes with it."""
@@ -114,10 +120,15 @@ class Identity:
     window: int
     addresses: int
     dtypes: frozenset[Dtype]
-    trees: bool
-    """Rings through several switches."""
     pools: bool
     """Rings that have slots by turns."""
+    tree_ranks: int
+    """Ranks of a ring through several switches, at most; 0: there can be none."""
+
+    @property
+    def rows(self) -> int:
+        """Connections of a ring."""
+        return self.children + (self.tree_ranks + 1 if self.tree_ranks else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +238,8 @@ class FpgaDevice:
             window=PARAMS2_WINDOW.of(params2),
             addresses=PARAMS2_ADDRESSES.of(params2),
             dtypes=frozenset(dtype for dtype in Dtype if dtypes >> dtype & 1),
-            trees=bool(CAPS_CTT.of(caps)),
             pools=bool(CAPS_POOLS.of(caps)),
+            tree_ranks=PARAMS3_TREE_RANKS.of(await bus.read32(PARAMS3)) if CAPS_CTT.of(caps) else 0,
         )
         return cls(bus, identity)
 
@@ -288,8 +299,10 @@ class FpgaDevice:
         try:
             if spec.pool is not None and self._live_of(spec.pool.name) == [spec.ring_id]:
                 await self._put_places(self._pools[spec.pool.name])  # its turns are counted from here on
-            for flow in spec.flows:
-                await self._put(Table.CONN, self._conn(placement, flow.rank), _conn_row(flow))
+            for at, row in self._connections(spec):
+                await self._put(Table.CONN, self._conn(placement, at), row)
+            if self.identity.tree_ranks:
+                await self._put(Table.TREE, placement.ring, _tree_row(spec))
             pool = None if spec.pool is None else self._pools[spec.pool.name]
             await self._put(Table.RING, placement.ring, _ring_row(spec, placement, pool))
         except FabricError as error:
@@ -325,8 +338,8 @@ class FpgaDevice:
         if linger:
             await trio.sleep(linger)
         spec, placement = self._known(ring_id)
-        for flow in spec.flows:
-            await self._put(Table.CONN, self._conn(placement, flow.rank), [0] * ROW_WORDS)
+        for at, _ in self._connections(spec):
+            await self._put(Table.CONN, self._conn(placement, at), [0] * ROW_WORDS)
         self._rings.pop(ring_id, None)
         self._stopped.discard(ring_id)
         if spec.pool is not None and not self._rings_of(spec.pool.name):
@@ -348,7 +361,7 @@ class FpgaDevice:
             await self._put(Table.RING, ring, [0] * ROW_WORDS)
         if linger:
             await trio.sleep(linger)
-        for conn in range(self.identity.rings * self.identity.children):
+        for conn in range(self.identity.rings * self.identity.rows):
             await self._put(Table.CONN, conn, [0] * ROW_WORDS)
         self._rings.clear()
         self._stopped.clear()
@@ -413,8 +426,39 @@ class FpgaDevice:
             raise LocalMisuse(f"ring {ring_id} is not installed")
         return known
 
-    def _conn(self, placement: Placement, rank: int) -> int:
-        return placement.ring * self.identity.children + rank
+    def _conn(self, placement: Placement, row: int) -> int:
+        return placement.ring * self.identity.rows + row
+
+    def _connections(self, spec: RingSpec) -> list[tuple[int, list[int]]]:
+        """Rows of a ring's connections, each with its place among them."""
+        if not self.identity.tree_ranks:
+            return [(flow.rank, _conn_row(flow)) for flow in spec.flows]
+        role = spec.role
+        if role is None:
+            return [(flow.rank, _conn_row(flow, rank=flow.rank)) for flow in spec.flows]
+        here, links = self.identity, {link: at for at, link in enumerate(role.inputs)}
+        rows = [
+            (at, _virtual_row(entry, below=1))
+            for at, entry in enumerate(role.inputs)
+            if isinstance(entry, VirtualConnection)
+        ]
+        if role.parent is not None:
+            links[role.parent] = here.rows - 1
+            rows.append((here.rows - 1, _virtual_row(role.parent, above=1)))
+        notes = dict(role.notes)
+        for flow in spec.flows:
+            rank, link = flow.rank, notes.get(flow.rank)
+            is_input, is_here = rank in role.ranks, rank in role.delivers
+            said = {} if link is None else {"link": links[link], "link_known": 1}
+            said |= {"successor": links.get((rank + 1) % spec.size, 0)} if is_here else {}
+            if is_input:
+                at = links[rank]
+                said |= {"delivered": is_here, "told": not is_here}
+            else:
+                at = here.children + rank
+                said |= {"elsewhere": 1, "learnt": is_here}
+            rows.append((at, _conn_row(flow, rank=rank, **said)))
+        return rows
 
     def _unfit(self, spec: RingSpec) -> str:
         """Why the accelerator can never have a ring beside those that it has; empty if it can."""
@@ -422,13 +466,27 @@ class FpgaDevice:
         taken = {flow.connection for other, _ in self._rings.values() for flow in other.flows}
         twice = next((flow.rank for flow in spec.flows if flow.connection in taken), None)
         bits = (spec.psn_bits, spec.msg_id_bits)
+        links = {link for other, _ in self._rings.values() for link in _links(other)}
+        inputs, added = (spec.flows, "ranks") if spec.role is None else (spec.role.inputs, "inputs")
         reasons: list[tuple[bool, str]] = [
             (spec.ring_id in self._rings, f"ring {spec.ring_id} is installed already"),
             (twice is not None, f"the connection of rank {twice} belongs to another ring"),
-            (spec.role is not None, "it spans several switches, this accelerator sums for rings of one"),
+            (spec.role is not None and not here.tree_ranks, _SEVERAL),
+            (spec.role is not None and not spec.role.inputs, "it is steered to another switch"),
+            (spec.role is not None and spec.role.below is not None, "its tree is not that of the fabric"),
+            (
+                not links.isdisjoint(_links(spec)),
+                "a ring between the same switches has the same low bits of its id",
+            ),
+            (spec.pool is not None and spec.role is not None, "it is of a pool, and spans several switches"),
             (spec.pool is not None, self._why_no_pool(spec.pool)),
             (bits != (PSN_BITS, MSG_ID_BITS), "it has PSNs or message ids that are narrower than others'"),
-            (spec.size > here.children, f"{spec.size} ranks, at most {here.children} are possible"),
+            (spec.selective and spec.role is not None, "a selective ring that spans several switches"),
+            (len(inputs) > here.children, f"{len(inputs)} {added}, at most {here.children} are possible"),
+            (
+                spec.role is not None and spec.size > here.tree_ranks,
+                f"{spec.size} ranks, at most {here.tree_ranks} are possible",
+            ),
             (
                 spec.window_messages > here.window,
                 f"a window of {spec.window_messages} messages, at most {here.window} are possible",
@@ -530,7 +588,7 @@ def _number(octets: bytes) -> int:
     return int.from_bytes(octets, "big")
 
 
-def _conn_row(flow: FlowSpec) -> list[int]:
+def _conn_row(flow: FlowSpec, **more: int) -> list[int]:
     return pack(
         CONN_ROW,
         src_ip=_number(flow.src_ip),
@@ -540,6 +598,35 @@ def _conn_row(flow: FlowSpec) -> list[int]:
         src_mac=_number(flow.src_mac),
         dst_mac=_number(flow.dst_mac),
         macs_known=bool(flow.addresses),
+        **more,
+    )
+
+
+def _virtual_row(connection: VirtualConnection, **more: int) -> list[int]:
+    """What comes from another switch."""
+    flow = FlowSpec(connection.rank, *inward(connection), connection.there_mac, connection.here_mac)
+    return _conn_row(flow, rank=connection.rank, port=connection.port, **more)
+
+
+def _links(spec: RingSpec) -> list[Connection]:
+    """Virtual connections on which packets come."""
+    role = spec.role
+    if role is None:
+        return []
+    return [inward(link) for link in (*role.children, role.parent) if link is not None]
+
+
+def _tree_row(spec: RingSpec) -> list[int]:
+    role = spec.role
+    if role is None:
+        return pack(TREE_ROW)
+    return pack(
+        TREE_ROW,
+        valid=1,
+        has_parent=role.parent is not None,
+        inputs=len(role.inputs),
+        parent_port=0 if role.parent is None else role.parent.port,
+        start_psn=start_psn(spec),
     )
 
 

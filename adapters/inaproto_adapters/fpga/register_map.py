@@ -84,6 +84,7 @@ class Table(IntEnum):
     RING = 1
     STATE = 2
     PLACE = 3
+    TREE = 4
 
 
 class Counter(IntEnum):
@@ -127,6 +128,24 @@ class Counter(IntEnum):
     POOL_CONFLICTS = 35
     STALE_TURNS = 36
     DROP_STALE_TURN = 37
+    SUMS_UP = 38
+    SUMS_UP_AGAIN = 39
+    RESULTS_IN = 40
+    RESULTS_DOWN = 41
+    RESULTS_DOWN_AGAIN = 42
+    NOTES_IN = 43
+    NOTES_OUT = 44
+    LINKS_DOWN = 45
+    DROP_NOT_AN_INPUT = 46
+    DROP_NO_RING = 47
+    DROP_ELSEWHERE = 48
+    DROP_NO_MESSAGE = 49
+    DROP_BEFORE_SUM = 50
+    DROP_NO_RESULT = 51
+    DROP_NO_NOTE = 52
+    DROP_OTHER_RING = 53
+    DROP_OTHER_MESSAGE = 54
+    DROP_NOBODY = 55
 
 
 COUNTER_NAMES: Final[dict[Counter, str]] = {
@@ -168,6 +187,24 @@ COUNTER_NAMES: Final[dict[Counter, str]] = {
     Counter.POOL_CONFLICTS: "pool_conflicts",
     Counter.STALE_TURNS: "stale_turns",
     Counter.DROP_STALE_TURN: "stale turn",
+    Counter.SUMS_UP: "sums_up",
+    Counter.SUMS_UP_AGAIN: "sums_up_again",
+    Counter.RESULTS_IN: "results_in",
+    Counter.RESULTS_DOWN: "results_down",
+    Counter.RESULTS_DOWN_AGAIN: "results_down_again",
+    Counter.NOTES_IN: "notes_in",
+    Counter.NOTES_OUT: "notes_out",
+    Counter.LINKS_DOWN: "links_down",
+    Counter.DROP_NOT_AN_INPUT: "not an input of this switch",
+    Counter.DROP_NO_RING: "virtual connection of no ring here",
+    Counter.DROP_ELSEWHERE: "not from where its switch is",
+    Counter.DROP_NO_MESSAGE: "result of no message here",
+    Counter.DROP_BEFORE_SUM: "result before its sum",
+    Counter.DROP_NO_RESULT: "no result of this message",
+    Counter.DROP_NO_NOTE: "no tree note",
+    Counter.DROP_OTHER_RING: "note of another ring",
+    Counter.DROP_OTHER_MESSAGE: "note of another message",
+    Counter.DROP_NOBODY: "note for nobody here",
 }
 """A drop has the name of its rule in the software core."""
 
@@ -213,6 +250,8 @@ FAULT_RULE: Final = Field(FAULT, 0, 8)
 FAULT_RING: Final = Field(FAULT, 8, 8)
 FAULT_CHILD: Final = Field(FAULT, 16, 8)
 FAULT_COUNT: Final = Field(FAULT, 24, 8)
+PARAMS3: Final = 0x028
+PARAMS3_TREE_RANKS: Final = Field(PARAMS3, 0, 8)
 TBL_CMD: Final = 0x040
 TBL_CMD_INDEX: Final = Field(TBL_CMD, 0, 16)
 TBL_CMD_TABLE: Final = Field(TBL_CMD, 16, 4)
@@ -222,7 +261,7 @@ TBL_DATA: Final = 0x060
 TBL_DATA_COUNT: Final = 8
 TBL_DATA_STEP: Final = 4
 CNT: Final = 0x100
-CNT_COUNT: Final = 48
+CNT_COUNT: Final = 64
 CNT_STEP: Final = 8
 
 REGISTERS: Final[dict[int, tuple[str, dict[str, Field]]]] = {
@@ -257,6 +296,7 @@ REGISTERS: Final[dict[int, tuple[str, dict[str, Field]]]] = {
     ),
     PORTS: ("PORTS", {"ports_up": Field(PORTS, 0, 32)}),
     FAULT: ("FAULT", {"rule": FAULT_RULE, "ring": FAULT_RING, "child": FAULT_CHILD, "count": FAULT_COUNT}),
+    PARAMS3: ("PARAMS3", {"tree_ranks": PARAMS3_TREE_RANKS}),
     TBL_CMD: (
         "TBL_CMD",
         {"index": TBL_CMD_INDEX, "table": TBL_CMD_TABLE, "get": TBL_CMD_GET, "put": TBL_CMD_PUT},
@@ -272,6 +312,17 @@ CONN_ROW: Final[Row] = {
     "src_mac": (Field(3, 0, 32), Field(4, 0, 16)),
     "dst_mac": (Field(4, 16, 16), Field(5, 0, 32)),
     "macs_known": (Field(6, 0, 1),),
+    "below": (Field(6, 1, 1),),
+    "above": (Field(6, 2, 1),),
+    "elsewhere": (Field(6, 3, 1),),
+    "told": (Field(6, 4, 1),),
+    "learnt": (Field(6, 5, 1),),
+    "delivered": (Field(6, 6, 1),),
+    "port": (Field(6, 8, 8),),
+    "link": (Field(6, 16, 8),),
+    "link_known": (Field(6, 24, 1),),
+    "rank": (Field(7, 0, 16),),
+    "successor": (Field(7, 16, 8),),
 }
 RING_ROW: Final[Row] = {
     "ring_id": (Field(0, 0, 32),),
@@ -296,6 +347,13 @@ PLACE_ROW: Final[Row] = {
     "seen": (Field(3, 0, 1),),
     "held": (Field(3, 1, 1),),
     "holder": (Field(3, 8, 8),),
+}
+TREE_ROW: Final[Row] = {
+    "valid": (Field(0, 0, 1),),
+    "has_parent": (Field(0, 1, 1),),
+    "inputs": (Field(0, 8, 8),),
+    "parent_port": (Field(0, 16, 8),),
+    "start_psn": (Field(1, 0, 24),),
 }
 STATE_ROW: Final[Row] = {
     "next_serial": (Field(0, 0, 32),),

@@ -38,20 +38,27 @@ class Judged(NamedTuple):
     """Empty: no difference."""
 
 
-def judge(library: Path, parameters: Parameters, seed: int, frames: int, stalls: float) -> Judged:
-    """One campaign through the software core and the RTL."""
+def judge(
+    library: Path, parameters: Parameters, seed: int, frames: int, stalls: float, seat: str = ""
+) -> Judged:
+    """One campaign through the software core and the RTL; ``seat``: where both are in a tree of switches."""
     from inaproto_hil.rtl.equivalence.compare import compare, shrink
     from inaproto_hil.rtl.equivalence.device import SoftwareDevice
     from inaproto_hil.rtl.equivalence.rtl_device import RtlDevice
     from inaproto_hil.rtl.equivalence.steps import frames_in
     from inaproto_hil.rtl.equivalence.traffic import Campaign
+    from inaproto_hil.rtl.equivalence.tree_traffic import Seat, TreeCampaign
 
     def rtl() -> RtlDevice:
         return RtlDevice(library, parameters, stalls=(seed, stalls) if stalls else None)
 
+    if seat:
+        traffic: Campaign = TreeCampaign(seed, parameters, frames, seat=Seat(seat))
+    else:
+        traffic = Campaign(seed, parameters, frames)
     device = rtl()
     try:
-        report = compare(SoftwareDevice(parameters), device, Campaign(seed, parameters, frames))
+        report = compare(SoftwareDevice(parameters), device, traffic)
         cycles = device.cycles
     finally:
         device.close()
@@ -62,13 +69,19 @@ def judge(library: Path, parameters: Parameters, seed: int, frames: int, stalls:
 
 
 def campaigns(
-    library: Path, parameters: Parameters, seeds: Sequence[int], frames: int, stalls: float, jobs: int
+    library: Path,
+    parameters: Parameters,
+    seeds: Sequence[int],
+    frames: int,
+    stalls: float,
+    jobs: int,
+    seat: str = "",
 ) -> Iterator[Judged]:
     """Many of them, in as many processes as ``jobs``; in the order of their seeds."""
     count = len(seeds)
     repeated = ([one] * count for one in (library, parameters))
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        yield from pool.map(judge, *repeated, seeds, [frames] * count, [stalls] * count)
+        yield from pool.map(judge, *repeated, seeds, [frames] * count, [stalls] * count, [seat] * count)
 
 
 def _parameters(_context: click.Context, _parameter: click.Parameter, value: str) -> Parameters:
@@ -93,7 +106,7 @@ _SIZES: Final = click.option(
     default=JUDGED,
     show_default=True,
     callback=_parameters,
-    help="NAME=NUMBER,...: ports, words (of 32 bits), rings, children, window, slots, mtu, addresses.",
+    help="NAME=NUMBER,...: ports, words (of 32 bits), rings, children, window, slots, mtu, addresses, trees.",
 )
 _JSON: Final = click.option(
     "--json", "json_at", type=click.Path(dir_okay=False, path_type=Path), help="Figures, as JSON."
@@ -204,6 +217,11 @@ def verilog(parameters: Parameters, out: Path) -> None:
     type=click.FloatRange(0, 0.9),
     help="Share of cycles in which ports take and offer nothing.",
 )
+@click.option(
+    "--seat",
+    type=click.Choice(["root", "inner", "leaf", "mixed"]),
+    help="In a tree of switches, the others being software, which needs a size trees=8.",
+)
 @click.option("--jobs", type=click.IntRange(1), help="Processes.  [default: all cores]")
 @_JSON
 def compare(
@@ -212,6 +230,7 @@ def compare(
     frames: int,
     first: int,
     stalls: float,
+    seat: str | None,
     jobs: int | None,
     json_at: Path | None,
 ) -> None:
@@ -223,6 +242,8 @@ def compare(
     from rich.console import Console
     from rich.progress import track
 
+    if seat is not None and not parameters.trees:
+        raise click.BadParameter("a seat in a tree needs --sizes with trees=8 or so", param_hint="--sizes")
     library = _library(parameters)
     began = time.monotonic()
     seeds = range(first, first + number)
@@ -230,7 +251,10 @@ def compare(
     console = Console(stderr=True)
     ran = []
     for one in track(
-        campaigns(library, parameters, seeds, frames, stalls, cores), "campaigns", number, console=console
+        campaigns(library, parameters, seeds, frames, stalls, cores, seat or ""),
+        "campaigns",
+        number,
+        console=console,
     ):
         ran.append(one)
         if one.story and sum(bool(each.story) for each in ran) <= SHOWN_MAX:
@@ -250,6 +274,7 @@ def compare(
             "first": first,
             "frames": total,
             "stalls": stalls,
+            "seat": seat,
             "cycles": cycles,
             "wall_s": wall_s,
             "differing": differing,

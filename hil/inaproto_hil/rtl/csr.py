@@ -22,6 +22,7 @@ from amaranth.lib.wiring import In, Out
 from inaproto.errors import LocalMisuse
 from inaproto_adapters.fpga.register_map import (
     CAPS,
+    CAPS_CTT,
     CAPS_DTYPES,
     CAPS_ICRC_CHECK,
     CAPS_ICRC_GENERATION,
@@ -49,6 +50,8 @@ from inaproto_adapters.fpga.register_map import (
     PARAMS2_ADDRESSES,
     PARAMS2_MTU,
     PARAMS2_WINDOW,
+    PARAMS3,
+    PARAMS3_TREE_RANKS,
     PORTS,
     ROW_WORDS,
     STATUS,
@@ -83,7 +86,8 @@ CAPABILITIES = (
     | CAPS_ORDER.at(1)
     | CAPS_POOLS.at(1)
 )
-"""Types f32, i32, f16 and bf16; rings of one switch."""
+"""Types f32, i32, f16 and bf16; rings of one switch, or of a pool. Whether they may span several switches,
+its sizes say."""
 
 COMMAND = data.StructLayout({"table": 4, "index": 16, "put": 1, "row": ROW_BITS})
 """A row to put, or to get."""
@@ -261,5 +265,6 @@ def _constants(parameters: Parameters, capabilities: int) -> dict[int, int]:
         PARAMS2: PARAMS2_MTU.at(parameters.mtu)
         | PARAMS2_WINDOW.at(parameters.window)
         | PARAMS2_ADDRESSES.at(parameters.addresses),
-        CAPS: capabilities,
+        **({PARAMS3: PARAMS3_TREE_RANKS.at(parameters.trees)} if parameters.trees else {}),
+        CAPS: capabilities | CAPS_CTT.at(bool(parameters.trees)),
     }

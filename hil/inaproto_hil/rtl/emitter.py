@@ -13,18 +13,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Array, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES
 from inaproto_hil.rtl.align import Unalign
 from inaproto_hil.rtl.fold import Fold
+from inaproto_hil.rtl.header import CHECKSUM_WORD, HEADER, TOLD, WORDS, ip_checksum, note_of, words_of
 from inaproto_hil.rtl.icrc import IcrcSeal
 from inaproto_hil.rtl.layout import Beat
 from inaproto_hil.rtl.parameters import WORD_BYTES, Parameters
 
 INA_WORDS = INA_HEADER_BYTES // WORD_BYTES
+RANK_WORD = 6
+"""Of an INA header; the rank is in its lower half."""
 UDP_CHECKSUM_WORD = 10
 """Its upper half, in an aligned frame."""
 REST = 4
@@ -37,7 +40,12 @@ def header_words(opcode: Any) -> Any:
 
 
 def order_layout(parameters: Parameters) -> data.StructLayout:
-    """What is to leave, and by which ports."""
+    """What is to leave, and by which ports.
+
+    ``made``: under ``header`` instead of the child's own. Instead of a sum as payload: ``copied``: that of
+    the frame in the staging buffer, behind headers of as many words; ``kept``: of the result that came from
+    above; ``told``: of the note that is made here.
+    """
     return data.StructLayout(
         {
             "raw": 1,
@@ -52,6 +60,7 @@ def order_layout(parameters: Parameters) -> data.StructLayout:
             "opening": 1,
             "beats": range(parameters.foreign_beats + 1),
             "last_bytes": range(parameters.bus_bytes + 1),
+            **({"made": 1, "copied": 1, "kept": 1, "told": 1, "header": HEADER} if parameters.trees else {}),
         }
     )
 
@@ -76,7 +85,8 @@ class Emitter(wiring.Component):
                 "raw_address": Out(range(parameters.foreign_beats)),
                 "raw_data": In(32 * words),
                 "bank_address": Out(range(parameters.slots * parameters.frame_beats)),
-                "banks": In(data.ArrayLayout(32 * words, parameters.children)),
+                "banks": In(data.ArrayLayout(32 * words, parameters.banks)),
+                **({"note": In(TOLD)} if parameters.trees else {}),
                 "out_valid": Out(1),
                 "out_beat": Out(Beat(words)),
                 "out_mask": Out(parameters.ports),
@@ -157,7 +167,8 @@ class Emitter(wiring.Component):
                 "bytes": range(p.bus_bytes + 1),
                 "raw": 1,
                 "mask": p.ports,
-                "summed": words,
+                "payload": words,
+                "copied": 1,
                 "pads": words,
                 "pad_bytes": 2,
                 "icrc": words,
@@ -179,6 +190,12 @@ class Emitter(wiring.Component):
             meta.mask.eq(order.mask),
             meta.pad_bytes.eq(-order.payload[:2]),
         ]
+        made, note, checksum = Const(0), Const(0), Const(0)
+        if p.trees:
+            made = words_of(m, order.header, order.opcode, total_words, meta.pad_bytes)
+            checksum = ip_checksum(m, made)
+            note = note_of(self.note)
+            m.d.comb += meta.copied.eq(order.copied | order.kept | order.told)
         bank = Array(self.banks[child] for child in range(p.children))[order.child]
         for lane in range(words):
             number = Signal(16, name=f"number_{lane}")
@@ -187,7 +204,7 @@ class Emitter(wiring.Component):
                 number.eq((at << shift) + lane),
                 word.eq(Mux(order.raw, self.raw_data.word_select(lane, 32), bank.word_select(lane, 32))),
                 own.word_select(lane, 32).eq(word),
-                meta.summed[lane].eq((number >= summed_from) & (number < header + payload_words)),
+                meta.payload[lane].eq((number >= summed_from) & (number < header + payload_words)),
                 meta.pads[lane].eq(number + 1 == header + payload_words),
                 meta.icrc[lane].eq(number >= header + payload_words),
             ]
@@ -196,10 +213,27 @@ class Emitter(wiring.Component):
             flags_word, flags_byte = divmod(FLAGS_OFFSET, WORD_BYTES)
             with m.If(~order.raw & order.opening & (number == header + flags_word)):
                 m.d.comb += own.word_select(lane, 32).eq(word | FLAG_RESULT << 8 * flags_byte)
+            if p.trees:
+                here = own.word_select(lane, 32)
+                with m.If(order.copied):
+                    m.d.comb += here.eq(self.raw_data.word_select(lane, 32))
+                with m.If(order.told):
+                    m.d.comb += here.eq(note.word_select((number - header)[:5], 32))
+                with m.If(order.kept & (number >= summed_from)):
+                    m.d.comb += here.eq(self.banks[p.children].word_select(lane, 32))
+                with m.If(order.made & (number < header)):
+                    m.d.comb += here.eq(made.word_select(number[: WORDS.bit_length()], 32))
+                    with m.If(number == CHECKSUM_WORD):
+                        m.d.comb += here[16:].eq(checksum)
+                with m.Elif(order.made & order.opening):
+                    with m.If(number == header + RANK_WORD):
+                        m.d.comb += here[:16].eq(Cat(order.header.rank[8:], order.header.rank[:8]))
+                    with m.If((number == header + flags_word) & ~order.header.is_result):
+                        m.d.comb += here.eq(word)
 
         m.d.comb += [
             fold.en.eq(1),
-            fold.inputs.eq(self.banks),
+            fold.inputs.eq(Cat(self.banks[child] for child in range(p.children))),
             fold.members.eq(order.members),
             fold.dtype.eq(order.dtype),
             fold.op.eq(order.op),
@@ -215,11 +249,11 @@ class Emitter(wiring.Component):
             summed = Signal(32, name=f"summed_{lane}")
             plain = own.word_select(lane, 32)
             kept = Array([0xFFFF_FFFF, 0x00FF_FFFF, 0x0000_FFFF, 0x0000_00FF])[meta.pad_bytes]
-            whole = fold.output.word_select(lane, 32)
+            whole = Mux(meta.copied, plain, fold.output.word_select(lane, 32))
             m.d.comb += [
                 summed.eq(Mux(meta.pads[lane], whole & kept, whole)),
                 beat.data.word_select(lane, 32).eq(
-                    Mux(meta.raw, plain, Mux(meta.summed[lane], summed, Mux(meta.icrc[lane], 0, plain)))
+                    Mux(meta.raw, plain, Mux(meta.payload[lane], summed, Mux(meta.icrc[lane], 0, plain)))
                 ),
             ]
         m.d.comb += [

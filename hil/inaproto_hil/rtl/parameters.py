@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from inaproto.errors import LocalMisuse
+from inaproto_adapters.fpga.register_map import Counter
 
 WORD_BYTES = 4
 SHIFT_BYTES = 2
@@ -13,6 +14,8 @@ SHIFT_BYTES = 2
 words, as the data of a RoCEv2 packet always begins at 2 mod 4."""
 HEAD_WORDS = 32
 """Words of an aligned frame that the parser looks at: Ethernet to INA header, VLAN tags or IP options too."""
+NOTE_HEAD_WORDS = 41
+"""Words of a note between switches: headers, the note itself, the header that it carries."""
 HEADER_BYTES_MAX = 74
 """Ethernet, IPv4, UDP, BTH, RETH and IMM."""
 ICRC_BYTES = 4
@@ -36,6 +39,8 @@ class Parameters:
     """Payload bytes of a packet, at most."""
     addresses: int = 16
     """Ethernet addresses that the bridge learns."""
+    trees: int = 0
+    """Ranks of a ring that spans several switches, at most; 0: all rings are of one switch."""
 
     def __post_init__(self) -> None:
         if self.words < 2 or self.words & (self.words - 1) or self.words > 32:
@@ -48,6 +53,10 @@ class Parameters:
             )
         if self.mtu < 64 or self.mtu % 8:
             raise LocalMisuse(f"MTU {self.mtu} is below 64 or no multiple of 8")
+        if self.trees and not 2 <= self.trees <= 128:
+            raise LocalMisuse(
+                f"{self.trees} ranks of a ring that spans several switches: 2 to 128 are possible"
+            )
 
     @property
     def bus_bytes(self) -> int:
@@ -59,8 +68,28 @@ class Parameters:
         return 2 * self.window
 
     @property
+    def rows(self) -> int:
+        """Connections of a ring: of its inputs; in a tree of all ranks, and of the switch above, too."""
+        return self.children + (self.trees + 1 if self.trees else 0)
+
+    @property
     def connections(self) -> int:
-        return self.rings * self.children
+        return self.rings * self.rows
+
+    @property
+    def banks(self) -> int:
+        """Payload memories: one for each input, in a tree one for results, too."""
+        return self.children + (self.trees > 0)
+
+    @property
+    def counters(self) -> int:
+        """Those of trees come last."""
+        return len(Counter) if self.trees else Counter.SUMS_UP
+
+    @property
+    def head_words(self) -> int:
+        """Words of a frame that are looked at."""
+        return NOTE_HEAD_WORDS if self.trees else HEAD_WORDS
 
     @property
     def frame_bytes(self) -> int:

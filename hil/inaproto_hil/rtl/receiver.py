@@ -18,8 +18,9 @@ from amaranth.lib.wiring import In, Out
 from inaproto_hil.rtl.align import Align
 from inaproto_hil.rtl.icrc import IcrcCheck
 from inaproto_hil.rtl.layout import SEEN, Beat
-from inaproto_hil.rtl.parameters import HEAD_WORDS, SHIFT_BYTES, Parameters
+from inaproto_hil.rtl.parameters import SHIFT_BYTES, Parameters
 from inaproto_hil.rtl.parser import Parser
+from inaproto_hil.rtl.tree_parser import TREE_SEEN, TreeParser
 
 
 def arrival_layout(parameters: Parameters) -> data.StructLayout:
@@ -27,6 +28,7 @@ def arrival_layout(parameters: Parameters) -> data.StructLayout:
     return data.StructLayout(
         {
             "seen": SEEN,
+            **({"more": TREE_SEEN} if parameters.trees else {}),
             "intact": 1,
             "port": range(parameters.ports),
             "buffer": 1,
@@ -96,7 +98,7 @@ class Receiver(wiring.Component):
         # ---- into the staging buffer, the head, and the check --------------------------------------
         buffer = Signal()
         index = Signal(range(beats_max + 1))
-        head = Signal(32 * HEAD_WORDS)
+        head = Signal(32 * p.head_words)
         length, last_bytes = Signal(16), Signal(range(p.bus_bytes + 1))
         out = align.output
         took = Signal()
@@ -113,11 +115,15 @@ class Receiver(wiring.Component):
             parser.head.eq(head),
             parser.frame_bytes.eq(length),
         ]
+        tree_parser = TreeParser() if p.trees else None
+        if tree_parser is not None:
+            m.submodules.tree_parser = tree_parser
+            m.d.comb += [tree_parser.head.eq(head), tree_parser.seen.eq(parser.seen)]
         passed = Signal(16)  # bytes of the beats before
         with m.If(took):
             with m.If(out.payload.first):
                 m.d.sync += head.eq(out.payload.data)
-            for beat in range(1, -(-HEAD_WORDS // words)):
+            for beat in range(1, -(-p.head_words // words)):
                 at = 32 * words * beat
                 with m.If(~out.payload.first & (index == beat)):
                     m.d.sync += head[at : at + 32 * words].eq(out.payload.data)
@@ -143,6 +149,8 @@ class Receiver(wiring.Component):
         with m.If(held & checked & parsed & (~self.there | overlong)):
             m.d.comb += again.eq(1)
             with m.If(~overlong):
+                if tree_parser is not None:
+                    m.d.sync += self.arrival.more.eq(tree_parser.more)
                 m.d.sync += [
                     self.arrival.seen.eq(parser.seen),
                     self.arrival.intact.eq(intact),

@@ -55,7 +55,7 @@ class Accelerator(wiring.Component):
         m.submodules.bridge = bridge = BridgeTable(p.ports, p.addresses)
         m.submodules.emitter = emitter = Emitter(p)
         m.submodules.egress = egress = Egress(p.words, p.ports, p.foreign_beats)
-        m.submodules.registers = registers = Registers(p, len(Counter))
+        m.submodules.registers = registers = Registers(p, p.counters)
 
         for port in range(p.ports):
             connect(m, flipped(getattr(self, f"rx_{port}")), getattr(receiver, f"rx_{port}"))
@@ -66,7 +66,7 @@ class Accelerator(wiring.Component):
 
         came_up, went_down = Signal(p.ports), Signal(p.ports)
         m.d.sync += came_up.eq(registers.ports_up)
-        counts = Signal(len(Counter))
+        counts = Signal(p.counters)
         m.d.comb += [
             engine.arrival.eq(receiver.arrival),
             engine.there.eq(receiver.there),
@@ -82,11 +82,13 @@ class Accelerator(wiring.Component):
             bridge.query_ingress.eq(engine.query_ingress),
             engine.bridge_idle.eq(bridge.idle),
             engine.result_mask.eq(bridge.result_mask),
+            engine.ports_up.eq(registers.ports_up),
             emitter.order.eq(engine.order),
             emitter.begin.eq(engine.begin),
             engine.emitting.eq(emitter.busy),
             engine.bank_address.eq(emitter.bank_address),
             emitter.banks.eq(engine.banks),
+            *([emitter.note.eq(engine.note)] if p.trees else []),
             emitter.room.eq(egress.room),
             egress.valid.eq(emitter.out_valid),
             egress.beat.eq(emitter.out_beat),

@@ -15,11 +15,14 @@ A frame is worked off whole, with all that leaves because of it, before the next
 sees is therefore the same whatever the bus width, and whatever the FIFOs do.
 
 It is one state machine. A function a concern adds its states; what states of several files share is in
-``work``. The way of a frame: ``incoming``, ``messages``, ``outgoing``; tables of the control plane:
-``control``.
+``work``. The way of a frame: ``incoming``, ``messages``, ``replay``, ``outgoing``, ``gaps``; tables of the
+control plane: ``control``. Of rings that span several switches (section 3.3): ``tree`` makes packets for
+other switches, ``above`` takes results, ``notes`` and ``learnt`` serve connections that begin elsewhere. They
+are there if ``Parameters.trees`` says so.
 
-Departures from the core: no trees, selective repairs or early packets; tagged frames are bridged; a
-packet whose payload and pad are no whole words counts as one with a wrong ICRC; f64 and i64 are refused.
+Departures from the core: no selective repairs or early packets, no steering, no selective rings and no rings
+of pools through several switches; tagged frames are bridged; a packet whose payload and pad are no whole
+words counts as one with a wrong ICRC; f64 and i64 are refused.
 """
 
 from inaproto_hil.rtl.engine.control import TABLE_CONNECTION, TABLE_RING, TABLE_STATE

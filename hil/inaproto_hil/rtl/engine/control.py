@@ -5,7 +5,9 @@ A command is done between two frames, so no packet sees half of it.
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Mux, Signal
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Mux, Signal, Value
 
 from inaproto_hil.rtl.engine.work import Work, behind
 
@@ -13,6 +15,7 @@ TABLE_CONNECTION = 0
 TABLE_RING = 1
 TABLE_STATE = 2
 TABLE_PLACE = 3
+TABLE_TREE = 4
 
 
 def choose(w: Work) -> None:
@@ -36,6 +39,12 @@ def choose(w: Work) -> None:
                     m.next = "WRONG"
                 with m.Else():
                     m.next = "PLACE_ROW_READ"
+            if p.trees:
+                with m.Case(TABLE_TREE):
+                    with m.If(w.command.index >= p.rings):
+                        m.next = "WRONG"
+                    with m.Else():
+                        m.next = "TREE"
             with m.Default():
                 m.next = "WRONG"
     with m.State("WRONG"):
@@ -66,6 +75,7 @@ def connections(w: Work) -> None:
                 w.owners.write.data.dst_mac.eq(target),
                 w.owners.write.data.macs_known.eq(w.word(6)[0]),
                 w.owners.write.en.eq(1),
+                *(value.eq(said) for value, said in _of_tree(w, w.owners.write.data)),
                 w.flows.write.data.eq(0),
                 w.flows.write.data.src_mac.eq(Mux(w.word(6)[0], source, 0)),
                 w.flows.write.data.dst_mac.eq(Mux(w.word(6)[0], target, 0)),
@@ -93,8 +103,74 @@ def connections(w: Work) -> None:
                         held.src_mac,
                         held.dst_mac,
                         held.macs_known,
+                        *_tail_of(w),
                     )
                 )
+        m.next = "ANSWER"
+
+
+def _of_tree(w: Work, owner: Any) -> list[tuple[Any, Value]]:
+    """Values of a connection of a ring that spans several switches, and where the command has them."""
+    if not w.p.trees:
+        return []
+    return [
+        *((value, w.word(at)) for at, value in enumerate((owner.src_ip, owner.dst_ip))),
+        (owner.dst_qp, w.word(2)[:24]),
+        *((value, w.word(6)[at]) for at, value in enumerate(_flags_of(owner), 1)),
+        (owner.port, w.word(6)[8:16]),
+        (owner.link, w.word(6)[16:24]),
+        (owner.link_known, w.word(6)[24]),
+        (owner.rank, w.word(7)[:16]),
+        (owner.successor, w.word(7)[16:24]),
+    ]
+
+
+def _flags_of(owner: Any) -> tuple[Value, ...]:
+    return (owner.below, owner.above, owner.elsewhere, owner.told, owner.learnt, owner.delivered)
+
+
+def _tail_of(w: Work) -> list[Value]:
+    """The same, in the order in which a row ends with them."""
+    if not w.p.trees:
+        return []
+    held = w.owners.read.data
+    last = (held.port, held.link, held.link_known, Const(0, 7), held.rank, held.successor)
+    return [*_flags_of(held), Const(0, 1), *last]
+
+
+def trees(w: Work) -> None:
+    """A row of what spans several switches: put, or got."""
+    m, p = w.m, w.p
+    with m.State("TREE"):
+        inputs = w.word(0)[8:16]
+        m.d.comb += [
+            w.trees.write.data.eq(0),
+            w.trees.write.data.valid.eq(w.word(0)[0]),
+            w.trees.write.data.has_parent.eq(w.word(0)[1]),
+            w.trees.write.data.inputs.eq(inputs),
+            w.trees.write.data.parent_port.eq(w.word(0)[16:24]),
+            w.trees.write.data.start_psn.eq(w.word(1)[:24]),
+        ]
+        with m.If(~w.command.put):
+            m.next = "TREE_ROW"
+        with m.Elif(w.word(0)[0] & ((inputs < 1) | (inputs > p.children))):
+            m.next = "WRONG"
+        with m.Else():
+            m.d.comb += w.trees.write.en.eq(1)
+            m.next = "ANSWER"
+    with m.State("TREE_ROW"):
+        row = w.trees.read.data
+        m.d.sync += w.answer_row.eq(
+            Cat(
+                row.valid,
+                row.has_parent,
+                Const(0, 6),
+                row.inputs,
+                row.parent_port,
+                Const(0, 8),
+                row.start_psn,
+            )
+        )
         m.next = "ANSWER"
 
 
@@ -106,6 +182,8 @@ def rings(w: Work) -> None:
         m.next = "RING_READ"
     with m.State("RING_READ"):
         m.d.sync += ring.eq(w.rings.read.data)
+        if w.p.trees:
+            m.d.sync += w.tree.eq(w.trees.read.data)
         with m.If(~w.command.put):
             m.next = "RING_ROW"
         with m.Elif(w.command.table == TABLE_STATE):
@@ -140,7 +218,7 @@ def rings(w: Work) -> None:
         ]
         wrong = (
             (size < 2)
-            | (size > p.children)
+            | (size > Mux(w.tree.valid, p.trees, p.children))
             | (window < 1)
             | (window > p.window)
             | (length < 1)
@@ -270,7 +348,10 @@ def state(w: Work) -> None:
     with m.State("IN_FLIGHT_SLOT"):
         now = w.slots.read.data
         # What an older message left behind in a slot is full, or nobody's any more.
-        partly = now.valid & (now.seen != w.everyone) & ~behind(now.serial, ring.next_serial)
+        is_done = now.seen == w.everyone
+        if w.p.trees:
+            is_done = is_done & (~w.tree.has_parent | now.final)
+        partly = now.valid & ~is_done & ~behind(now.serial, ring.next_serial)
         m.d.sync += [
             w.slot_at.eq(w.slot_at + 1),
             w.clear_at.eq(w.clear_at + 1),

@@ -8,10 +8,22 @@ from amaranth.hdl import ClockSignal, Instance, Module
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from inaproto_adapters.fpga.register_map import Counter
 from inaproto_hil.rtl.emitter import order_layout
-from inaproto_hil.rtl.engine import control, incoming, messages, outgoing, turns
+from inaproto_hil.rtl.engine import (
+    above,
+    control,
+    gaps,
+    incoming,
+    learnt,
+    messages,
+    notes,
+    outgoing,
+    replay,
+    tree,
+    turns,
+)
 from inaproto_hil.rtl.engine.work import ANSWER, COMMAND, FAULT, Work
+from inaproto_hil.rtl.header import TOLD
 from inaproto_hil.rtl.parameters import Parameters
 from inaproto_hil.rtl.receiver import arrival_layout
 
@@ -35,14 +47,16 @@ class Engine(wiring.Component):
                 "query_mac": Out(48),
                 "query_ingress": Out(range(p.ports + 1)),
                 "result_mask": In(p.ports),
+                "ports_up": In(p.ports),
                 "order": Out(order_layout(p)),
                 "begin": Out(1),
                 "emitting": In(1),
                 "bank_address": In(range(p.slots * p.frame_beats)),
-                "banks": Out(data.ArrayLayout(32 * p.words, p.children)),
+                "banks": Out(data.ArrayLayout(32 * p.words, p.banks)),
+                **({"note": Out(TOLD)} if p.trees else {}),
                 "command": In(stream.Signature(COMMAND)),
                 "answer": Out(stream.Signature(ANSWER)),
-                "count": Out(len(Counter)),
+                "count": Out(p.counters),
                 "fault": Out(FAULT),
                 "busy": Out(1),
             }
@@ -53,6 +67,7 @@ class Engine(wiring.Component):
         w = Work(m, self.parameters, self)
         self._add_payload_memories(w)
         found = incoming.look_up(w)
+        messages.check_layout(w)
         with m.FSM() as fsm:
             incoming.take(w, found)
             incoming.bridge(w)
@@ -62,11 +77,21 @@ class Engine(wiring.Component):
             incoming.locate(w)
             messages.find(w)
             messages.store(w)
-            outgoing.replay(w)
+            replay.replay(w)
             outgoing.results(w)
-            outgoing.gaps(w)
+            gaps.gaps(w)
             outgoing.leave(w)
             outgoing.finish(w)
+            if self.parameters.trees:
+                tree.send(w)
+                tree.down(w)
+                above.take(w)
+                above.ask_again(w)
+                notes.heed(w)
+                notes.repeats(w)
+                learnt.catch_up(w)
+                learnt.signal_gaps(w)
+                control.trees(w)
             control.choose(w)
             control.connections(w)
             control.rings(w)

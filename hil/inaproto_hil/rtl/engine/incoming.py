@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from amaranth.hdl import Cat, Signal
+from amaranth.hdl import Cat, Const, Signal
 
+from inaproto.core.switch.tree.translation import VIRTUAL_UDP_PORT
 from inaproto.wire.roce import Opcode
 from inaproto_adapters.fpga.register_map import Counter
 from inaproto_hil.rtl.engine.work import Work
@@ -60,8 +61,8 @@ def look_up(w: Work) -> Lookup:
         with m.If(found.hit[at]):
             m.d.comb += [
                 found.number.eq(at),
-                found.ring.eq(at // p.children),
-                found.child.eq(at % p.children),
+                found.ring.eq(at // p.rows),
+                found.child.eq(at % p.rows),
             ]
     m.d.comb += found.ring_known.eq(
         Cat(w.ring_valid[at] & (one == seen.ring_id) for at, one in enumerate(w.ring_ids)).any()
@@ -75,6 +76,7 @@ def take(w: Work, found: Lookup) -> None:
     seen, arrival = w.seen, w.arrival
     with m.State("IDLE"):
         m.d.sync += [w.dirty_flow.eq(0), w.dirty_ring.eq(0), w.learn_after.eq(0), w.index.eq(0)]
+        m.d.sync += [w.dirty_tree.eq(0), w.is_result.eq(0), w.out_learnt.eq(0), w.gap_now.eq(0)]
         with m.If(io.command.valid):
             m.d.comb += io.command.ready.eq(1)
             m.d.sync += [w.command.eq(io.command.payload), w.answer_row.eq(0), w.answer_error.eq(0)]
@@ -94,6 +96,10 @@ def take(w: Work, found: Lookup) -> None:
             m.next = "LEARN_ACK"
         with m.Elif(found.hit.any()):
             m.next = "LOAD"
+        if w.p.trees:
+            is_virtual = seen.dest_qp[-1] & (arrival.more.source_port == VIRTUAL_UDP_PORT)
+            with m.Elif(is_virtual):
+                w.drop(Counter.DROP_NO_RING, "DONE")
         with m.Else():
             m.next = "LEARN_OTHER"
 
@@ -158,17 +164,40 @@ def check(w: Work) -> None:
             owner.eq(w.owners.read.data),
             w.learn_after.eq(1),
         ]
+        if w.p.trees:
+            m.d.sync += w.tree.eq(w.trees.read.data)
         m.next = "CHECK"
     with m.State("CHECK"):
+        is_no_input = Const(0)
+        if w.p.trees:
+            # Where a rank is, its results say nothing of, nor what comes of another switch's inputs.
+            from_above = w.tree.has_parent & (arrival.port == w.tree.parent_port)
+            is_no_input = owner.elsewhere | (~owner.above & ~owner.below & from_above)
+            with m.If(owner.above):
+                m.d.sync += w.learn_after.eq(0)
         with m.If(~ring.valid):
             m.d.sync += w.learn_after.eq(0)
             w.drop(Counter.DROP_RING_REMOVED, "DONE")
+        if w.p.trees:
+            with m.Elif(is_no_input):
+                m.d.sync += w.learn_after.eq(0)
+                w.drop(Counter.DROP_NOT_AN_INPUT, "DONE")
         with m.Elif(ring.failed):
             w.drop(Counter.DROP_RING_FAILED, "STORED")
         with m.Elif(~seen.whole | ~arrival.intact):
             w.drop(Counter.DROP_WRONG_ICRC, "STORED")
+        if w.p.trees:
+            is_switch = owner.below | owner.above
+            with m.Elif(is_switch & (arrival.port != owner.port)):
+                w.refuse(Counter.DROP_ELSEWHERE, "STORED")
+            with m.Elif(is_switch & (seen.opcode == Opcode.RC_SEND_ONLY)):
+                m.next = "NOTE"
         with m.Elif(~w.is_write):
             w.refuse(Counter.DROP_NOT_A_WRITE, "STORED")
+        if w.p.trees:
+            with m.Elif(owner.above):
+                m.d.sync += w.scan.eq(0)
+                m.next = "RESULT"
         with m.Elif(w.is_opening):
             m.d.sync += place.serial.eq(seen.msg_id)
             m.next = "OPEN"

@@ -6,7 +6,7 @@ that came first stays, headers are those of the packet that came last.
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Mux, Signal
+from amaranth.hdl import Cat, Mux, Signal, Value
 
 from inaproto_adapters.fpga.register_map import Counter
 from inaproto_hil.rtl.emitter import INA_WORDS, header_words
@@ -30,7 +30,7 @@ def open_message(w: Work) -> None:
             w.refuse(Counter.DROP_WRONG_KEY, "STORED")
         with m.Elif(~ring.pooled & (seen.epoch != ring.epoch)):
             w.refuse(Counter.DROP_WRONG_EPOCH, "STORED")
-        with m.Elif(seen.rank != w.child):
+        with m.Elif(seen.rank != w.rank):
             w.refuse(Counter.DROP_WRONG_RANK, "STORED")
         with m.Elif(seen.ring_size != ring.size):
             w.refuse(Counter.DROP_WRONG_RING_SIZE, "STORED")
@@ -84,6 +84,8 @@ def open_message(w: Work) -> None:
                     region.signature.eq(seen.signature),
                     region.last_known.eq(0),
                 ]
+                if w.p.trees:
+                    m.d.sync += [region.up_stands.eq(0), region.down_stands.eq(0)]
             m.next = "ENTRY"
     with m.State("ENTRY"):
         m.d.comb += w.regions.write.en.eq(1)
@@ -145,37 +147,59 @@ def find(w: Work) -> None:
         m.next = "LAYOUT"
 
 
+def settle_final(w: Work, held: Value, is_repeat: Value, row: Value) -> None:
+    """Whether the slot has the result, and whether its sum goes up again: of several senders that repeat, one
+    is heeded. The first one is, and from then on the second of any."""
+    known = w.slots.read.data
+    asked = Mux(held, known.asked, 0)
+    waits = is_repeat & ~known.final
+    is_due = waits & (((asked & row) != 0) | (asked == 0))
+    w.m.d.sync += [
+        w.was_final.eq(held & known.final),
+        w.is_due.eq(is_due),
+        w.slot.final.eq(held & known.final),
+        w.slot.asked.eq(Mux(is_due, 0, asked) | Mux(waits, row, 0)),
+    ]
+
+
+def check_layout(w: Work) -> None:
+    """Whether opcode and length can stand at ``place`` of ``region``."""
+    m, seen, place = w.m, w.seen, w.place
+    is_first, is_last = place.offset == 0, place.offset + 1 == w.region.packets
+    opcode, payload = seen.opcode, seen.payload_bytes
+    right = Signal()
+    with m.If(opcode == 0x07):
+        m.d.comb += right.eq(~is_first & ~is_last)
+    with m.Elif(opcode == 0x06):
+        m.d.comb += right.eq(is_first & ~is_last)
+    with m.Elif((opcode == 0x08) | (opcode == 0x09)):
+        m.d.comb += right.eq(is_last & ~is_first)
+    with m.Else():
+        m.d.comb += right.eq(is_first & is_last)
+    whole_mtu = Mux((opcode == 0x06) | (opcode == 0x07), payload == w.ring.mtu, 1)
+    padded = seen.pad == (-payload[:2])[:2]
+    some = (payload != 0) & (payload <= w.ring.mtu)
+    m.d.comb += w.stands.eq(right & whole_mtu & padded & some)
+
+
 def store(w: Work) -> None:
     """Whether it can stand at its place; into its slot, and into the payload memory of its child."""
     m, p = w.m, w.p
-    seen, arrival, ring, flow, region, place, slot = (
+    seen, arrival, flow, region, place, slot = (
         w.seen,
         w.arrival,
-        w.ring,
         w.flow,
         w.region,
         w.place,
         w.slot,
     )
+    is_first, is_last = place.offset == 0, place.offset + 1 == region.packets
+    opcode, payload = seen.opcode, seen.payload_bytes
     with m.State("LAYOUT"):
-        is_first, is_last = place.offset == 0, place.offset + 1 == region.packets
-        opcode, payload = seen.opcode, seen.payload_bytes
-        stands = Signal()
-        with m.If(opcode == 0x07):
-            m.d.comb += stands.eq(~is_first & ~is_last)
-        with m.Elif(opcode == 0x06):
-            m.d.comb += stands.eq(is_first & ~is_last)
-        with m.Elif((opcode == 0x08) | (opcode == 0x09)):
-            m.d.comb += stands.eq(is_last & ~is_first)
-        with m.Else():
-            m.d.comb += stands.eq(is_first & is_last)
-        whole_mtu = Mux((opcode == 0x06) | (opcode == 0x07), payload == ring.mtu, 1)
-        padded = seen.pad == (-payload[:2])[:2]
-        some = (payload != 0) & (payload <= ring.mtu)
         elements = Mux(region.dtype < 2, payload[:2] == 0, ~payload[0])
         with m.If(~region.valid | (region.serial != place.serial)):
             w.drop(Counter.DROP_OLDER_THAN_TENANT, "STORED")
-        with m.Elif(~(stands & whole_mtu & padded & some & elements)):
+        with m.Elif(~(w.stands & elements)):
             w.fail(Counter.DROP_LAYOUT)
             w.drop(Counter.DROP_LAYOUT, "STORED")
         with m.Elif(
@@ -190,6 +214,9 @@ def store(w: Work) -> None:
                     region.last_opcode.eq(opcode),
                     region.last_payload.eq(payload),
                 ]
+            if p.trees:
+                with m.If(is_first & (w.child == 0)):
+                    m.d.sync += region.dma_length.eq(arrival.more.dma_length)
             m.d.comb += w.count(Counter.AGGREGATED_IN)
             m.d.sync += [flow.reached.eq(Cat(1, place.serial, place.offset)), w.dirty_flow.eq(1)]
             m.next = "SLOT"
@@ -198,6 +225,8 @@ def store(w: Work) -> None:
         held = w.slots.read.data.valid & (w.slots.read.data.serial == place.serial)
         bits = Signal(p.children)
         m.d.comb += bits.eq(Mux(held, w.slots.read.data.seen, 0))
+        if p.trees:
+            settle_final(w, held, (bits == w.everyone) & w.tree.has_parent, 1 << w.child)
         m.d.sync += [
             slot.valid.eq(1),
             slot.serial.eq(place.serial),
@@ -210,6 +239,7 @@ def store(w: Work) -> None:
 
     copied, headers, writing = Signal(range(p.foreign_beats + 1)), Signal(8), Signal()
     shift = p.words.bit_length() - 1
+    bank = Mux(w.is_result, p.children, w.child) if p.trees else w.child
     m.d.comb += [
         copied.eq(w.index - 1),
         headers.eq(header_words(seen.opcode) + Mux(w.is_opening, INA_WORDS, 0)),
@@ -222,7 +252,10 @@ def store(w: Work) -> None:
         with m.If(w.index == arrival.beats):
             m.d.comb += [w.slots.write.data.eq(slot), w.slots.write.en.eq(1)]
             m.next = "KEPT"
+            if p.trees:
+                with m.If(w.is_result):
+                    m.next = "RESULT_KEPT"
         for at, enable in enumerate(w.kept_enable):
-            with m.If(writing & (w.child == at)):
+            with m.If(writing & (bank == at)):
                 for lane in range(p.words):
                     m.d.comb += enable[lane].eq(w.is_fresh | (((copied << shift) + lane) < headers))

@@ -1,109 +1,51 @@
-"""What leaves because of a packet: results again, new ones in order, one past a gap (NetReduce 3.1, 3.2).
+"""Results that leave, in order, each on its own connection; and the end of a frame (NetReduce 3.1, 3.2).
 
 One frontier a ring decides what leaves; a slot that is full beyond it waits. Results are not kept: what
-leaves again is summed again from the same payloads.
+leaves again is summed again from the same payloads. Below another switch sums go up instead, and what came
+down leaves (``above``).
 """
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Cat, Const, Mux, Signal
+from typing import Any
+
+from amaranth.hdl import Cat, Mux, Signal
 
 from inaproto_adapters.fpga.register_map import Counter
-from inaproto_hil.rtl.engine.work import BACK_ADVANCE, BACK_GAP, BACK_REPLAY, Work, before
-from inaproto_hil.rtl.tables import POSITION
-
-FILL_PACKETS_MAX = 32
-"""Longest hole in a resend that is filled from kept results."""
-
-
-def replay(w: Work) -> None:
-    """What comes again is answered on its own flow; a short hole before it is filled."""
-    m, io = w.m, w.io
-    ring, flow, region, place = w.ring, w.flow, w.region, w.place
-    replay_at, replay_end = Signal(POSITION), Signal(POSITION)
-    filled = Signal(range(2 * FILL_PACKETS_MAX + (1 << 17)))
-    with m.State("KEPT"):
-        with m.If(w.was_full | flow.replay.known):
-            m.d.sync += [
-                replay_at.eq(place),
-                filled.eq(0),
-                w.walk.eq(flow.replay),
-                w.out_child.eq(w.child),
-                w.is_one.eq(1),
-            ]
-            with m.If(flow.replay.known & before(flow.replay, place)):
-                m.next = "HOLE"
-            with m.Else():
-                m.next = "REPLAY"
-        with m.Else():
-            m.next = "RANK"
-
-    with m.State("HOLE"):
-        m.d.comb += w.regions.read.addr.eq(w.region_row(w.walk.serial))
-        m.next = "HOLE_REGION"
-    with m.State("HOLE_REGION"):
-        row = w.regions.read.data
-        high = Signal(17)
-        ends_here = w.walk.serial == place.serial
-        m.d.comb += high.eq(Mux(ends_here & (place.offset < row.packets), place.offset, row.packets))
-        with m.If(row.valid & (row.serial == w.walk.serial) & (w.walk.offset < high)):
-            m.d.sync += filled.eq(filled + (high - w.walk.offset)[:16])
-        m.d.sync += [w.walk.serial.eq(w.walk.serial + 1), w.walk.offset.eq(0)]
-        with m.If(ends_here):
-            m.next = "HOLE_KNOWN"
-        with m.Else():
-            m.next = "HOLE"
-    with m.State("HOLE_KNOWN"):
-        with m.If(filled <= FILL_PACKETS_MAX):
-            m.d.sync += replay_at.eq(flow.replay)
-        m.next = "REPLAY"
-    with m.State("REPLAY"):
-        # What follows the packet continues the replay, as long as it has left already.
-        ends = place.offset + 1 == region.packets
-        m.d.sync += [
-            replay_end.serial.eq(Mux(ends, place.serial + 1, place.serial)),
-            replay_end.offset.eq(Mux(ends, 0, place.offset + 1)),
-        ]
-        m.next = "REPLAY_SET"
-    with m.State("REPLAY_SET"):
-        m.d.sync += [
-            flow.replay.known.eq(~ring.selective & before(replay_end, w.frontier)),
-            flow.replay.serial.eq(replay_end.serial),
-            flow.replay.offset.eq(replay_end.offset),
-            w.dirty_flow.eq(1),
-        ]
-        m.next = "REPLAY_AT"
-    with m.State("REPLAY_AT"):
-        m.d.comb += w.regions.read.addr.eq(w.region_row(replay_at.serial))
-        with m.If(before(place, replay_at) | ~before(replay_at, w.frontier)):
-            m.next = "RANK"
-        with m.Else():
-            m.next = "REPLAY_REGION"
-    with m.State("REPLAY_REGION"):
-        row = w.regions.read.data
-        m.d.sync += [w.out_region.eq(row), w.out_place.eq(replay_at)]
-        with m.If(~row.valid | (row.serial != replay_at.serial) | (replay_at.offset >= row.packets)):
-            m.d.sync += [replay_at.serial.eq(replay_at.serial + 1), replay_at.offset.eq(0)]
-            m.next = "REPLAY_AT"
-        with m.Else():
-            m.d.comb += [
-                w.count(Counter.REPLAYED),
-                io.count[Counter.REPLAY_FILLED].eq(before(replay_at, place)),
-            ]
-            m.d.sync += replay_at.offset.eq(replay_at.offset + 1)
-            w.leave(BACK_REPLAY)
+from inaproto_hil.rtl.engine.work import Back, Work, before
 
 
 def results(w: Work) -> None:
     """A slot became full: all that is in order now leaves."""
     m = w.m
     ring, place, slot = w.ring, w.place, w.slot
+    is_full = w.is_fresh & (slot.seen == w.everyone)
+    if w.p.trees:
+        with m.State("OPENED"):
+            m.d.sync += [w.out_place.eq(place), w.out_region.eq(w.region)]
+            m.next = "SUM"
+            with m.If(w.tree.valid & w.owner.told & w.is_fresh & (place.offset == 0)):
+                w.tell(w.owner, place, Back.TELL_OPENS)
+        with m.State("SUM"):
+            m.next = "GAPS"
+            with m.If(is_full & w.tree.has_parent):
+                sum_high = w.tree.sum_high
+                with m.If(~sum_high.known | before(sum_high, place)):
+                    m.d.sync += [sum_high.eq(Cat(1, place.serial, place.offset)), w.dirty_tree.eq(1)]
+                w.fix_length("up")
+                w.send(w.parent_row, Back.UP)
+            with m.Elif(is_full):
+                m.next = "FULL"
     with m.State("FULL"):
-        with m.If(w.is_fresh & (slot.seen == w.everyone)):
+        with m.If(is_full):
             with m.If(~ring.done_high.known | before(ring.done_high, place)):
                 m.d.sync += ring.done_high.eq(Cat(1, place.serial, place.offset))
-            m.d.sync += [w.dirty_ring.eq(1), w.is_one.eq(0)]
+            m.d.sync += [w.dirty_ring.eq(1), w.is_one.eq(0), w.out_child.eq(0)]
             m.next = "ADVANCE"
+            if w.p.trees:
+                with m.If(w.tree.valid):
+                    w.fix_length("down")
+                    m.next = "DOWN"
         with m.Else():
             m.next = "GAPS"
     with m.State("ADVANCE"):
@@ -121,122 +63,18 @@ def results(w: Work) -> None:
             w.out_child.eq(0),
         ]
         with m.If(
-            w.out_region.valid
-            & (w.out_region.serial == ring.next_serial)
-            & now.valid
-            & (now.serial == ring.next_serial)
-            & (now.seen == w.everyone)
+            w.out_region.valid & (w.out_region.serial == ring.next_serial) & w.is_final(now, w.frontier)
         ):
             with m.If(ring.next_offset + 1 == w.out_region.packets):
                 m.d.sync += [ring.next_serial.eq(ring.next_serial + 1), ring.next_offset.eq(0)]
             with m.Else():
                 m.d.sync += ring.next_offset.eq(ring.next_offset + 1)
-            w.leave(BACK_ADVANCE)
+            w.leave(Back.ADVANCE)
         with m.Else():
             m.next = "GAPS"
-
-
-def gaps(w: Work) -> None:
-    """Results are full beyond the frontier: whose own packet is missing?"""
-    m, p = w.m, w.p
-    ring, flow, walk = w.ring, w.flow, w.walk
-    holes = [Signal(POSITION, name=f"hole_{at}") for at in range(p.children)]
-    targets = [Signal(POSITION, name=f"target_{at}") for at in range(p.children)]
-    hole_of, target_of = Array(holes)[w.out_child], Array(targets)[w.out_child]
-    past_high = Signal()
-    m.d.comb += past_high.eq(before(ring.done_high, walk))
-    with m.State("GAPS"):
-        m.d.sync += [
-            walk.serial.eq(ring.next_serial),
-            walk.offset.eq(ring.next_offset),
-            w.out_child.eq(0),
-            w.is_one.eq(1),
-        ]
-        m.d.sync += [one.known.eq(0) for one in (*holes, *targets)]
-        with m.If(ring.done_high.known & ~before(ring.done_high, w.frontier)):
-            m.next = "WALK_REGION"
-        with m.Else():
-            m.next = "STORED"
-    with m.State("WALK_REGION"):
-        m.d.comb += w.regions.read.addr.eq(w.region_row(walk.serial))
-        with m.If(past_high):
-            m.next = "TELL"
-        with m.Else():
-            m.next = "WALK_TENANT"
-    with m.State("WALK_TENANT"):
-        row = w.regions.read.data
-        m.d.sync += [w.out_region.eq(row), w.slot_at.eq(w.slot_row(walk))]
-        with m.If(~row.valid | (row.serial != walk.serial)):  # nobody's first packet came
-            for hole in holes:
-                with m.If(~hole.known):
-                    m.d.sync += hole.eq(Cat(1, walk.serial, Const(0, 16)))
-            m.d.sync += [walk.serial.eq(walk.serial + 1), walk.offset.eq(0)]
-            m.next = "WALK_REGION"
-        with m.Else():
-            m.next = "WALK_SLOT"
-    with m.State("WALK_SLOT"):
-        m.next = "WALK"
-    with m.State("WALK"):
-        now = w.slots.read.data
-        bits = Signal(p.children)
-        m.d.comb += bits.eq(Mux(now.valid & (now.serial == walk.serial), now.seen, 0))
-        for at in range(p.children):
-            with m.If(~holes[at].known & ~bits[at]):
-                m.d.sync += holes[at].eq(Cat(1, walk.serial, walk.offset))
-            with m.If(holes[at].known & ~targets[at].known & (bits == w.everyone)):
-                m.d.sync += targets[at].eq(Cat(1, walk.serial, walk.offset))
-        with m.If(walk.offset + 1 == w.out_region.packets):
-            m.d.sync += [walk.serial.eq(walk.serial + 1), walk.offset.eq(0)]
-            m.next = "WALK_REGION"
-        with m.Else():
-            m.d.sync += [walk.offset.eq(walk.offset + 1), w.slot_at.eq(w.slot_at + 1)]
-            m.next = "WALK_NEXT"
-    with m.State("WALK_NEXT"):
-        with m.If(past_high):
-            m.next = "TELL"
-        with m.Else():
-            m.next = "WALK"
-
-    with m.State("TELL"):
-        m.d.comb += [
-            w.flows.read.addr.eq(w.out_number),
-            w.regions.read.addr.eq(w.region_row(target_of.serial)),
-        ]
-        m.next = "TELL_FLOW"
-    with m.State("TELL_FLOW"):
-        # The row of the packet's own flow is not written back yet.
-        m.d.sync += [
-            w.out_flow.eq(Mux(w.out_number == w.number, flow, w.flows.read.data)),
-            w.out_region.eq(w.regions.read.data),
-            w.out_place.eq(target_of),
-        ]
-        m.next = "TELL_IT"
-    with m.State("TELL_IT"):
-        went_back = ~w.out_flow.reached.known | before(w.out_flow.reached, hole_of)
-        told = (
-            w.out_flow.gap.known
-            & (w.out_flow.gap.serial == hole_of.serial)
-            & (w.out_flow.gap.offset == hole_of.offset)
-        )
-        with m.If((w.out_child < ring.size) & target_of.known & ~went_back & ~told):
-            m.d.comb += [
-                w.count(Counter.GAPS_SIGNALLED),
-                w.flows.write.addr.eq(w.out_number),
-                w.flows.write.data.eq(w.out_flow),
-                w.flows.write.data.gap.eq(hole_of),
-                w.flows.write.en.eq(1),
-            ]
-            with m.If(w.out_number == w.number):
-                m.d.sync += flow.gap.eq(hole_of)
-            w.leave(BACK_GAP)
-        with m.Else():
-            m.next = "TOLD"
-    with m.State("TOLD"):
-        m.d.sync += w.out_child.eq(w.out_child + 1)
-        with m.If(w.out_child + 1 >= ring.size):
-            m.next = "STORED"
-        with m.Else():
-            m.next = "TELL"
+            if w.p.trees:
+                with m.If(w.tree.valid):
+                    m.next = "CATCH_ALL"
 
 
 def leave(w: Work) -> None:
@@ -248,7 +86,7 @@ def leave(w: Work) -> None:
         is_last.eq(place.offset + 1 == w.out_region.packets),
         io.order.slot.eq(w.slot_row(place)),
         io.order.child.eq(w.out_child),
-        io.order.members.eq(ring.size),
+        io.order.members.eq(w.inputs),
         io.order.dtype.eq(w.out_region.dtype),
         io.order.op.eq(w.out_region.op),
         io.order.opening.eq(place.offset == 0),
@@ -258,56 +96,117 @@ def leave(w: Work) -> None:
         io.order.last_bytes.eq(arrival.last_bytes),
         io.order.mask.eq(io.result_mask),
     ]
+
+    def following() -> None:
+        m.d.sync += w.out_child.eq(w.out_child + 1)
+        with m.If(w.out_child + 1 == w.inputs):
+            m.next = "ADVANCE"
+        with m.Else():
+            m.next = "LEAVE"
+
+    receiver = Signal(p.ports)
+    if p.trees:  # it leaves where its receiver's own packets come from
+        m.d.comb += receiver.eq(w.rank_ports[w.connection_of(w.out_owner.successor)])
+        with m.State("LEAVE_TO"):
+            m.next = "LEAVE_BY"
+            with m.If(~w.is_one & ~w.out_owner.delivered):
+                following()
     with m.State("LEAVE"):
-        m.d.comb += w.flows.read.addr.eq(w.out_number)
+        m.d.comb += [w.flows.read.addr.eq(w.out_number), w.owners.read.addr.eq(w.out_number)]
+        if p.trees:
+            m.d.comb += w.opening_at.eq(w.opening_row(place.serial))
         m.next = "LEAVE_FLOW"
     with m.State("LEAVE_FLOW"):
         m.d.sync += w.out_flow.eq(Mux(w.out_number == w.number, flow, w.flows.read.data))
         m.next = "LEAVE_BY"
+        if p.trees:
+            m.d.sync += [
+                w.out_owner.eq(w.owners.read.data),
+                w.out_worn.eq(Mux(is_last, w.worn_last.read.data.header, w.worn.read.data.header)),
+            ]
+            with m.If(w.tree.valid):
+                m.next = "LEAVE_TO"
     with m.State("LEAVE_BY"):
         m.d.comb += [io.query_mac.eq(w.out_flow.dst_mac), io.query_ingress.eq(p.ports)]
-        for port in range(p.ports):
-            with m.If(w.rank_ports[w.out_number][port]):
-                m.d.comb += io.query_ingress.eq(port)
+        with m.If(~w.tree.valid):
+            for port in range(p.ports):
+                with m.If(w.rank_ports[w.out_number][port]):
+                    m.d.comb += io.query_ingress.eq(port)
         with m.If(io.bridge_idle & ~io.emitting):
             m.next = "LEAVE_BEGIN"
     with m.State("LEAVE_BEGIN"):  # the bridge has answered
         m.d.comb += io.begin.eq(1)
+        if p.trees:
+            _as_in_tree(w, receiver)
         m.next = "LEAVE_WAIT"
     with m.State("LEAVE_WAIT"), m.If(~io.emitting):
         with m.If(w.is_one):
-            with m.If(w.back == BACK_REPLAY):
+            with m.If(w.back == Back.REPLAY):
                 m.next = "REPLAY_AT"
             with m.Else():
                 m.next = "TOLD"
+            if p.trees:
+                with m.If(w.back == Back.CATCH_UP):
+                    m.next = "CATCH"
+                with m.Elif(w.back == Back.TOLD_GAP):
+                    m.next = "TOLD_GAP_NEXT"
         with m.Else():
             m.d.comb += w.count(Counter.RESULTS_OUT)
-            m.d.sync += w.out_child.eq(w.out_child + 1)
-            with m.If(w.out_child + 1 == ring.size):
-                m.next = "ADVANCE"
-            with m.Else():
-                m.next = "LEAVE"
+            following()
+
+
+def _as_in_tree(w: Work, receiver: Any) -> None:
+    """By the port of its receiver, if that is known, never towards switches above; and under headers that are
+    made here, if its connection begins elsewhere."""
+    m, io = w.m, w.io
+    order, owner, told = io.order, w.out_owner, w.out_worn
+    header = order.header
+    barred = Mux(w.tree.has_parent, 1 << w.tree.parent_port[:5], 0)
+    with m.If(w.tree.valid):
+        m.d.comb += [
+            order.kept.eq(w.tree.has_parent),
+            order.mask.eq(Mux(receiver.any(), receiver, io.result_mask & ~barred)),
+        ]
+    with m.If(w.out_learnt):
+        m.d.comb += [
+            order.made.eq(1),
+            order.child.eq(0),
+            header.dst_mac.eq(owner.dst_mac),
+            header.src_mac.eq(owner.src_mac),
+            header.src_ip.eq(owner.src_ip),
+            header.dst_ip.eq(owner.dst_ip),
+            header.dst_qp.eq(owner.dst_qp),
+            *(header[name].eq(told[name]) for name in ("tos", "ip_id", "fragment", "ttl", "source_port")),
+            *(header[name].eq(told[name]) for name in ("flags", "partition", "reth")),
+            header.ack.eq(1),
+            header.psn.eq(told.psn + w.out_place.offset),
+            header.imm.eq(Mux(told.with_imm, told.imm, w.out_region.serial)),
+            header.rank.eq(owner.rank),
+            header.is_result.eq(1),
+        ]
 
 
 def finish(w: Work) -> None:
     """The bridge learns where the rank is, before results leave; at the end the tables have it all."""
     m, io = w.m, w.io
     seen, arrival, flow = w.seen, w.arrival, w.flow
-    is_where_it_learns = Signal()
-    m.d.comb += is_where_it_learns.eq(w.rank_ports[w.number].bit_select(arrival.port, 1) & ~flow.routed)
+    is_where_it_learns = w.is_where_it_learns
+    stored = "OPENED" if w.p.trees else "FULL"
     with m.State("RANK"):
         m.d.sync += w.learn_after.eq(0)
         with m.If(is_where_it_learns):
             m.next = "LEARN_RANK_FIRST"
         with m.Else():
-            m.next = "FULL"
+            m.next = stored
     with m.State("STORED"):
         m.d.comb += [w.flows.write.en.eq(w.dirty_flow), w.rings.write.en.eq(w.dirty_ring)]
+        if w.p.trees:
+            m.d.comb += w.trees.write.en.eq(w.dirty_tree)
         with m.If(w.learn_after & is_where_it_learns):
             m.next = "LEARN_RANK"
         with m.Else():
             m.next = "DONE"
-    for state, then in (("LEARN_RANK_FIRST", "FULL"), ("LEARN_RANK", "DONE")):
+    for state, then in (("LEARN_RANK_FIRST", stored), ("LEARN_RANK", "DONE")):
         with m.State(state):
             m.d.comb += [
                 io.learn.valid.eq(1),

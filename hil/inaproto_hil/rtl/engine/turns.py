@@ -126,7 +126,7 @@ def _lose(w: Work, holder: Signal, loser: Signal, is_own: Signal) -> None:
     unfinished = Signal()
     child, row = Signal(range(p.children + 1)), Signal(range(p.connections * p.regions))
     connection = Signal.like(w.number)
-    m.d.comb += connection.eq(holder * p.children + child)
+    m.d.comb += connection.eq(holder * p.rows + child)
     with m.State("LOSE"):
         m.d.sync += loser.eq(Mux(is_own, w.ring, w.rings.read.data))
         m.next = "LOSE_REGIONS"

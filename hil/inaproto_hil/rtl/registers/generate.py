@@ -20,7 +20,7 @@ SOURCE: Final = Path(__file__).with_name("inaccel.rdl")
 TREE: Final = Path(__file__).resolve().parents[4]
 MAP: Final = TREE / "adapters" / "inaproto_adapters" / "fpga" / "register_map.py"
 PAGE: Final = TREE / "docs" / "accelerator-registers.md"
-ROWS: Final = ("conn_row", "ring_row", "place_row", "state_row")
+ROWS: Final = ("conn_row", "ring_row", "place_row", "tree_row", "state_row")
 LINE: Final = 110
 DROP: Final = "drop_"
 """What names of counters begin with whose names are rules of the core."""
