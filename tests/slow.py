@@ -145,6 +145,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "!sizes2-3-1-1-3-True-False",
         "!sizes1-2-1-2-3-True-False",
     ),
+    "rtl/test_trees.py::test_campaigns_come_by_every_rule": (),
     "sim/test_explore_given_up.py::test_a_seat_that_is_given_up_runs_no_operation_under_two_epochs": (
         "!*'turns': 2,*",
     ),

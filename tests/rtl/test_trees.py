@@ -39,7 +39,8 @@ MET = (
         "notes_out",
     ),
     *("not an input of this switch", "virtual connection of no ring here", "not from where its switch is"),
-    *("result of no message here", "no result of this message", "no tree note", "note of another ring"),
+    *("result of no message here", "result before its sum", "no result of this message"),
+    *("no tree note", "note of another ring"),
     *("note of another message", "note for nobody here"),
 )
 """What a switch of a tree can count, less what takes a port that is down."""

@@ -19,7 +19,8 @@ from inaproto.core.plan.aggregation_tree import SwitchAddress, TreeSwitch, compo
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.units import PortId
 from inaproto.wire import icrc
-from inaproto.wire.packet import decode_packet
+from inaproto.wire.ina_header import INA_HEADER_BYTES
+from inaproto.wire.packet import HEADER_BYTES, decode_packet
 from inaproto.wire.roce import Opcode
 from inaproto_hil.rtl.equivalence.device import Output, SoftwareDevice
 from inaproto_hil.rtl.equivalence.traffic import TAGS, Arrival, Campaign, Host, Ring, damaged
@@ -35,6 +36,12 @@ QUEUED_MAX: Final = 40
 """Frames on all cables; beyond, hosts wait."""
 KEPT: Final = 40
 """Latest frames between switches of which forgeries are made."""
+_NOTE: Final = bytes([Opcode.RC_SEND_ONLY])
+_OPENING: Final = tuple(
+    bytes([opcode]) for opcode in (Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM)
+)
+_OPENED_BYTES: Final = HEADER_BYTES[Opcode.RC_WRITE_ONLY_IMM] + INA_HEADER_BYTES
+"""Longer first packets have an INA header."""
 _OPCODES: Final = (0x04, 0x04, 0x06, 0x07, 0x08, 0x0A, 0x0B, 0x00, 0x10)
 
 
@@ -256,18 +263,26 @@ class TreeCampaign(Campaign):
         kinds = ["again", "port", "byte", "byte", "byte", "opcode", "psn", "pair", "source"]
         if self._step < self.frames // 2:  # they stop the ring where they come for a sum
             kinds = ["again", "port", "note", "note", "pair", "source"]
+        role = self.specs[0].role
+        if role is not None and role.parent is not None and port == role.parent.port:
+            kinds += ["psn", "psn", "psn", "opcode", "ina", "ina", "ina"]  # what is no result is refused
+            if rng.random() < 0.5:  # close to what is not complete yet
+                frame = next(late for at, late in reversed(self._kept) if at == port)
         kind, made = rng.choice(kinds), bytearray(frame)
-        if decode_packet(frame) is None or (kind == "note" and frame[42] != Opcode.RC_SEND_ONLY):
+        is_note, opens = frame[42:43] == _NOTE, frame[42:43] in _OPENING and len(frame) > _OPENED_BYTES
+        if decode_packet(frame) is None or (kind == "note" and not is_note) or (kind == "ina" and not opens):
             kind = "again"
         if kind == "port":
             port = rng.randrange(self._device.ports)
         elif kind in ("byte", "note"):
             at = rng.randrange(54, min(len(made), 54 + 56))
             made[at] ^= rng.choice([1, 2, 0x80, 0xFF])
+        elif kind == "ina":
+            made[HEADER_BYTES[frame[42]] + rng.randrange(INA_HEADER_BYTES)] ^= rng.choice([1, 2, 0x80])
         elif kind == "opcode":
             made[42] = rng.choice(_OPCODES)
         elif kind == "psn":
-            psn = int.from_bytes(made[51:54], "big") + rng.choice([-40, -3, -1, 1, 3, 40, 1 << 20])
+            psn = int.from_bytes(made[51:54], "big") + rng.choice([-40, -3, -1, 1, 1, 2, 3, 40, 1 << 20])
             made[51:54] = (psn & 0xFF_FFFF).to_bytes(3, "big")
         elif kind == "pair":
             made[rng.choice([47, 49])] ^= 1 << rng.randrange(8)
