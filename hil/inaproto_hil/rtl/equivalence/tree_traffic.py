@@ -23,7 +23,10 @@ from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto.wire.packet import HEADER_BYTES, decode_packet
 from inaproto.wire.roce import Opcode
 from inaproto_hil.rtl.equivalence.device import Output, SoftwareDevice
-from inaproto_hil.rtl.equivalence.traffic import TAGS, Arrival, Campaign, Host, Ring, damaged
+from inaproto_hil.rtl.equivalence.foreign import TAGS, damaged
+from inaproto_hil.rtl.equivalence.rings import Host, Ring
+from inaproto_hil.rtl.equivalence.steps import Arrival
+from inaproto_hil.rtl.equivalence.traffic import Campaign
 from inaproto_hil.rtl.parameters import Parameters
 
 Socket = tuple[str, int]
@@ -82,7 +85,11 @@ class TreeCampaign(Campaign):
             self._tree = self._draw_tree(rng)
         self._cable_up(self._tree)
         super().__init__(
-            seed, replace(limits, ports=len(self._places)), frames, first_messages=first_messages
+            seed,
+            replace(limits, ports=len(self._places)),
+            frames,
+            first_messages=first_messages,
+            changes=False,
         )
         self._rng = rng
         self._switches = {
@@ -185,9 +192,8 @@ class TreeCampaign(Campaign):
         )
         return {name: replace(ring.spec, flows=flows, role=role) for name, role in roles.items()}
 
-    def _draw_rings(self, *, first_messages: bool) -> list[Ring]:
-        rings = super()._draw_rings(first_messages=first_messages)
-        return rings[:1]
+    def _draw_rings(self) -> Iterator[Ring]:
+        yield next(super()._draw_rings())
 
     def _draw_hosts(self, size: int, known: list[Host]) -> list[Host]:
         """Each rank at its switch."""
@@ -204,7 +210,7 @@ class TreeCampaign(Campaign):
 
     # ---- frames
 
-    def __iter__(self) -> Iterator[Arrival]:
+    def arrivals(self) -> Iterator[Arrival]:
         for step in range(self.frames):
             self._step = step
             yield self._reaches_the_device()

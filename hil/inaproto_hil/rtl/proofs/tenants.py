@@ -28,7 +28,7 @@ from inaproto_hil.rtl.engine import COMMAND, TABLE_RING, TABLE_STATE
 from inaproto_hil.rtl.parameters import Parameters
 from inaproto_hil.rtl.parser import WITH_RETH
 from inaproto_hil.rtl.proofs.frames import EngineProof
-from inaproto_hil.rtl.tables import CONNECTION, POSITION, REGION, RING, flow_layout, slot_layout
+from inaproto_hil.rtl.tables import CONNECTION, POSITION, RING, flow_layout, region_layout, slot_layout
 
 AGREED = ("packets", "dtype", "op", "flags", "op_index", "signature")
 LAST = ("last_known", "last_opcode", "last_payload")
@@ -78,7 +78,7 @@ class Tenants(EngineProof):
         self.ring_number, self.child = inside.signal("ring_number"), inside.signal("child")
         self.ring = inside.signal("ring", RING)
         self.place = inside.signal("place", POSITION)
-        self.region = inside.signal("region", REGION)
+        self.region = inside.signal("region", region_layout(p))
         self.latest = inside.signal("flow", flow_layout(p)).latest
         self.slot, self.slot_at = inside.signal("slot", slot_layout(p)), inside.signal("slot_at")
         self.held = self.row_at("held", inside.rows("slots"), self.slot_at)
