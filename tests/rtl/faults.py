@@ -212,10 +212,10 @@ TREE_FAULTS: Final = (
         "with m.Elif(~now.valid):",
     ),
     Planted(
-        "a result of another rank is taken",
+        "the INA header of a result is not looked at",
         "engine.above",
-        "& (seen.rank == w.owner.rank)",
-        "& (seen.rank == seen.rank)",
+        "with m.Elif(w.is_opening & ~agrees):",
+        "with m.Elif(w.is_opening & seen.ina_fault):",
     ),
     Planted(
         "sums go up as results",
@@ -245,7 +245,7 @@ TREE_FAULTS: Final = (
         "a note that comes late is heeded",
         "engine.notes",
         "is_current = (ahead < (w.rows_of_ring << 1)) & ~is_none",
-        "is_current = 1",
+        "is_current = ~is_none",
     ),
     Planted(
         "results on a connection that begins elsewhere do not wait",

@@ -45,6 +45,8 @@ _OPENING: Final = tuple(
 )
 _OPENED_BYTES: Final = HEADER_BYTES[Opcode.RC_WRITE_ONLY_IMM] + INA_HEADER_BYTES
 """Longer first packets have an INA header."""
+_INA_ENDS: Final = (3, 4, 5, 6, 7, 11, 15, 19, 23, 25, 27, 29, 31, 39)
+"""The last byte of each field of an INA header."""
 _OPCODES: Final = (0x04, 0x04, 0x06, 0x07, 0x08, 0x0A, 0x0B, 0x00, 0x10)
 
 
@@ -221,7 +223,7 @@ class TreeCampaign(Campaign):
     def _reaches_the_device(self) -> Arrival:
         rng = self._rng
         while True:
-            if rng.random() < self.weather.forged / 4 and self._kept:
+            if rng.random() < self.weather.forged / 2 and self._kept:
                 return self._forged_between_switches()
             while self._later and self._later[0][0] <= self._step:
                 _, _, to, frame = heapq.heappop(self._later)
@@ -272,7 +274,7 @@ class TreeCampaign(Campaign):
         role = self.specs[0].role
         if role is not None and role.parent is not None and port == role.parent.port:
             kinds += ["psn", "psn", "psn", "opcode", "ina", "ina", "ina"]  # what is no result is refused
-            if rng.random() < 0.5:  # close to what is not complete yet
+            if rng.random() < 0.7:  # close to what is not complete yet
                 frame = next(late for at, late in reversed(self._kept) if at == port)
         kind, made = rng.choice(kinds), bytearray(frame)
         is_note, opens = frame[42:43] == _NOTE, frame[42:43] in _OPENING and len(frame) > _OPENED_BYTES
@@ -284,7 +286,7 @@ class TreeCampaign(Campaign):
             at = rng.randrange(54, min(len(made), 54 + 56))
             made[at] ^= rng.choice([1, 2, 0x80, 0xFF])
         elif kind == "ina":
-            made[HEADER_BYTES[frame[42]] + rng.randrange(INA_HEADER_BYTES)] ^= rng.choice([1, 2, 0x80])
+            made[HEADER_BYTES[frame[42]] + rng.choice(_INA_ENDS)] ^= rng.choice([1, 2, 0x80])
         elif kind == "opcode":
             made[42] = rng.choice(_OPCODES)
         elif kind == "psn":
