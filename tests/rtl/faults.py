@@ -32,7 +32,7 @@ FAULTS: Final = (
         "engine.messages",
         "held = w.slots.read.data.valid & (w.slots.read.data.serial == place.serial)",
         "held = w.slots.read.data.valid & (w.slots.read.data.serial == place.serial)"
-        "& (place.serial == ring.next_serial)",
+        "& (place.serial == w.ring.next_serial)",
     ),
     Planted(
         "bits of the slot's last tenant count",
