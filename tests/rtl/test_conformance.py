@@ -53,7 +53,7 @@ async def test_rtl_with_a_fault_breaks_a_rule(fault: Planted) -> None:
 
 
 async def test_a_machine_of_its_own_keeps_every_rule_at_its_ports(runtime_dir: Path) -> None:
-    with served(runtime_dir), trio.fail_after(240):
+    with served(runtime_dir), trio.fail_after(900):
         async with opened(f"fpga:socket:{runtime_dir / 'csr'}", ()) as target:
             assert target.limits.ports == LARGER.ports
             assert await broken(target) == []

@@ -130,8 +130,8 @@ class OverPorts:
         ports: Sequence[FramePort],
         *,
         frame_bytes_min: int,
-        patience_s: float = 2.0,
-        quiet_s: float = 0.03,
+        patience_s: float = 20.0,
+        quiet_s: float = 0.05,
     ) -> None:
         identity = rings.device.identity
         self.name = name
