@@ -61,14 +61,26 @@ FAULTS: Final = (
     Planted(
         "a gap is told each time",
         "engine.gaps",
-        "with m.If((w.out_child < w.inputs) & target_of.known & ~went_back & ~told & is_here):",
-        "with m.If((w.out_child < w.inputs) & target_of.known & ~went_back & is_here):",
+        "with m.If(is_input & target_of.known & ~went_back & ~told & is_here):",
+        "with m.If(is_input & target_of.known & ~went_back & is_here):",
+    ),
+    Planted(
+        "who passes over a packet is not looked at",
+        "engine.messages",
+        "w.passed.eq(~flow.reached.known | (before(flow.reached, place) & ~follows))",
+        "w.passed.eq(0)",
+    ),
+    Planted(
+        "who has a gap is looked at for a later one",
+        "engine.gaps",
+        "(w.rose & ~w.out_flow.gapped)",
+        "w.rose",
     ),
     Planted(
         "a sender that went back is told of the gap, too",
         "engine.gaps",
-        "with m.If((w.out_child < w.inputs) & target_of.known & ~went_back & ~told & is_here):",
-        "with m.If((w.out_child < w.inputs) & target_of.known & ~told & is_here):",
+        "with m.If(is_input & target_of.known & ~went_back & ~told & is_here):",
+        "with m.If(is_input & target_of.known & ~told & is_here):",
     ),
     Planted(
         "a repeat is answered on all flows",
@@ -151,8 +163,8 @@ FAULTS: Final = (
     Planted(
         "a new ring's ranks have sent the messages of those before",
         "engine.control",
-        'm.next = "CLEAR_ENTRIES"',
-        'm.next = "ANSWER"',
+        'm.next = "FORGET_MESSAGES"',
+        'm.next = "CLEAR_REGIONS"',
     ),
     Planted(
         "packets of a removed ring pass",

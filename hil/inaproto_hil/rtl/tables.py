@@ -63,7 +63,10 @@ def region_layout(parameters: Parameters) -> data.StructLayout:
 
 
 def flow_layout(parameters: Parameters) -> data.StructLayout:
-    """State of one connection: ``Flow`` of the core, in a tree ``TreeFlow``."""
+    """State of one connection: ``Flow`` of the core, in a tree ``TreeFlow``.
+
+    ``gapped``: a packet of it before the highest full one was missing when it was last looked at.
+    """
     return data.StructLayout(
         {
             "src_mac": 48,
@@ -79,6 +82,7 @@ def flow_layout(parameters: Parameters) -> data.StructLayout:
             "reached": POSITION,
             "replay": POSITION,
             "gap": POSITION,
+            "gapped": 1,
             **({"hole": POSITION, "sent": POSITION} if parameters.trees else {}),
         }
     )

@@ -84,6 +84,7 @@ def take(w: Work) -> None:
         with m.If(~ring.done_high.known | before(ring.done_high, place)):
             m.d.sync += ring.done_high.eq(Cat(1, place.serial, place.offset))
         m.d.sync += [
+            w.rose.eq(1),
             w.dirty_ring.eq(1),
             w.is_one.eq(0),
             w.out_child.eq(0),

@@ -53,10 +53,9 @@ def choose(w: Work) -> None:
 
 
 def connections(w: Work) -> None:
-    """A row of the connections: put, its state is as new, or got."""
-    m, p = w.m, w.p
+    """A row of the connections: put, or got. Its ring, which is put after it, forgets its messages."""
+    m = w.m
     with m.State("CONNECTION"):
-        m.d.sync += w.clear_at.eq(0)
         with m.If(~w.command.put):
             m.next = "CONNECTION_ROW"
         with m.Else():
@@ -81,15 +80,6 @@ def connections(w: Work) -> None:
                 w.flows.write.data.dst_mac.eq(Mux(w.word(6)[0], target, 0)),
                 w.flows.write.en.eq(1),
             ]
-            m.next = "CLEAR_ENTRIES"
-    with m.State("CLEAR_ENTRIES"):
-        m.d.comb += [
-            w.entries.write.addr.eq(w.entry_row(w.clear_at)),
-            w.entries.write.data.eq(0),
-            w.entries.write.en.eq(1),
-        ]
-        m.d.sync += w.clear_at.eq(w.clear_at + 1)
-        with m.If(w.clear_at + 1 == p.regions):
             m.next = "ANSWER"
     with m.State("CONNECTION_ROW"):
         held = w.owners.read.data
@@ -237,9 +227,22 @@ def rings(w: Work) -> None:
                 with m.If(w.ring_number == at):
                     m.d.sync += [one.eq(w.word(0)), w.ring_valid[at].eq(w.word(5)[31])]
             with m.If(w.word(5)[31]):
-                m.next = "CLEAR_REGIONS"
+                m.next = "FORGET_MESSAGES"
             with m.Else():
                 m.next = "RING_LEAVES"
+    # Messages of another ring, which had the place before, are none of this one's.
+    messages = p.rows * p.regions
+    forgotten = Signal(range(messages))
+    with m.State("FORGET_MESSAGES"):
+        m.d.comb += [
+            w.entries.write.addr.eq(w.ring_number * messages + forgotten),
+            w.entries.write.data.eq(0),
+            w.entries.write.en.eq(1),
+        ]
+        m.d.sync += forgotten.eq(forgotten + 1)
+        with m.If(forgotten == messages - 1):
+            m.d.sync += forgotten.eq(0)
+            m.next = "CLEAR_REGIONS"
     # A ring that is removed has no place of a pool any more.
     left = Signal(range(p.rings + 1))
     with m.State("RING_LEAVES"):

@@ -1,8 +1,13 @@
 """Packets that are missing while later ones are full: who is told (NetReduce section 3.2).
 
-A walk over the bitmaps from the frontier on finds each input's first missing packet, and the first full one
-behind it. A flow that has one and has not gone back gets that result, once: its receiver sees the gap. Where
-results leave elsewhere, a note says the same.
+A walk over the bitmaps finds each input's first missing packet, and the first full one behind it. A flow
+that has one and has not gone back gets that result, once: its receiver sees the gap. Where results leave
+elsewhere, a note says the same.
+
+Few packets change what a walk finds. One that passes over others of its own flow may leave a gap behind: that
+flow is looked at, from the frontier on. One whose slot is the highest full one shows gaps of those flows that
+had none below (``gapped`` says which have): the walk begins where the last one ended. Below another switch,
+where results come in any order, each of these and each result makes a walk over all.
 """
 
 from __future__ import annotations
@@ -21,7 +26,8 @@ def gaps(w: Work) -> None:
     holes = [Signal(POSITION, name=f"hole_{at}") for at in range(p.children)]
     targets = [Signal(POSITION, name=f"target_{at}") for at in range(p.children)]
     hole_of, target_of = Array(holes)[w.out_child], Array(targets)[w.out_child]
-    past_high = Signal()
+    past_high, from_end, is_looked_at = Signal(), Signal(), Signal()
+    anew = w.tree.valid & w.tree.has_parent if p.trees else Const(0)
 
     def told_all() -> None:
         m.next = "STORED"
@@ -29,17 +35,25 @@ def gaps(w: Work) -> None:
             with m.If(w.tree.valid):
                 m.next = "TOLD_GAPS"
 
-    m.d.comb += past_high.eq(before(w.high, walk))
+    m.d.comb += [
+        past_high.eq(before(w.high, walk)),
+        from_end.eq(~anew & ~w.passed & w.high_before.known & ~before(w.high_before, w.frontier)),
+        is_looked_at.eq(anew | (w.rose & ~w.out_flow.gapped) | (w.passed & (w.out_child == w.child))),
+    ]
     with m.State("GAPS"):
         m.d.sync += [
-            walk.serial.eq(ring.next_serial),
-            walk.offset.eq(ring.next_offset),
+            walk.serial.eq(Mux(from_end, w.high_before.serial, ring.next_serial)),
+            walk.offset.eq(Mux(from_end, w.high_before.offset, ring.next_offset)),
             w.out_child.eq(0),
             w.is_one.eq(1),
         ]
         m.d.sync += [one.known.eq(0) for one in (*holes, *targets)]
         m.d.sync += w.out_learnt.eq(0)
-        with m.If(w.high.known & ~before(w.high, w.frontier)):
+        with m.If(~w.high.known | before(w.high, w.frontier)):
+            with m.If(w.passed):
+                m.d.sync += flow.gapped.eq(0)
+            told_all()
+        with m.Elif(w.rose | w.passed):
             m.next = "WALK_REGION"
         with m.Else():
             told_all()
@@ -107,14 +121,17 @@ def gaps(w: Work) -> None:
             & (w.out_flow.gap.offset == hole_of.offset)
         )
         is_here = (~w.tree.valid | w.out_owner.delivered) if p.trees else 1
-        with m.If((w.out_child < w.inputs) & target_of.known & ~went_back & ~told & is_here):
-            m.d.comb += [
-                w.count(Counter.GAPS_SIGNALLED),
-                w.flows.write.addr.eq(w.out_number),
-                w.flows.write.data.eq(w.out_flow),
-                w.flows.write.data.gap.eq(hole_of),
-                w.flows.write.en.eq(1),
-            ]
+        is_input = (w.out_child < w.inputs) & is_looked_at
+        m.d.comb += [
+            w.flows.write.addr.eq(w.out_number),
+            w.flows.write.data.eq(w.out_flow),
+            w.flows.write.data.gapped.eq(hole_of.known),
+            w.flows.write.en.eq(is_input),
+        ]
+        with m.If(is_input & (w.out_number == w.number)):
+            m.d.sync += flow.gapped.eq(hole_of.known)
+        with m.If(is_input & target_of.known & ~went_back & ~told & is_here):
+            m.d.comb += [w.count(Counter.GAPS_SIGNALLED), w.flows.write.data.gap.eq(hole_of)]
             with m.If(w.out_number == w.number):
                 m.d.sync += flow.gap.eq(hole_of)
             w.leave(Back.GAP)
@@ -125,13 +142,8 @@ def gaps(w: Work) -> None:
             is_known = hole.known & (hole.serial == hole_of.serial) & (hole.offset == hole_of.offset)
             came_past = w.out_flow.reached.known & before(hole_of, w.out_flow.reached)
             is_gap = hole_of.known & before(hole_of, w.high) & ~is_known & came_past
-            with m.If(w.tree.valid & (w.out_child < w.inputs) & w.out_owner.told & is_gap):
-                m.d.comb += [
-                    w.flows.write.addr.eq(w.out_number),
-                    w.flows.write.data.eq(w.out_flow),
-                    w.flows.write.data.hole.eq(hole_of),
-                    w.flows.write.en.eq(1),
-                ]
+            with m.If(w.tree.valid & is_input & w.out_owner.told & is_gap):
+                m.d.comb += w.flows.write.data.hole.eq(hole_of)
                 with m.If(w.out_number == w.number):
                     m.d.sync += flow.hole.eq(hole_of)
                 w.tell(w.out_owner, hole_of, Back.TELL_GAP)

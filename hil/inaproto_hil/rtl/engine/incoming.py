@@ -76,6 +76,7 @@ def take(w: Work, found: Lookup) -> None:
     seen, arrival = w.seen, w.arrival
     with m.State("IDLE"):
         m.d.sync += [w.dirty_flow.eq(0), w.dirty_ring.eq(0), w.learn_after.eq(0), w.index.eq(0)]
+        m.d.sync += [w.passed.eq(0), w.rose.eq(0)]
         m.d.sync += [w.dirty_tree.eq(0), w.is_result.eq(0), w.out_learnt.eq(0), w.gap_now.eq(0)]
         with m.If(io.command.valid):
             m.d.comb += io.command.ready.eq(1)

@@ -10,7 +10,7 @@ from amaranth.hdl import Cat, Mux, Signal, Value
 
 from inaproto_adapters.fpga.register_map import Counter
 from inaproto_hil.rtl.emitter import INA_WORDS, header_words
-from inaproto_hil.rtl.engine.work import Work, behind
+from inaproto_hil.rtl.engine.work import Work, before, behind
 
 DTYPES = 4
 """f32, i32, f16 and bf16 are the first ones."""
@@ -218,7 +218,9 @@ def store(w: Work) -> None:
                 with m.If(is_first & (w.child == 0)):
                     m.d.sync += region.dma_length.eq(arrival.more.dma_length)
             m.d.comb += w.count(Counter.AGGREGATED_IN)
+            follows = (place.serial == flow.reached.serial) & (place.offset == flow.reached.offset + 1)
             m.d.sync += [flow.reached.eq(Cat(1, place.serial, place.offset)), w.dirty_flow.eq(1)]
+            m.d.sync += w.passed.eq(~flow.reached.known | (before(flow.reached, place) & ~follows))
             m.next = "SLOT"
     with m.State("SLOT"):
         m.d.comb += w.regions.write.en.eq(1)

@@ -32,6 +32,7 @@ def results(w: Work) -> None:
                 sum_high = w.tree.sum_high
                 with m.If(~sum_high.known | before(sum_high, place)):
                     m.d.sync += [sum_high.eq(Cat(1, place.serial, place.offset)), w.dirty_tree.eq(1)]
+                m.d.sync += w.rose.eq(1)
                 w.fix_length("up")
                 w.send(w.parent_row, Back.UP)
             with m.Elif(is_full):
@@ -39,8 +40,13 @@ def results(w: Work) -> None:
     with m.State("FULL"):
         with m.If(is_full):
             with m.If(~ring.done_high.known | before(ring.done_high, place)):
-                m.d.sync += ring.done_high.eq(Cat(1, place.serial, place.offset))
-            m.d.sync += [w.dirty_ring.eq(1), w.is_one.eq(0), w.out_child.eq(0)]
+                m.d.sync += [ring.done_high.eq(Cat(1, place.serial, place.offset)), w.rose.eq(1)]
+            m.d.sync += [
+                w.high_before.eq(ring.done_high),
+                w.dirty_ring.eq(1),
+                w.is_one.eq(0),
+                w.out_child.eq(0),
+            ]
             m.next = "ADVANCE"
             if w.p.trees:
                 with m.If(w.tree.valid):

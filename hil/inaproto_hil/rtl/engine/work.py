@@ -163,6 +163,12 @@ class Work:
         self.was_full = Signal()
         self.is_fresh = Signal()
         """Whether the slot had all packets before this one, and whether it did not have this one."""
+        self.passed = Signal()
+        """It came before another one of its connection that is missing, or may have."""
+        self.rose = Signal()
+        """The highest full packet is a later one now; below another switch: one more is full or final."""
+        self.high_before = Signal(POSITION)
+        """What it was before."""
         self.dirty_flow = Signal()
         self.dirty_ring = Signal()
         self.dirty_tree = Signal()

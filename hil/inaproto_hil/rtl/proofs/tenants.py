@@ -11,10 +11,8 @@ Whenever a slot is written, it is for an intact packet of a connection that was 
 
 Of rings that have slots of their own: those of a pool, which have them by turns, are not part of it.
 
-Assumed of the control plane: a ring's row is put in while nothing is remembered of its connections' messages,
-which putting in their rows brings about; ``inaproto_adapters.fpga`` does so. Of the parser: a header without
-a fault has a message of at least one packet. Of the ranks: none lags behind the others by 2**31 messages,
-half of what serial numbers can tell.
+Nothing is assumed of the control plane. Of the parser: a header without a fault has a message of at least one
+packet. Of the ranks: none lags behind the others by 2**31 messages, half of what serial numbers can tell.
 """
 
 from __future__ import annotations
@@ -36,7 +34,8 @@ FIXED = ("valid", "size", "window", "message_packets", "mtu", "base")
 """Of a ring: what does not change while it is in."""
 BEFORE_THE_RING = ("CLASSIFY", "LEARN_PLAIN", "LEARN_ACK", "LEARN_OTHER", "PLAIN", "UNREGISTERED")
 BRIDGED = ("BRIDGE", "BRIDGE_OUT", "BRIDGE_WAIT", "DONE")
-WRITES_A_RING = ("CLEAR_REGIONS", "CLEAR_SLOTS", "RING_LEAVES", "RING_LEAVES_PLACE", "RING_WRITE")
+CLEARS = ("CLEAR_REGIONS", "CLEAR_SLOTS")
+WRITES_A_RING = ("FORGET_MESSAGES", *CLEARS, "RING_LEAVES", "RING_LEAVES_PLACE", "RING_WRITE")
 PUTS_A_RING = ("COMMAND", "RING", "RING_READ", "RING_PUT", *WRITES_A_RING)
 PLACED = ("PLACE", "PLACED", "LAYOUT", "SLOT", "COPY")
 """States in which the packet's message is known and its slot is not written yet."""
@@ -155,17 +154,24 @@ class Tenants(EngineProof):
         writes = inside.ongoing(*WRITES_A_RING)
         self.step("a_ring_that_comes_fits", fits(self.ring), writes)
 
-        # The control plane puts a ring in while nothing is remembered of its connections.
-        def puts(command: Any) -> Value:
-            return (command.table == TABLE_RING) & command.put & command.row.word_select(5, 32)[31]
-
-        port = self.engine.command
-        pending = inside.ongoing(*PUTS_A_RING) & puts(command)
+        # Nothing is remembered of a ring's connections when it comes: its messages are cleared one by one.
+        count = p.children * p.regions
+        forgotten = inside.signal("forgotten")
+        self.step("messages_are_counted", forgotten < count)
+        self.step("they_are_counted_anew", inside.ongoing("FORGET_MESSAGES") | (forgotten == 0))
+        comes = inside.ongoing(*CLEARS, "RING_WRITE") & self.ring.valid
         for at in range(p.rings):
-            forgotten = ~Cat(entry.valid for entry in self._entries_of(at)).any()
-            offered = port.valid & port.ready & puts(port.payload) & (port.payload.index == at)
-            self.assume(~offered | forgotten)
-            self.step(f"nothing_is_remembered_of_ring_{at}", forgotten, pending & (command.index == at))
+            is_it = self.ring_number == at
+            valid = Cat(entry.valid for entry in self._entries_of(at))
+            to_do = Cat(
+                entry.valid & (number >= forgotten) for number, entry in enumerate(self._entries_of(at))
+            )
+            self.step(
+                f"messages_of_ring_{at}_are_forgotten_in_order",
+                valid == to_do,
+                inside.ongoing("FORGET_MESSAGES") & is_it,
+            )
+            self.step(f"nothing_is_remembered_of_ring_{at}", valid == 0, comes & is_it)
         numbered = inside.ongoing(*(name for name in PUTS_A_RING if name != "COMMAND"))
         self.step(
             "it_is_the_ring_of_the_command",
@@ -179,13 +185,14 @@ class Tenants(EngineProof):
             & (self.ring.valid == command.row.word_select(5, 32)[31]),
             writes,
         )
+        self.step("a_ring_that_is_cleared_comes", self.ring.valid, inside.ongoing("FORGET_MESSAGES", *CLEARS))
         self.step(
-            "a_ring_that_is_cleared_comes", self.ring.valid, inside.ongoing("CLEAR_REGIONS", "CLEAR_SLOTS")
+            "a_ring_that_leaves_is_none", ~self.ring.valid, inside.ongoing("RING_LEAVES", "RING_LEAVES_PLACE")
         )
         self.step(
             "its_regions_alone_are_cleared",
             inside.signal("scan") < p.regions,
-            inside.ongoing("CLEAR_REGIONS"),
+            inside.ongoing("FORGET_MESSAGES", "CLEAR_REGIONS"),
         )
         self.step(
             "a_rings_command",
