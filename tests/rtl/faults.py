@@ -73,8 +73,8 @@ FAULTS: Final = (
     Planted(
         "who has a gap is looked at for a later one",
         "engine.gaps",
-        "(w.rose & ~w.out_flow.gapped)",
-        "w.rose",
+        "(~w.out_flow.gapped & ~(w.passed",
+        "(~(w.passed",
     ),
     Planted(
         "a sender that went back is told of the gap, too",

@@ -65,7 +65,8 @@ def region_layout(parameters: Parameters) -> data.StructLayout:
 def flow_layout(parameters: Parameters) -> data.StructLayout:
     """State of one connection: ``Flow`` of the core, in a tree ``TreeFlow``.
 
-    ``gapped``: a packet of it before the highest full one was missing when it was last looked at.
+    ``gapped``: a packet of it before the highest full one was missing when it was last looked at; ``looked``:
+    none before that one was.
     """
     return data.StructLayout(
         {
@@ -83,6 +84,7 @@ def flow_layout(parameters: Parameters) -> data.StructLayout:
             "replay": POSITION,
             "gap": POSITION,
             "gapped": 1,
+            "looked": POSITION,
             **({"hole": POSITION, "sent": POSITION} if parameters.trees else {}),
         }
     )

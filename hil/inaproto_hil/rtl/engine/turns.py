@@ -158,10 +158,11 @@ def _lose(w: Work, holder: Signal, loser: Signal, is_own: Signal) -> None:
             w.flows.write.addr.eq(connection),
             w.flows.write.data.eq(w.flows.read.data),
             w.flows.write.data.replay.known.eq(0),
+            w.flows.write.data.looked.known.eq(0),
             w.flows.write.en.eq(1),
         ]
         with m.If(connection == w.number):
-            m.d.sync += w.flow.replay.known.eq(0)
+            m.d.sync += [w.flow.replay.known.eq(0), w.flow.looked.known.eq(0)]
         m.next = "LOSE_ENTRIES"
     with m.State("LOSE_ENTRIES"):
         m.d.comb += [
