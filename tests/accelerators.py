@@ -1,12 +1,14 @@
 """Which accelerator the tests of a switch drive: the software core, and the RTL under the marker ``rtl``.
 
 The tests of a module with ``pytestmark = EACH_ACCELERATOR`` run with each (``make rtl`` runs those with the
-RTL). A test of something that the RTL does not have says so: ``@software_only("why")``.
+RTL); those with ``EACH_ACCELERATOR_OF_TREES`` with one that may be a switch of a tree. A test of something
+that the RTL does not have says so: ``@software_only("why")``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, cast
 
@@ -14,11 +16,13 @@ import pytest
 
 from inaproto.core.switch.accelerator import Accelerator, AcceleratorConfig
 from inaproto.core.switch.events import SwitchAccelerator
-from tests.rtl.builds import MANY_PORTS, library
+from inaproto_hil.rtl.parameters import Parameters
+from tests.rtl.builds import IN_TREES, MANY_PORTS, library
 
 SOFTWARE: Final = "software"
 RTL: Final = "rtl"
 EACH_ACCELERATOR: Final = pytest.mark.usefixtures("each_accelerator")
+EACH_ACCELERATOR_OF_TREES: Final = pytest.mark.usefixtures("each_accelerator_of_trees")
 
 ONE_BY_ONE: Final = "it works off one frame after the other, not what comes in a step"
 FIXED: Final = "its sizes are fixed when it is made"
@@ -41,10 +45,26 @@ def make_accelerator(config: AcceleratorConfig | None = None) -> Accelerator:
     return cast("Accelerator", _MAKE.get()(config or AcceleratorConfig()))
 
 
-@pytest.fixture(scope="module", params=[SOFTWARE, pytest.param(RTL, marks=pytest.mark.rtl)])
+EACH: Final = (SOFTWARE, pytest.param(RTL, marks=pytest.mark.rtl))
+
+
+@pytest.fixture(scope="module", params=EACH)
 def each_accelerator(request: pytest.FixtureRequest) -> Iterator[None]:
     """:func:`make_accelerator` makes this kind."""
-    if request.param == SOFTWARE:
+    with _made(request.param, MANY_PORTS):
+        yield
+
+
+@pytest.fixture(scope="module", params=EACH)
+def each_accelerator_of_trees(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The same, of a size that may be leaf, inner switch or root."""
+    with _made(request.param, IN_TREES):
+        yield
+
+
+@contextmanager
+def _made(kind: str, sizes: Parameters) -> Iterator[None]:
+    if kind == SOFTWARE:
         yield
         return
     from inaproto_hil.rtl.in_switch import RtlAccelerator
@@ -53,8 +73,8 @@ def each_accelerator(request: pytest.FixtureRequest) -> Iterator[None]:
     models = []
 
     def make(config: AcceleratorConfig) -> RtlAccelerator:
-        models.append(Model(library(MANY_PORTS), MANY_PORTS))
-        return RtlAccelerator(models[-1], MANY_PORTS, config)
+        models.append(Model(library(sizes), sizes))
+        return RtlAccelerator(models[-1], sizes, config)
 
     before = _MAKE.set(make)
     yield

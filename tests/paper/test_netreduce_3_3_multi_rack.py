@@ -12,10 +12,12 @@ from inaproto.core.switch.tree.translation import Direction, translations
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, InaHeader, Op
 from inaproto.wire.roce import Opcode, RocePacket
 from inaproto.wire.tree_note import NoteKind
+from tests.accelerators import EACH_ACCELERATOR_OF_TREES, software_only
 from tests.unit.exact_reference import exact
 from tests.unit.switched_ring import MTU, into_qp, ip
 from tests.unit.switched_tree import Carried, SwitchedTree, addresses_of, data_of
 
+pytestmark = EACH_ACCELERATOR_OF_TREES
 ALL = range(4)
 
 
@@ -261,8 +263,16 @@ def test_racks_whose_operations_differ_are_found_where_they_meet() -> None:
     assert [(name, said.rule, said.rank) for name, said in tree.said if isinstance(said, RingFault)] == [
         ("S", "operations differ", 2)
     ]
-    assert "rank 2 sent operation 9" in str(tree.said[0][1])
     assert tree.got == {rank: [] for rank in ALL}, "nobody gets a result"
+
+
+@software_only("it has no words for what differs")
+def test_what_differs_is_told_in_words() -> None:
+    tree = SwitchedTree()
+    for rank in ALL:
+        tree.send(rank, 0, op_index=9 if rank > 1 else 8)
+    tree.settle()
+    assert "rank 2 sent operation 9" in str(tree.said[0][1])
 
 
 def test_a_middle_switch_adds_up_sums_and_hands_results_on() -> None:
@@ -276,6 +286,7 @@ def test_a_middle_switch_adds_up_sums_and_hands_results_on() -> None:
             assert len(data_of(tree.between(one, two))) == 4
 
 
+@software_only("no switch that only steers is one")
 def test_a_switch_that_does_not_aggregate_sends_raw_packets_up_and_results_down() -> None:
     tree = SwitchedTree(
         TreeSwitch("S", (TreeSwitch("L1", (0, 1), aggregates=False), TreeSwitch("L2", (2, 3))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,8 @@ SMALL = Parameters(ports=3, words=2, rings=2, children=3, window=2, slots=64, mt
 """Built in some 20 s: tables overflow and windows wrap soon."""
 MANY_PORTS = Parameters(ports=8, words=2, rings=4, children=5, window=4, slots=256, mtu=64)
 """For rings as tests of the software switch make them."""
+IN_TREES = replace(MANY_PORTS, trees=8)
+"""The same, as one switch of a tree."""
 LARGER = Parameters(ports=4, words=4, rings=2, children=4, window=4, slots=128, mtu=256)
 
 

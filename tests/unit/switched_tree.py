@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from inaproto.core.plan.aggregation_tree import SwitchAddress, TreeSwitch, compose_roles
 from inaproto.core.switch.accelerator import (
-    Accelerator,
     AcceleratorConfig,
     Action,
     FramesArrived,
@@ -26,6 +25,7 @@ from inaproto.core.switch.tree.translation import start_psn
 from inaproto.units import PortId
 from inaproto.wire.roce import Opcode, RocePacket
 from inaproto.wire.tree_note import TreeNote
+from tests.accelerators import make_accelerator
 from tests.unit.switched_ring import LATER, NOW, SwitchedRing, block, emitted, mac, others
 
 FIGURE_5: Final = TreeSwitch("S", (TreeSwitch("L1", (0, 1)), TreeSwitch("L2", (2, 3))))
@@ -85,7 +85,7 @@ class SwitchedTree:
         self.tree = tree
         self.hosts = SwitchedRing(len(tree.ranks), **changes)
         self.ports = ports_of(tree)
-        self.switches = {switch.name: Accelerator(self.config_of(switch.name)) for switch in tree.walk()}
+        self.switches = {switch.name: make_accelerator(self.config_of(switch.name)) for switch in tree.walk()}
         self.under_way: deque[Carried] = deque()
         self.carried: list[Carried] = []
         """Every frame that a switch sent to another, lost or not."""

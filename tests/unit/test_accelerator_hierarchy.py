@@ -18,6 +18,7 @@ from inaproto.core.switch.accelerator import (
 from inaproto.core.switch.aggregator import bytes_needed
 from inaproto.core.switch.tree.translation import translations
 from inaproto.wire.ina_header import FLAG_RESULT
+from tests.accelerators import EACH_ACCELERATOR_OF_TREES, software_only
 from tests.unit.switched_ring import NOW, mac, ring_of
 from tests.unit.switched_tree import SwitchedTree
 from tests.unit.tree_records import (
@@ -30,9 +31,13 @@ from tests.unit.tree_records import (
     send_note,
 )
 
+pytestmark = EACH_ACCELERATOR_OF_TREES
+STEERS = "no switch that only steers is one"
+
 # -- rings -----------------------------------------------------------------------------------------
 
 
+@software_only("its memory is not lent by the byte")
 def test_memory_is_counted_by_inputs_and_given_back() -> None:
     tree = SwitchedTree()
     for name, accelerator in tree.switches.items():
@@ -52,6 +57,7 @@ def test_a_ring_that_does_not_fit_is_refused() -> None:
     assert exact.step(InstallRing(spec), NOW) == []
 
 
+@software_only(STEERS)
 def test_steering_takes_no_memory_but_counts_as_a_ring() -> None:
     tree = SwitchedTree(STEERED)
     steering = tree.switches["X"]
@@ -119,6 +125,7 @@ def test_a_removed_ring_s_connections_are_closed_for_a_while() -> None:
     assert tree.count("L1")["ring removed"] == 2
 
 
+@software_only(STEERS)
 def test_a_switch_without_role_has_no_translations() -> None:
     assert translations(ring_of(3)) == ()
     assert translations(SwitchedTree(STEERED).specs()["X"]) == ()
@@ -144,6 +151,7 @@ def test_results_that_were_sent_everywhere_are_dropped_without_blame() -> None:
     assert tree.said == []
 
 
+@software_only(STEERS)
 def test_an_address_is_not_learnt_from_results_that_are_dropped() -> None:
     tree = SwitchedTree(STEERED)
     late = tree.result(0, 0, 0)

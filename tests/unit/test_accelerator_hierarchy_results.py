@@ -12,6 +12,7 @@ from inaproto.core.switch.accelerator import FramesArrived
 from inaproto.units import PortId
 from inaproto.wire.roce import Opcode, RocePacket
 from inaproto.wire.tree_note import NoteKind
+from tests.accelerators import EACH_ACCELERATOR_OF_TREES
 from tests.unit.switched_ring import NOW, block, by_port
 from tests.unit.switched_tree import Carried, SwitchedTree
 from tests.unit.tree_records import (
@@ -23,6 +24,8 @@ from tests.unit.tree_records import (
     sealed,
     send_note,
 )
+
+pytestmark = EACH_ACCELERATOR_OF_TREES
 
 # -- results ---------------------------------------------------------------------------------------
 

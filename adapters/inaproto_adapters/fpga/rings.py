@@ -108,6 +108,8 @@ class FpgaRings:
                 "next_packet": state.next_offset,
                 "failed": state.fault is not None,
             }
+            if spec.role is not None:
+                rings[ring_id] |= {"inputs": len(spec.role.inputs), "root": spec.role.parent is None}
         connections = sum(spec.size for spec in self._live.values())
         return AcceleratorView(rings, counters, 0, connections, await self._pools(counters))
 

@@ -69,7 +69,8 @@ def take(w: Work) -> None:
             & (seen.key == ring.key)
         )
         m.d.sync += [slot.eq(now), slot.final.eq(1), w.is_result.eq(1), w.is_fresh.eq(1), w.index.eq(0)]
-        with m.If(~w.stands | (is_last & ~as_inputs)):
+        is_beyond = place.offset >= region.packets
+        with m.If(~w.stands | is_beyond | (is_last & ~as_inputs)):
             w.refuse(Counter.DROP_LAYOUT, "STORED")
         with m.Elif(~w.is_full(now, place)):
             w.drop(Counter.DROP_BEFORE_SUM, "STORED")
