@@ -61,8 +61,8 @@ FAULTS: Final = (
     Planted(
         "a gap is told each time",
         "engine.gaps",
-        "with m.If(is_input & target_of.known & ~went_back & ~told & is_here):",
-        "with m.If(is_input & target_of.known & ~went_back & is_here):",
+        "return flow.gap.known & (flow.gap.serial == hole.serial)",
+        "return Const(0) & flow.gap.known & (flow.gap.serial == hole.serial)",
     ),
     Planted(
         "who passes over a packet is not looked at",
