@@ -60,12 +60,14 @@ fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--
 hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 9 min; no root
 	$(PY) -m pytest -m hil $(or $(ARGS),tests/hil)
 
-rtl: rtltools ## Judge the RTL by the software core, numpy, proofs and planted faults, and size it, some 25 min on two cores; needs g++
+rtl: rtltools ## Judge the RTL by the software core, numpy, proofs, planted faults and hosts, and size it, some 35 min on two cores; needs g++
 	.venv/bin/inaproto rtl check
 	.venv/bin/inaproto rtl prove
 	.venv/bin/inaproto rtl compare --campaigns 200
 	$(PY) -m pytest --numprocesses 2 --dist worksteal -m 'rtl or not rtl' $(or $(ARGS),tests/rtl)
 	$(PY) -m pytest -m rtl tests/paper tests/unit
+	$(PY) -m pytest -m hil tests/hil/test_softroce_rtl.py
+	.venv/bin/inaproto demo --accelerator rtl --epochs 1
 	.venv/bin/inaproto rtl fit --family ecp5 --words 2 --no-place
 
 rtltools: $(STAMP) ## Get the tools of the RTL into .venv: 300 MB

@@ -7,11 +7,13 @@ import pytest
 pytest.importorskip("amaranth")
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import trio
 
 from inaproto.core.switch.events import AcceleratorConfig
 from inaproto_adapters.fpga.board import BoardAccelerator, open_board
+from inaproto_hil.rtl.parameters import Parameters
 from tests.clusters.loopback import open_cluster
 from tests.daemon.test_allreduce_end_to_end import draw, reduce_all
 from tests.rtl.builds import LARGER, library
@@ -27,19 +30,21 @@ from tests.rtl.builds import LARGER, library
 pytestmark = pytest.mark.rtl
 
 OPTIONS: dict[str, Any] = {"mtu": 256, "message_packets": 4, "window_messages": 2}
-SIZES = "ports=4,words=4,rings=2,children=4,window=4,slots=128,mtu=256"
+SIX_HOSTS = Parameters(ports=6, words=4, rings=1, children=6, window=2, slots=136, mtu=1024)
+ELEMENTS = int(os.environ.get("INAPROTO_RTL_ELEMENTS", "250000"))
 LOOK_S = 0.02
 
 
 @contextmanager
-def served(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def served(directory: Path, *options: str, sizes: Parameters = LARGER) -> Iterator[subprocess.Popen[str]]:
     """``inaproto rtl serve``, ready: a process of its own, as hosts hear nothing while it simulates."""
-    library(LARGER)
-    command = [sys.executable, "-m", "inaproto", "rtl", "serve", "--sizes", SIZES, "--dir", str(directory)]
+    library(sizes)
+    told = ",".join(f"{name}={size}" for name, size in asdict(sizes).items())
+    command = [sys.executable, "-m", "inaproto", "rtl", "serve", "--sizes", told, "--dir", str(directory)]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            assert process.stdout.readline() == f"ready rtl dir={directory} ports={LARGER.ports}\n"
+            assert process.stdout.readline() == f"ready rtl dir={directory} ports={sizes.ports}\n"
             yield process
         finally:
             process.kill()
@@ -53,25 +58,39 @@ async def until(holds: Callable[[], object]) -> None:
             await trio.sleep(LOOK_S)
 
 
-async def test_host_daemons_sum_through_it_under_loss(runtime_dir: Path) -> None:
+async def sum_through(directory: Path, hosts: int, turns: int, elements: int, **options: Any) -> None:
+    """Host daemons, and a switch daemon that is the control plane alone; the board sums all of it."""
     made: list[BoardAccelerator] = []
 
     def make(config: AcceleratorConfig) -> BoardAccelerator:
-        made.append(open_board(f"socket:{runtime_dir / 'csr'}", config))
+        made.append(open_board(f"socket:{directory / 'csr'}", config))
         return made[0]
 
+    async with open_cluster(directory, 0, switch=False) as cluster:
+        await cluster.start_switch(make_accelerator=make)
+        for _ in range(hosts):
+            await cluster.start_host(**options)
+        await until(lambda: made[0].status()["is_there"])
+        comms = await cluster.job("train", hosts)
+        for turn in range(turns):
+            arrays = [draw(np.dtype(np.float32), (elements,), (turn, rank)) for rank in range(hosts)]
+            await reduce_all(comms, arrays)
+        least = hosts * turns * elements * 4 // options["mtu"]
+        await until(lambda: made[0].view().counters.results_out >= least)
+
+
+async def test_host_daemons_sum_through_it_under_loss(runtime_dir: Path) -> None:
     with served(runtime_dir, "--weather", "drop=0.01,duplicate=0.005,corrupt=0.005", "--seed", "3"):
-        async with open_cluster(runtime_dir, 0, switch=False) as cluster:
-            await cluster.start_switch(make_accelerator=make)
-            for _ in range(3):
-                await cluster.start_host(**OPTIONS)
-            await until(lambda: made[0].status()["is_there"])
-            comms = await cluster.job("train", 3)
-            for turn in range(4):
-                arrays = [draw(np.dtype(np.float32), (5000,), (turn, rank)) for rank in range(3)]
-                await reduce_all(comms, arrays)
-            least = 3 * 4 * 5000 * 4 // 256
-            await until(lambda: made[0].view().counters.results_out >= least)
+        await sum_through(runtime_dir, hosts=3, turns=4, elements=5000, **OPTIONS)
+
+
+@pytest.mark.timeout(2400)
+async def test_six_hosts_sum_a_megabyte_under_loss(runtime_dir: Path) -> None:
+    """The bytes of each rank are those of numpy in rank order, which are a software switch's. Ten megabytes
+    take some four minutes: ``INAPROTO_RTL_ELEMENTS=2500000``."""
+    options: dict[str, Any] = {"mtu": 1024, "message_packets": 34, "window_messages": 2}
+    with served(runtime_dir, "--weather", "drop=0.01", sizes=SIX_HOSTS):
+        await sum_through(runtime_dir, hosts=6, turns=1, elements=ELEMENTS, **options)
 
 
 def test_the_command_says_where_it_is_and_in_the_end_what_it_did(runtime_dir: Path) -> None:
