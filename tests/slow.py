@@ -19,6 +19,7 @@ from typing import Final
 SLOW: Final[dict[str, tuple[str, ...]]] = {
     "controller/test_agents_by_tls.py::test_a_job_by_way_of_tls_and_who_is_somebody_else": (),
     "controller/test_best_schedules.py::test_no_list_of_decisions_is_better_in_150_groups": (),
+    "controller/test_capacity_models.py::test_the_controller_admits_whom_the_simulation_admits_on_200_drawn_clusters": (),
     "controller/test_cluster_arrivals.py::test_a_job_that_arrives_late_takes_as_long_as_at_0": (),
     "controller/test_controller_crashes.py": ("test_a_pair_whose_leader_is_killed",),
     "controller/test_page_pictures.py::test_each_fault_that_is_planted_is_found": (),

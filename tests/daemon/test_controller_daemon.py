@@ -120,6 +120,13 @@ async def running(directory: Path, **options: object) -> AsyncIterator[Daemon]:
             stop.set()
 
 
+@pytest.mark.parametrize(("model", "said"), [("file", "switch"), ("switch", "switch"), ("port", "port")])
+async def test_status_says_which_capacity_model_is_in_force(runtime_dir: Path, model: str, said: str) -> None:
+    async with running(runtime_dir, capacity_model=model) as daemon:
+        status = await daemon.ask(daemon.client.status)
+        assert status["capacity"] == {"model": said, said: 1}
+
+
 async def test_a_job_from_its_submission_to_its_end(runtime_dir: Path) -> None:
     async with running(runtime_dir) as daemon:
         hosts = [daemon.agent("host", name) for name in ("h0", "h1")]

@@ -6,11 +6,12 @@ Our own form names hosts in order and gives the quotas of switches and links (``
      "switches": [{"name": "leaf", "jobs": 1}, {"name": "spine", "jobs_per_port": 1}, {"name": "old"}],
      "links": [{"between": ["a", "leaf"]}, {"between": ["leaf", "spine"], "jobs": 1}, ...]}
 
-A switch without a quota, or with one of 0, does not aggregate; a link without ``jobs`` has the quotas of its
-ends; ``capacity`` of a switch is for others (``paring.network_file``). In node-link JSON and GraphML a node
-has the attribute ``kind``, "host" or "switch", and nodes and edges have the same attributes ``jobs`` and
-``jobs_per_port``, integers; ids are the names. Other attributes are for others. Directions of edges mean
-nothing: one edge each way is one link.
+A switch without a quota, or with one of 0, does not aggregate; ``generation`` of a switch, such as
+"quantum-2", stands for the quota of its kind (``capacity``); a link without ``jobs`` has the quotas of its
+ends; the attribute ``capacity`` of a switch is for others (``paring.network_file``). In node-link JSON and
+GraphML a node has the attribute ``kind``, "host" or "switch", and nodes and edges have the same attributes
+``jobs`` and ``jobs_per_port``, integers, or ``generation``; ids are the names. Other attributes are for
+others. Directions of edges mean nothing: one edge each way is one link.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import ParseError
 
 import networkx as nx
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from inaproto.errors import ConfigError
+from inaproto_controller.cluster.capacity import of_generation
 from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
 from inaproto_controller.cluster.input_file import read_bounded
 
 BYTES_MAX: Final = 1 << 26
 _LIMITS: Final = ("jobs", "jobs_per_port")
+_TWO_QUOTAS: Final = "generation says the quota; leave jobs and jobs_per_port out, or generation"
 
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 _Jobs = Annotated[int, Field(ge=0)] | None
@@ -43,7 +46,19 @@ class _Switch(BaseModel):
     name: _Name
     jobs: _Jobs = None
     jobs_per_port: _Jobs = None
+    generation: _Name | None = None
     capacity: Any = None
+
+    @model_validator(mode="after")
+    def _has_one_quota(self) -> _Switch:
+        if self.generation is not None and (self.jobs, self.jobs_per_port) != (None, None):
+            raise ValueError(_TWO_QUOTAS)
+        return self
+
+    def made(self) -> GraphSwitch:
+        if self.generation is not None:
+            return of_generation(self.generation).limit(self.name)
+        return GraphSwitch(self.name, self.jobs, self.jobs_per_port)
 
 
 class _Link(BaseModel):
@@ -92,10 +107,11 @@ def parse_json(data: bytes, *, may_be_apart: bool = False) -> GraphTopology:
         cluster = _Cluster.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{_place(fields, first['loc'])}: {first['msg']}") from None
+        said = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{_place(fields, first['loc'])}: {said}") from None
     return _topology(
         cluster.hosts,
-        [GraphSwitch(one.name, one.jobs, one.jobs_per_port) for one in cluster.switches],
+        [one.made() for one in cluster.switches],
         [(one.between[0], one.between[1], one.jobs) for one in cluster.links],
         may_be_apart=may_be_apart,
     )
@@ -160,7 +176,7 @@ def of_networkx(graph: nx.Graph, *, may_be_apart: bool = False) -> GraphTopology
             case "host":
                 hosts.append(str(node))
             case "switch":
-                switches.append(GraphSwitch(str(node), **limits))
+                switches.append(_switch(str(node), fields.get("generation"), limits))
             case None:
                 raise ConfigError(
                     f"node {node}: needs kind, host or switch (links name nodes that there are)"
@@ -172,6 +188,16 @@ def of_networkx(graph: nx.Graph, *, may_be_apart: bool = False) -> GraphTopology
         limits = _limits(f"link {one} - {other}", edge_default | own, _LIMITS[:1])
         links.append((str(one), str(other), limits.get("jobs")))
     return _topology(hosts, switches, links, may_be_apart=may_be_apart)
+
+
+def _switch(name: str, generation: object, limits: dict[str, int]) -> GraphSwitch:
+    if generation is None:
+        return GraphSwitch(name, **limits)
+    if not isinstance(generation, str) or not generation:
+        raise ConfigError(f"node {name}: generation {generation!r}: a name, such as quantum-2")
+    if limits:
+        raise ConfigError(f"node {name}: {_TWO_QUOTAS}")
+    return of_generation(generation).limit(name)
 
 
 def _topology(

@@ -22,6 +22,7 @@ import trio
 
 from inaproto.core.rendezvous.tokens import TokenIssuer, hash_of
 from inaproto.errors import InaprotoError, InvariantBroken, LocalMisuse
+from inaproto_controller.cluster import capacity
 from inaproto_controller.cluster.desired import Change, Desired, Job, JobSpec, JobState, SetJob, applied
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.planning.cluster_planner import ClusterPlanner
@@ -437,6 +438,7 @@ class Controller:
             "jobs": counts,
             "grants": len(self._desired.grants),
             "grants_to_be_freed": sum(one.released is not None for one in self._desired.grants.values()),
+            "capacity": capacity.said(self.topology),
             "placement": f"first fit: {placement}" if placement else "least fragments",
             "sharing": self.agents.sharing.status(),
             "trees": {} if self.agents.trees is None else self.agents.trees.status(),

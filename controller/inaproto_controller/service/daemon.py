@@ -21,7 +21,8 @@ from inaproto.daemon.net.unix_sockets import BoundSocket, listen_unix, make_run_
 from inaproto.daemon.switch.job_secret import tokens_of
 from inaproto.errors import ConfigError
 from inaproto.wire.messages.controller import AgentRole
-from inaproto_controller.cluster import graph_file
+from inaproto_controller.cluster import capacity, graph_file
+from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.planning.cluster_planner import ClusterPlanner
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.service.agents import Agents
@@ -48,7 +49,7 @@ async def run_controller(
     settings: ControllerSettings, *, stop: trio.Event, announce: Callable[[str], None]
 ) -> None:
     """Until ``stop``. Raises ``ConfigError``, and ``InvariantBroken`` for a fault of ours."""
-    planner = ClusterPlanner(graph_file.read(settings.cluster))
+    planner = ClusterPlanner(_topology(settings))
     roles = _roles(planner)
     if planner.no_fragments:
         log.warning("hosts are placed as they are free: %s", planner.no_fragments)
@@ -63,7 +64,7 @@ async def run_controller(
     )
 
     fabric = FabricTrees(planner.topology, share_max=settings.share_max)
-    live = _live_trees(settings)
+    live = _live_trees(settings, planner.topology)
 
     def make_agents(changed: Callable[[], None]) -> Agents:
         return Agents(
@@ -114,6 +115,14 @@ async def run_controller(
             nursery.cancel_scope.cancel()
 
 
+def _topology(settings: ControllerSettings) -> GraphTopology:
+    """Raises ``ConfigError``."""
+    topology = graph_file.read(settings.cluster)
+    if settings.capacity_model == "file":
+        return topology
+    return capacity.limited(topology, capacity.CapacityModel(settings.capacity_model))
+
+
 async def _listen_to_machines(settings: ControllerSettings) -> TlsListener | None:
     """Raises ``ConfigError``."""
     if not settings.agents_listen:
@@ -153,8 +162,8 @@ async def _serve_api(
         ended.set()
 
 
-def _live_trees(settings: ControllerSettings) -> LiveTrees | None:
-    """Raises ``ConfigError``."""
+def _live_trees(settings: ControllerSettings, topology: GraphTopology) -> LiveTrees | None:
+    """``topology``: that of the cluster file, with the limits that are in force. Raises ``ConfigError``."""
     if settings.trees != "paring":
         return None
     from inaproto_controller.planning.paring.exact_numbers import parse_exact
@@ -164,9 +173,7 @@ def _live_trees(settings: ControllerSettings) -> LiveTrees | None:
     rate_cap = parse_exact(settings.host_gbit_s)
     network = read_network(settings.cluster, server=Fraction(0))
     names = map(network.topology.name, range(network.topology.nodes))
-    live = LiveTrees(
-        network.topology, dict(zip(names, network.capacities, strict=True)), rate_cap or Fraction(0)
-    )
+    live = LiveTrees(topology, dict(zip(names, network.capacities, strict=True)), rate_cap or Fraction(0))
     if not live.capacities:
         log.warning("no switch of the cluster file has both jobs and a capacity: PARING will plan no tree")
     return live

@@ -14,6 +14,7 @@ from inaproto.daemon.net.names import AGENTS_SOCKET, JOBS_SOCKET, require_name
 from inaproto.daemon.settings.config import Directory, LogFormat, LogLevel, OptionalPath, Settings
 
 TreeRule = Literal["roots", "paring"]
+CapacityRule = Literal["file", "switch", "port"]
 STORE_FILE: Final = "controller.db"
 
 
@@ -62,6 +63,9 @@ class ControllerSettings(Settings):
     """Directory of its sockets; by default $XDG_RUNTIME_DIR/inaproto or /tmp/inaproto-UID."""
     cluster: Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
     """Cluster file: hosts, switches and links (docs/cluster-files.md)."""
+    capacity_model: CapacityRule = "file"
+    """Trees that switches which sum take at a time: as the cluster file says, or for all of them one for each
+    switch (SHARP on Quantum, and what is not known) or one for each port (Quantum-2)."""
     store: Annotated[str, AfterValidator(_absolute)] = ""
     """SQLite file, by default DIR/controller.db; or postgresql://..., which two controllers may share."""
     tcp: Annotated[str, AfterValidator(_loopback)] = ""

@@ -10,7 +10,6 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from inaproto_controller.cluster.graph_topology import GraphTopology
-from inaproto_controller.cluster.topology import Quota
 from inaproto_controller.planning.placement.occupancy import Cluster
 from inaproto_controller.simulate.scenario.file import VariantTable
 from inaproto_controller.simulate.scenario.measures import BY_KEY, MEASURES
@@ -91,7 +90,8 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
         "hosts": scenario.cluster.hosts,
         **_shape(scenario.cluster),
         "graph": scenario.file.cluster.graph,
-        "quota": None if scenario.file.cluster.graph else (scenario.file.cluster.quota or Quota.LINK).value,
+        "quota": None if scenario.file.cluster.graph else scenario.file.cluster.quota_or_default.value,
+        "capacity_model": scenario.file.cluster.capacity_model,
         "migration_release_s": migration.release,
         "migration_total_s": migration.total,
         "until_s": scenario.file.until,

@@ -33,6 +33,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError
+from inaproto_controller.cluster.capacity import CapacityModel
 from inaproto_controller.cluster.model import CLUSTER, SHARING, measured, measured_names
 from inaproto_controller.cluster.requests import HISTOGRAMS
 from inaproto_controller.cluster.step_times import Speeds
@@ -83,14 +84,26 @@ class ClusterTable(Table):
     """JSON or GraphML of hosts, switches and links, relative to the scenario (docs/cluster-files.md)."""
     quota: Quota | None = None
     """What an operation with INA has for itself: link (the default) or switch. A graph says it itself."""
+    capacity_model: CapacityModel | None = None
+    """In place of quota, by the generation of SHARP: switch (Quantum) or port (Quantum-2); of a graph, for
+    all its switches that sum."""
 
     @model_validator(mode="after")
     def _has_one_shape(self) -> ClusterTable:
         if self.graph is None:
             self.tree()
-        elif self.model_fields_set != {"graph"}:
-            raise ValueError("graph says it all; leave the other keys out")
+        elif self.model_fields_set - {"capacity_model"} != {"graph"}:
+            raise ValueError("graph says it all; leave the other keys out, but for capacity_model")
+        if self.quota is not None and self.capacity_model is not None:
+            raise ValueError("capacity_model says the quota; give one of the two")
         return self
+
+    @property
+    def quota_or_default(self) -> Quota:
+        """Quota of a fat tree."""
+        if self.capacity_model is not None:
+            return self.capacity_model.quota
+        return self.quota or Quota.LINK
 
     def tree(self) -> FatTree:
         """Unless there is a graph."""

@@ -15,11 +15,10 @@ from typing import Final, NamedTuple
 
 from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError
-from inaproto_controller.cluster import graph_file
+from inaproto_controller.cluster import capacity, graph_file
 from inaproto_controller.cluster.model import EVALUATED, measured_names
 from inaproto_controller.cluster.requests import Request, draw_requests
 from inaproto_controller.cluster.step_times import StepTimes
-from inaproto_controller.cluster.topology import Quota
 from inaproto_controller.planning.placement.occupancy import Cluster
 from inaproto_controller.simulate.arrivals import SECONDS_MAX, at_once, poisson, read
 from inaproto_controller.simulate.failures import FailureEvent, Part, Reliability, draw_failures, parse
@@ -130,7 +129,7 @@ class Scenario:
         try:
             return make_setting(
                 self.cluster,
-                quota=self.file.cluster.quota or Quota.LINK,
+                quota=self.file.cluster.quota_or_default,
                 placement=variant.placement,
                 trees=variant.trees,
                 policy=variant.policy,
@@ -187,7 +186,8 @@ def _cluster(file: ScenarioFile, folder: Path) -> Cluster:
         raise ConfigError(f"cluster.graph: {error}") from None
     if topology.hosts > HOSTS_MAX:
         raise ConfigError(f"cluster.graph: {path}: {topology.hosts} hosts, at most {HOSTS_MAX}")
-    return topology
+    model = file.cluster.capacity_model
+    return topology if model is None else capacity.limited(topology, model)
 
 
 def _logged(file: ScenarioFile, folder: Path, own: Mapping[str, ModelTrace], hosts: int) -> Workload | None:

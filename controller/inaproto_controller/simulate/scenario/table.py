@@ -44,7 +44,9 @@ def describe(found: dict[str, Any]) -> str:
     layers = " + ".join(map(str, cluster["switches"]))
     count = found["variants"][0]["runs"][0]["jobs"]
     jobs = f"{count} job{'s' * (count != 1)}, {len(found['seeds'])} seed"
-    quota = f"for each {cluster['quota']}" if cluster["quota"] else f"where {cluster['graph']} says so"
+    quota = f"for each {cluster['capacity_model'] or cluster['quota']}"
+    if cluster["graph"] and not cluster["capacity_model"]:
+        quota = f"where {cluster['graph']} says so"
     return (
         f"{cluster['hosts']} hosts, {layers} switches, {cluster['links']} links; one operation with INA at a "
         f"time {quota}; {8e-9 * speeds['bandwidth_bytes_s']:g} Gbit/s, x "
