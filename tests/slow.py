@@ -28,6 +28,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "controller/test_paring_fast.py::test_section_4_c_4_links_and_fees_together_are_near_the_least": (),
     "controller/test_paring_fast.py::test_the_highest_rate_is_always_reached": (),
     "controller/test_paring_fast.py::test_the_tree_is_the_same_compiled_or_not": (),
+    "controller/test_reservation_crashes.py": ("test_one_that_is_killed_before_ufm_answers*[[]pkeys]",),
     "controller/test_simulate_command.py::test_files_are_written_though_nobody_reads_the_table": (),
     "controller/test_simulate_command.py::test_progress_is_told_as_shares_that_ascend_to_1": ("1",),
     "controller/test_simulate_command.py::test_the_same_seeds_give_the_same_json_in_as_many_processes_as_one_likes": (),

@@ -22,8 +22,8 @@ _SETTINGS: Final = """
     metrics models models_ip models_nic models_port models_tls moderation mtu mtu_max name nic
     operation_timeout_ms pool_rings port ports_max ranks_max recover_ms relaxed_ordering report_ms
     retry_count rings_max seed selective service_level shards share_max stall_ms store switch
-    switch_mbps tcp tensor_kib tls token_days traffic_class transport_timeout trees weather
-    window_messages
+    switch_mbps tcp tensor_kib tls token_days traffic_class transport_timeout trees ufm
+    ufm_answer_ms ufm_by ufm_ca ufm_credentials ufm_guids ufm_pkeys weather window_messages
 """
 """Fields of the daemons' settings, which stand above this package; a test compares."""
 _OF_COMMANDS: Final = """

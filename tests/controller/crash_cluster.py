@@ -56,6 +56,8 @@ class Controllers:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._children: dict[str, Child] = {}
+        self.options: tuple[str, ...] = ()
+        """Further words for each that is started."""
         (root / "cluster.json").write_text(json.dumps(CLUSTER))
 
     def jobs_path(self, name: str) -> str:
@@ -67,6 +69,7 @@ class Controllers:
     def start(self, name: str, store: str) -> None:
         where = ["--dir", str(self._root / name), "--cluster", str(self._root / "cluster.json")]
         argv = [inaproto_command(), "controller", *where, "--store", store, "--report-ms", "50"]
+        argv += self.options
         log = self._root / f"{name}.log"
         self._children[name] = Child(name, argv, log_path=log, sink=lambda child, line: None)
 

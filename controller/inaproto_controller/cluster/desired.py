@@ -1,8 +1,9 @@
 """What the controller has promised: jobs, and what is granted to them. All of it is in the store.
 
 A *grant* is a right that a job has at one agent, a host daemon or a switch: the seats of its ranks on that
-host, or its tree's part in that switch. It takes *slots* there: a host has one, a switch or a port as many as
-the cluster file says. A slot has one grant at most. Grants are never reused: their numbers grow.
+host, or its tree's part in that switch; or at UFM, a reservation of SHARP resources. It takes *slots* there:
+a host has one, a switch or a port as many as the cluster file says. A slot has one grant at most. Grants are
+never reused: their numbers grow.
 
 A grant ends in two steps. It is *released*: its agent is not to hold it any more, but its slots stay taken.
 It is *freed* when the agent has said that it has heard so and does not hold it. No clock is in this: an agent
@@ -98,6 +99,8 @@ class Slot(NamedTuple):
 class GrantKind(StrEnum):
     SEATS = "seats"
     TREE = "tree"
+    RESERVATION = "reservation"
+    """Of SHARP resources, held by UFM (:mod:`inaproto_controller.cluster.reserved`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

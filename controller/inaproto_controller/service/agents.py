@@ -364,7 +364,7 @@ def _wishes(desired: Desired, only: str = "") -> dict[str, _Wishes]:
     """Wishes by agent."""
     found: dict[str, _Wishes] = {}
     for grant in desired.grants.values():
-        if only and grant.agent != only:
+        if (only and grant.agent != only) or grant.kind is GrantKind.RESERVATION:
             continue
         grants, since = found.get(grant.agent, _NOTHING)
         if grant.released is None:
@@ -385,7 +385,7 @@ def _record(desired: Desired, grant: Grant) -> GrantRecord:
         grant=grant.number,
         job=job.number,
         name=spec.name,
-        kind=grant.kind.value,
+        kind="seats" if is_seats else "tree",
         slots=tuple(SlotRecord(port=slot.port, number=slot.number) for slot in grant.slots),
         first_rank=job.hosts.index(grant.agent) * spec.ranks_per_host if is_seats else 0,
         ranks=spec.ranks_per_host if is_seats else 0,

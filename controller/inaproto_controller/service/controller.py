@@ -29,6 +29,7 @@ from inaproto_controller.planning.cluster_planner import ClusterPlanner
 from inaproto_controller.service.agents import Agents
 from inaproto_controller.service.live_history import LiveHistory
 from inaproto_controller.service.plan import plan
+from inaproto_controller.service.sharp.service import Reservations
 from inaproto_controller.service.store.records import Store, StoreLost
 from inaproto_controller.service.tokens import RECORD, IssuedTokens, new_secret
 from inaproto_controller.service.trees.service import TreeService
@@ -87,10 +88,12 @@ class Controller:
         jobs_max: int = JOBS_MAX,
         job_secret: TokenIssuer | None = None,
         token_days: int = TOKEN_DAYS,
+        reservations: Reservations | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """``agents``: makes the sessions, given what to call when something was observed.
 
+        ``reservations``: of SHARP resources in UFM, where there are some.
         ``job_secret``: the deployment's; without one the store has one of its own.
         """
         self._job_secret = job_secret
@@ -102,6 +105,9 @@ class Controller:
         self.history = LiveHistory(wall_clock)
         self._started = trio.current_time()
         self.agents = agents(self._look_soon)
+        self.reservations = reservations
+        if reservations is not None:
+            reservations.changed = self._look_soon
         self.agents.sharing.acted = self.history.acted
         if self.agents.trees is not None:
             self.agents.trees.migrates = self.history.migrates
@@ -163,6 +169,8 @@ class Controller:
             self._lost = trio.Event()
             self.history.led(found.term, events, self._desired)
             self.agents.lead(found.term, self._desired)
+            if self.reservations is not None:
+                self.reservations.lead(self._desired)
             self.agents.sharing.lead(self.records, self._keep_record)
             if self.agents.trees is not None:
                 self.agents.trees.lead(found.term, self.records, self._keep_record)
@@ -200,6 +208,8 @@ class Controller:
             nursery.start_soon(self._keep_sure)
             nursery.start_soon(self._keep_keeping_history)
             nursery.start_soon(self.agents.sharing.run)
+            if self.reservations is not None:
+                nursery.start_soon(self.reservations.run)
             if self.agents.trees is not None:
                 nursery.start_soon(self.agents.trees.run)
             await self._lost.wait()
@@ -242,11 +252,15 @@ class Controller:
                 await self._look.wait()
             self._look = trio.Event()
             try:
-                await self._change(
-                    lambda desired: (plan(desired, self.agents.observed(), self._planner), None)
-                )
+                await self._change(lambda desired: (self._planned(desired), None))
             except NotLeading:
                 return
+
+    def _planned(self, desired: Desired) -> tuple[Change, ...]:
+        observed, reservations = self.agents.observed(), self.reservations
+        if reservations is None:
+            return plan(desired, observed, self._planner)
+        return plan(desired, reservations.observed(observed), self._planner, pool=reservations.pool)
 
     def _look_soon(self) -> None:
         self._look.set()
@@ -272,6 +286,8 @@ class Controller:
                 self.history.committed(self._desired, after)
                 self._desired = after
                 self.agents.wish(after)
+                if self.reservations is not None:
+                    self.reservations.wish(after)
                 self._tell_watchers()
         return answer
 
@@ -442,6 +458,7 @@ class Controller:
             "placement": f"first fit: {placement}" if placement else "least fragments",
             "sharing": self.agents.sharing.status(),
             "trees": {} if self.agents.trees is None else self.agents.trees.status(),
+            "reservations": None if self.reservations is None else self.reservations.status(),
             "agents": {
                 name: {"presence": agent.presence.value, "revision": agent.applied, "holds": len(agent.holds)}
                 for name, agent in sorted(observed.agents.items())

@@ -29,6 +29,7 @@ from inaproto_controller.service.agents import Agents
 from inaproto_controller.service.api import BODY_BYTES_MAX, application
 from inaproto_controller.service.controller import Controller
 from inaproto_controller.service.settings import ControllerSettings
+from inaproto_controller.service.sharp.opening import reservations_of
 from inaproto_controller.service.store.opening import open_store
 from inaproto_controller.service.trees.service import TreeService
 from inaproto_controller.service.turns.service import SharingService
@@ -79,6 +80,7 @@ async def run_controller(
             ),
         )
 
+    reservations = reservations_of(settings, planner.topology)
     controller = Controller(
         store,
         planner,
@@ -86,6 +88,7 @@ async def run_controller(
         jobs_max=settings.jobs_max,
         job_secret=job_secret,
         token_days=settings.token_days,
+        reservations=reservations,
     )
     with ExitStack() as stack:
         agents = await listen_unix(settings.agents_path, "agents' socket")

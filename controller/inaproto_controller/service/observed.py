@@ -50,6 +50,8 @@ NOT_HEARD: Final = Agent(Presence.UNKNOWN)
 @dataclass(frozen=True, slots=True)
 class Observed:
     agents: Mapping[str, Agent] = field(default_factory=dict)
+    barred_pkeys: frozenset[str] = frozenset()
+    """PKeys that UFM has members of, and that are promised to nobody."""
 
     def agent(self, name: str) -> Agent:
         return self.agents.get(name, NOT_HEARD)

@@ -34,6 +34,7 @@ from inaproto_controller.cluster.desired import (
     Slot,
     TreeNames,
 )
+from inaproto_controller.cluster.reserved import UFM, Pool
 from inaproto_controller.planning.cluster_planner import ClusterPlanner, Resource, TreeWished
 from inaproto_controller.service.observed import Agent, Observed, Phase, Presence
 
@@ -43,22 +44,32 @@ BEHIND: Final = "waits behind jobs that were submitted earlier"
 
 
 def plan(
-    desired: Desired, observed: Observed, planner: ClusterPlanner, *, history_max: int = HISTORY_MAX
+    desired: Desired,
+    observed: Observed,
+    planner: ClusterPlanner,
+    *,
+    pool: Pool | None = None,
+    history_max: int = HISTORY_MAX,
 ) -> tuple[Change, ...]:
-    """In the order in which they are to be made, in one commit."""
-    made = _Plan(desired, observed, planner)
+    """In the order in which they are to be made, in one commit. ``pool``: what may be reserved in UFM; None
+    where it is not asked."""
+    made = _Plan(desired, observed, planner, pool)
     made.judge_jobs()
     made.give_trees_up()
     made.free()
     made.place()
     made.give_trees()
+    made.reserve()
     made.forget(history_max)
     return tuple(made.draft.changes)
 
 
 class _Plan:
-    def __init__(self, desired: Desired, observed: Observed, planner: ClusterPlanner) -> None:
+    def __init__(
+        self, desired: Desired, observed: Observed, planner: ClusterPlanner, pool: Pool | None
+    ) -> None:
         self.draft = Draft(desired)
+        self._pool = pool
         self._observed = observed
         self._planner = planner
 
@@ -137,6 +148,7 @@ class _Plan:
             if lost or wish.tree not in self._planner.candidates(wish.number):
                 self._set(replace(self.draft.jobs[wish.number], tree=None, group=None))
                 self._release_all(wish.number, GrantKind.TREE)
+                self._release_all(wish.number, GrantKind.RESERVATION)
 
     def _is_lost(self, switch: str) -> bool:
         if switch not in self._planner.summing:
@@ -147,10 +159,16 @@ class _Plan:
         for grant in list(self.draft.grants.values()):
             if grant.released is None:
                 continue
-            of_kind = self._planner.hosts if grant.kind is GrantKind.SEATS else self._planner.summing
             agent = self._observed.agent(grant.agent)
-            if grant.agent not in of_kind or _is_rid(agent, grant.number, grant.released):
+            if not self._is_known(grant) or _is_rid(agent, grant.number, grant.released):
                 self.draft.make(Free(grant.number))
+
+    def _is_known(self, grant: Grant) -> bool:
+        if grant.kind is GrantKind.RESERVATION:  # UFM has it, also while this controller is not to ask there
+            return True
+        return grant.agent in (
+            self._planner.hosts if grant.kind is GrantKind.SEATS else self._planner.summing
+        )
 
     def forget(self, history_max: int) -> None:
         busy = {grant.job for grant in self.draft.grants.values()}
@@ -233,6 +251,19 @@ class _Plan:
                 if name in self._planner.summing:
                     own = tuple(slot for slot in slots if slot.agent == name)
                     self._give(job, GrantKind.TREE, name, own)
+
+    # -- reservations
+
+    def reserve(self) -> None:
+        """Reserve for those who have a tree: hosts of others cannot open a SHARP job."""
+        if self._pool is None or self._observed.agent(UFM).presence is not Presence.UP:
+            return
+        for job in self._live():
+            if job.tree is None or self._grants_of(job.number, GrantKind.RESERVATION):
+                continue
+            slots = self._pool.slots(job.hosts, self.draft.taken, self._observed.barred_pkeys)
+            if not isinstance(slots, str):
+                self._give(job, GrantKind.RESERVATION, UFM, slots)
 
     def _wishes(self) -> list[TreeWished]:
         return [

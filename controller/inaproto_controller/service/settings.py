@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
@@ -12,10 +13,13 @@ from inaproto.daemon.net.control_address import parse_listen
 from inaproto.daemon.net.metrics_address import MetricsAddress
 from inaproto.daemon.net.names import AGENTS_SOCKET, JOBS_SOCKET, require_name
 from inaproto.daemon.settings.config import Directory, LogFormat, LogLevel, OptionalPath, Settings
+from inaproto.errors import ConfigError
+from inaproto_controller.cluster.reserved import parse_pkeys
 
 TreeRule = Literal["roots", "paring"]
 CapacityRule = Literal["file", "switch", "port"]
 STORE_FILE: Final = "controller.db"
+_LOOPBACK: Final = frozenset(("127.0.0.1", "::1", "localhost"))
 
 
 def _loopback(value: str) -> str:
@@ -42,6 +46,21 @@ def _rate(value: str) -> str:
     if found is None or not found:
         raise ValueError("must be Gbit/s, more than 0, such as 100, 2.5 or 10/3")
     return value
+
+
+def _ufm(value: str) -> str:
+    parts = urlsplit(value)
+    secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    if value and (not secure or not parts.hostname or parts.path not in ("", "/") or "@" in parts.netloc):
+        raise ValueError("must be https://NAME or https://NAME:PORT; http only on this machine")
+    return value.rstrip("/")
+
+
+def _pkeys(value: str) -> str:
+    try:
+        return value and ",".join(parse_pkeys(value)) and value
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
 def _listen(value: str) -> str:
@@ -76,6 +95,20 @@ class ControllerSettings(Settings):
     """That its certificate names."""
     tls: OptionalPath = None
     """Directory of its certificate, key and ca.pem, as inaproto ca issue makes it."""
+    ufm: Annotated[str, AfterValidator(_ufm)] = ""
+    """https://NAME[:PORT] of the UFM that reserves SHARP resources for jobs with a tree."""
+    ufm_by: Literal["pkeys", "apps"] = "pkeys"
+    """How UFM takes reservations: as members of PKeys, or, older ones, as applications."""
+    ufm_pkeys: Annotated[str, AfterValidator(_pkeys)] = ""
+    """PKeys that are the controller's own, one for each job: 0x0010-0x001f,0x0100."""
+    ufm_guids: OptionalPath = None
+    """JSON file of the GUIDs of each host's ports: {"h0": ["0x0002c90300a1b2c3"]}."""
+    ufm_credentials: OptionalPath = None
+    """File of one line, USER:PASSWORD or a token, that nobody else may read (mode 600)."""
+    ufm_ca: OptionalPath = None
+    """PEM file of the authority of UFM's certificate; by default those that the machine trusts."""
+    ufm_answer_ms: int = Field(default=10_000, ge=50, le=600_000)
+    """UFM has so long for each answer."""
     job_secret: OptionalPath = None
     """File of 32 random bytes or more, the root switch's, that makes jobs' tokens; else one in its store."""
     token_days: int = Field(default=365, ge=1, le=36500)

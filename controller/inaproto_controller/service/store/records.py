@@ -154,6 +154,8 @@ SCHEMA: Final[tuple[str, ...]] = (
     CREATE TABLE records (owner TEXT PRIMARY KEY, body BYTEA NOT NULL);
     """,
     "CREATE TABLE events (number BIGINT PRIMARY KEY, body TEXT NOT NULL);",
+    # Grants may be reservations from here on, which an older program cannot read.
+    "CREATE INDEX grants_by_kind ON grants (kind);",
 )
 """Statements by version, from 1: what makes it of the one before. Both databases take all of it."""
 
