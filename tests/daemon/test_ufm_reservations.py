@@ -19,7 +19,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from inaproto.errors import ConfigError
+from inaproto_controller.cluster.desired import Desired, Grant, GrantKind
+from inaproto_controller.cluster.reserved import UFM, Pool
 from inaproto_controller.service.sharp.opening import read_guids
+from inaproto_controller.service.sharp.service import Reservations
+from inaproto_controller.service.sharp.ufm import AppCalls, PkeyCalls, UfmAddress
 from tests.controller.ufm_double import STRANGER, USER, Fault, Loss, UfmDouble, running_ufm
 from tests.daemon.test_controller_daemon import DEADLINE_S, Daemon, running
 
@@ -174,6 +178,33 @@ async def test_a_refusal_is_told_and_asked_again(runtime_dir: Path, form: str) -
         assert "reservation_max_jobs_per_hca" in one["why"]
         ufm.apps_max = 1
         await world.until_status(state="stands")
+
+
+@FORMS
+async def test_a_guid_that_somebody_took_out_is_put_in_again(runtime_dir: Path, form: str) -> None:
+    """At the next look, without any news; and nothing is made twice for that."""
+    pool = Pool(("0x0010",), {"h0": ("0x00000000000000a0",), "h1": ("0x00000000000000b0",)})
+    slots = pool.slots(["h0", "h1"], (), ())
+    assert not isinstance(slots, str)
+    grant = Grant(number=1, job=1, kind=GrantKind.RESERVATION, agent=UFM, slots=slots)
+    ufm = UfmDouble(by_pkeys=form == "pkeys")
+    secret = runtime_dir / "secret"
+    secret.write_text(USER)
+    secret.chmod(0o600)
+    async with running_ufm(ufm), trio.open_nursery() as nursery:
+        client = UfmAddress(ufm.url, secret, None, 10).client()
+        calls = PkeyCalls(client) if form == "pkeys" else AppCalls(client)
+        service = Reservations(calls, pool, where="here", look_s=0.01)
+        service.lead(Desired(grants={1: grant}, revision=1))
+        nursery.start_soon(service.run)
+        both = {"00000000000000a0", "00000000000000b0"}
+        with trio.fail_after(DEADLINE_S):
+            await ufm.until(lambda: ufm.members() == {"0x0010": both})
+            members = ufm.pkeys["0x0010"] if form == "pkeys" else ufm.apps["inaproto-1"][1]
+            members.discard("00000000000000b0")
+            await ufm.until(lambda: ufm.members() == {"0x0010": both})
+        assert ufm.faults == []
+        nursery.cancel_scope.cancel()
 
 
 async def test_why_a_job_has_none_is_said(runtime_dir: Path) -> None:
