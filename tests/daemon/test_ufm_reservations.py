@@ -21,8 +21,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster.desired import Desired, Grant, GrantKind
 from inaproto_controller.cluster.reserved import UFM, Pool
+from inaproto_controller.service.metrics import controller_metrics
 from inaproto_controller.service.sharp.opening import read_guids
-from inaproto_controller.service.sharp.service import Reservations
+from inaproto_controller.service.sharp.service import STATES, Reservations
 from inaproto_controller.service.sharp.ufm import AppCalls, PkeyCalls, UfmAddress
 from tests.controller.ufm_double import STRANGER, USER, Fault, Loss, UfmDouble, running_ufm
 from tests.daemon.test_controller_daemon import DEADLINE_S, Daemon, running
@@ -112,6 +113,15 @@ async def test_a_job_with_a_tree_has_its_hosts_reserved_until_it_ends(runtime_di
         await world.submit()
         await ufm.until(lambda: ufm.members() == {"0x0010": OF_BOTH})
         (one,) = (await world.until_status(state="stands"))["reservations"]
+        told = {
+            family.name: family
+            for family in controller_metrics(await world.daemon.ask(world.daemon.client.status))
+        }
+        samples = {
+            sample.labels["state"]: sample.value
+            for sample in told["inaproto_controller_reservations"].samples
+        }
+        assert samples == dict.fromkeys(STATES, 0) | {"stands": 1}
         assert (one["job"], one["pkey"], len(one["guids"])) == ("train", "0x0010", 3)
         await world.end()
         await ufm.until(lambda: ufm.members() == {})

@@ -9,6 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from inaproto.daemon.observe.metric_families import Families, count_by
 from inaproto_controller.service.observed import Presence
+from inaproto_controller.service.sharp.service import STATES
 
 
 def controller_metrics(status: Mapping[str, Any]) -> list[Metric]:
@@ -21,6 +22,8 @@ def controller_metrics(status: Mapping[str, Any]) -> list[Metric]:
     if status["leads"]:  # else it is of a term that is over, and of a pair the other one tells it
         _of_jobs(made, status)
         _of_trees(made, status["trees"])
+        if status["reservations"] is not None:
+            _of_reservations(made, status["reservations"])
     _of_history(made, status["history"])
     return made.made
 
@@ -40,6 +43,17 @@ def _of_trees(made: Families, trees: Mapping[str, Any]) -> None:
         "What became of trees of jobs: acquired, lost, refused; leases of nobody that were freed.",
         "event",
         dict(trees.get("counters", {})),
+    )
+
+
+def _of_reservations(made: Families, found: Mapping[str, Any]) -> None:
+    """Metrics of SHARP resources in UFM."""
+    made.gauge("controller_ufm_answers", "1 while UFM answers.", float(found["answers"]))
+    made.gauges(
+        "controller_reservations",
+        "Reservations of SHARP resources in UFM, by state.",
+        "state",
+        count_by((one["state"] for one in found["reservations"]), STATES),
     )
 
 

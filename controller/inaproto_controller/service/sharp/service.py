@@ -28,6 +28,8 @@ LOOK_S: Final = 10.0
 """UFM is looked at so often, if nothing is to change: others may have changed something there."""
 AGAIN_S: Final = (0.5, 30.0)
 """After a failure: first, and at most; each time twice as long."""
+STATES: Final = ("asked for", "stands", "not followed", "refused", "to be given back")
+"""States of a reservation, for people."""
 ROUNDS_MAX: Final = 4
 """Rounds of one look: takes, puts, and once more if somebody changed something meanwhile."""
 
