@@ -35,8 +35,8 @@ class Loss(Enum):
     SILENT_AFTER = "silent after"
 
 
-Fault = int | Loss | None
-"""A status that is answered in place of the deed."""
+Fault = int | bytes | Loss | None
+"""A status that is answered in place of the deed, or the bytes of an answer."""
 
 
 @dataclass
@@ -169,7 +169,9 @@ class UfmDouble:
         self.news = trio.Event()
         if fault in (Loss.SILENT, Loss.SILENT_AFTER):
             await stream.receive_some(1)  # until whoever asked goes away
-        if isinstance(fault, Loss):
+        if isinstance(fault, bytes):
+            await stream.send_all(fault)
+        if isinstance(fault, Loss | bytes):
             return
         data = json.dumps(answer).encode()
         lines = [("content-type", "application/json"), ("content-length", str(len(data)))]

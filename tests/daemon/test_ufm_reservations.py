@@ -22,9 +22,10 @@ from inaproto.errors import ConfigError
 from inaproto_controller.cluster.desired import Desired, Grant, GrantKind
 from inaproto_controller.cluster.reserved import UFM, Pool
 from inaproto_controller.service.metrics import controller_metrics
+from inaproto_controller.service.sharp.http_client import NoAnswer
 from inaproto_controller.service.sharp.opening import read_guids
 from inaproto_controller.service.sharp.service import STATES, Reservations
-from inaproto_controller.service.sharp.ufm import AppCalls, PkeyCalls, UfmAddress
+from inaproto_controller.service.sharp.ufm import AppCalls, PkeyCalls, UfmAddress, UfmCalls
 from tests.controller.ufm_double import STRANGER, USER, Fault, Loss, UfmDouble, running_ufm
 from tests.daemon.test_controller_daemon import DEADLINE_S, Daemon, running
 
@@ -190,22 +191,74 @@ async def test_a_refusal_is_told_and_asked_again(runtime_dir: Path, form: str) -
         await world.until_status(state="stands")
 
 
+POOL = Pool(("0x0010",), {"h0": ("0x00000000000000a0",), "h1": ("0x00000000000000b0",)})
+
+
+def one_grant() -> Grant:
+    """Reservation of the pool's two hosts."""
+    slots = POOL.slots(["h0", "h1"], (), ())
+    assert not isinstance(slots, str)
+    return Grant(number=1, job=1, kind=GrantKind.RESERVATION, agent=UFM, slots=slots)
+
+
+def calls(folder: Path, ufm: UfmDouble, form: str) -> UfmCalls:
+    """Calls of this UFM, without a controller."""
+    secret = folder / "secret"
+    secret.write_text(USER)
+    secret.chmod(0o600)
+    client = UfmAddress(ufm.url, secret, None, 10).client()
+    return PkeyCalls(client) if form == "pkeys" else AppCalls(client)
+
+
+@FORMS
+async def test_who_is_not_sure_to_lead_changes_nothing(runtime_dir: Path, form: str) -> None:
+    """One that hung, and that another one leads instead of, must not put back what that one has taken."""
+    ufm = UfmDouble(by_pkeys=form == "pkeys")
+    async with running_ufm(ufm), trio.open_nursery() as nursery:
+        service = Reservations(calls(runtime_dir, ufm, form), POOL, where="here", look_s=0.01)
+        waits = trio.Event()
+
+        async def never() -> None:
+            waits.set()
+            await trio.sleep_forever()
+
+        service.lead(Desired(grants={1: one_grant()}, revision=1), never)
+        nursery.start_soon(service.run)
+        with trio.fail_after(DEADLINE_S):
+            await waits.wait()
+        assert [method for method, _, _ in ufm.asked] == ["GET"]
+        nursery.cancel_scope.cancel()
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "is no HTTP, or was cut off"),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{"0x10"', "is no HTTP, or was cut off"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "no JSON in UFM's answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "not an object"),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 24\r\n\r\n{"0x10":{"guids":["x"]}}', "hexadecimal digits"),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{"0x10":{}}', "no list of GUIDs"),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_judged_by_nobody(
+    runtime_dir: Path, form: str, raw: bytes, said: str
+) -> None:
+    ufm = UfmDouble(fault=lambda method, path: raw)
+    async with running_ufm(ufm):
+        with trio.fail_after(DEADLINE_S), pytest.raises(NoAnswer, match=said):
+            await calls(runtime_dir, ufm, form).read(["0x0010"])
+
+
 @FORMS
 async def test_a_guid_that_somebody_took_out_is_put_in_again(runtime_dir: Path, form: str) -> None:
     """At the next look, without any news; and nothing is made twice for that."""
-    pool = Pool(("0x0010",), {"h0": ("0x00000000000000a0",), "h1": ("0x00000000000000b0",)})
-    slots = pool.slots(["h0", "h1"], (), ())
-    assert not isinstance(slots, str)
-    grant = Grant(number=1, job=1, kind=GrantKind.RESERVATION, agent=UFM, slots=slots)
     ufm = UfmDouble(by_pkeys=form == "pkeys")
-    secret = runtime_dir / "secret"
-    secret.write_text(USER)
-    secret.chmod(0o600)
+    grant = one_grant()
     async with running_ufm(ufm), trio.open_nursery() as nursery:
-        client = UfmAddress(ufm.url, secret, None, 10).client()
-        calls = PkeyCalls(client) if form == "pkeys" else AppCalls(client)
-        service = Reservations(calls, pool, where="here", look_s=0.01)
-        service.lead(Desired(grants={1: grant}, revision=1))
+        service = Reservations(calls(runtime_dir, ufm, form), POOL, where="here", look_s=0.01)
+        service.lead(Desired(grants={1: grant}, revision=1), trio.lowlevel.checkpoint)
         nursery.start_soon(service.run)
         both = {"00000000000000a0", "00000000000000b0"}
         with trio.fail_after(DEADLINE_S):

@@ -170,7 +170,7 @@ class Controller:
             self.history.led(found.term, events, self._desired)
             self.agents.lead(found.term, self._desired)
             if self.reservations is not None:
-                self.reservations.lead(self._desired)
+                self.reservations.lead(self._desired, self._make_sure)
             self.agents.sharing.lead(self.records, self._keep_record)
             if self.agents.trees is not None:
                 self.agents.trees.lead(found.term, self.records, self._keep_record)
@@ -227,6 +227,15 @@ class Controller:
             except StoreLost as error:
                 self._follow(str(error))
                 return
+
+    async def _make_sure(self) -> None:
+        """Return if this controller leads now; else do not return, for all that waits is over."""
+        try:
+            async with self._one_commit:
+                await self._call(self._store.verify)
+        except StoreLost as error:
+            self._follow(str(error))
+            await trio.sleep_forever()
 
     async def _keep_keeping_history(self) -> None:
         while self.term:

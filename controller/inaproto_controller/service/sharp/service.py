@@ -9,7 +9,7 @@ while it goes on; nothing is remembered of what was asked.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -51,6 +51,7 @@ class Reservations:
         self.changed: Callable[[], None] = lambda: None
         self._calls, self._where, self._look_s, self._again_s = calls, where, look_s, again_s
         self._desired = Desired()
+        self._make_sure: Callable[[], Awaitable[None]] = trio.sleep_forever
         self._news = trio.Event()
         self._agent = Agent(Presence.UNKNOWN)
         self._seen: Comparison | None = None
@@ -63,8 +64,10 @@ class Reservations:
 
     # -- the controller's side
 
-    def lead(self, desired: Desired) -> None:
-        """Nothing is known of UFM yet in this term."""
+    def lead(self, desired: Desired, make_sure: Callable[[], Awaitable[None]]) -> None:
+        """Nothing is known of UFM yet in this term. ``make_sure`` is awaited before each change: it returns
+        while this controller leads, so that one that hung changes nothing behind the next one's back."""
+        self._make_sure = make_sure
         self._agent, self._seen, self._problem = Agent(Presence.UNKNOWN), None, "UFM was not asked yet"
         self._refusals.clear()
         self.wish(desired)
@@ -155,6 +158,7 @@ class Reservations:
         old = self._refusals.get(change.key)
         if old is not None and old.again_at > trio.current_time():
             return False
+        await self._make_sure()
         try:
             if isinstance(change, Put):
                 await self._calls.put(change)
