@@ -251,6 +251,14 @@ async def test_an_answer_that_cannot_be_read_is_judged_by_nobody(
             await calls(runtime_dir, ufm, form).read(["0x0010"])
 
 
+async def test_that_nobody_listens_is_said(runtime_dir: Path) -> None:
+    ufm = UfmDouble()
+    async with running_ufm(ufm):
+        pass
+    with trio.fail_after(DEADLINE_S), pytest.raises(NoAnswer, match=r"Connection refused.*is it started"):
+        await calls(runtime_dir, ufm, "pkeys").read(["0x0010"])
+
+
 @FORMS
 async def test_a_guid_that_somebody_took_out_is_put_in_again(runtime_dir: Path, form: str) -> None:
     """At the next look, without any news; and nothing is made twice for that."""

@@ -80,10 +80,6 @@ class HttpClient:
                 return await self._ask(method, path, body)
         except trio.TooSlowError:
             raise NoAnswer(f"{what}: no answer within {self._answer_s:g} s; is it overloaded?") from None
-        except ConnectionRefusedError:
-            raise NoAnswer(
-                f"{what}: nobody listens there; is it started, and is the address right?"
-            ) from None
         except (h11.ProtocolError, trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
             raise NoAnswer(f"{what}: {_why(error)}") from None
 
@@ -133,6 +129,10 @@ async def _answer(talk: h11.Connection, stream: trio.abc.Stream) -> Answer:
 
 def _why(error: Exception) -> str:
     cause = error.__cause__
+    if isinstance(error, OSError) and isinstance(cause, OSError | ExceptionGroup):  # of open_tcp_stream
+        whys = cause.exceptions if isinstance(cause, ExceptionGroup) else (cause,)
+        said = "; ".join(dict.fromkeys(str(getattr(one, "strerror", None) or one) for one in whys))
+        return f"nobody is reached there ({said}); is it started, and is the address right?"
     for one in (error, cause):
         if isinstance(one, ssl.SSLCertVerificationError):
             return f"its certificate is not accepted: {one.verify_message}; is ufm_ca that of its authority?"
