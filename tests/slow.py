@@ -114,6 +114,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_tree_migration_live.py": (),
     "daemon/test_two_paths.py::test_a_leaf_that_is_lost_ends_both_rings_and_both_come_back": (),
     "daemon/test_two_paths.py::test_whatever_ends_the_rings_the_job_goes_on": ("fabric-*", "switch crash-*"),
+    "daemon/test_ufm_reservations.py::test_trouble_passes_and_nothing_is_given_twice": ("!Loss.SILENT*",),
     "paper/test_mina_3_c_exact_trees.py::test_tree_building_is_this_far_from_the_most_trees_on_200_small_instances": (),
     "paper/test_mina_3_c_independent_sets.py::test_sets_are_about_as_large_as_the_published_solver_s": (
         "!10 vertices",
