@@ -1,10 +1,11 @@
 """What the protocol needs from the world: the interfaces that adapters implement.
 
 ``FramePort`` moves Ethernet frames, ``Link`` is an interface to attach one to, ``Nic`` is a RoCE NIC seen
-through verbs, ``ByteStream`` is a control connection, ``RandomBits`` is where daemons draw what nobody may
-guess. Adapters announce themselves under the entry point group ``inaproto.adapters``; a missing capability is
-:class:`~inaproto.errors.Unsupported` when the adapter is opened, never in mid-run. One contract suite
-(``tests/contract``) runs against every adapter of a kind.
+through verbs, ``Collective`` is a library that does whole all-reduces, ``ByteStream`` is a control
+connection, ``RandomBits`` is where daemons draw what nobody may guess. Adapters announce themselves under
+the entry point group ``inaproto.adapters``; a missing capability is :class:`~inaproto.errors.Unsupported`
+when the adapter is opened, never in mid-run. One contract suite (``tests/contract``) runs against every
+adapter of a kind.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from inaproto.core.rdma.verbs import Status as Status  # noqa: PLC0414  whoever 
 from inaproto.core.rdma.verbs import Verbs as Verbs  # noqa: PLC0414  whoever has a NIC finds it here
 from inaproto.errors import Unsupported
 from inaproto.units import Frames
+from inaproto.wire.ina_header import Dtype, Op
 
 
 class PortClosed(Exception):
@@ -280,6 +282,82 @@ class RegistersInParts(Protocol):
         Nothing is registered where it is cancelled, or raises: :class:`PortClosed` when the NIC is closed.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCapabilities:
+    """What a library of whole all-reduces does, and where: equal on all hosts that can use it together."""
+
+    name: str
+    dtypes: frozenset[Dtype]
+    ops: frozenset[Op]
+    operation_bytes_max: int
+    """Most bytes of one all-reduce."""
+    exact_plan: bool = False
+    """Its sums are those of the job's reduction plan, bit for bit; else they are equal on all hosts, in an
+    order of its own."""
+
+
+class OutOfBand(Protocol):
+    """The hosts of a job to each other, beside the fabric, with small messages: for one attachment.
+
+    All hosts call it equally often and in the same order. Gather, broadcast and barrier are this too.
+    """
+
+    @property
+    def position(self) -> int:
+        """Of this host, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many hosts there are, one process of each."""
+        ...
+
+    async def all_gather(self, data: bytes) -> Sequence[bytes]:
+        """What each host has said in this round, by position. Raises a ``FabricError`` when the attachment
+        is given up: by another host, or because one did not come in time."""
+        ...
+
+
+class Attachment(Protocol):
+    """A host's place in one attachment; the memory that it is told of is the caller's."""
+
+    async def register(self, buffer: memoryview) -> int:
+        """A key for memory to be read and written, until ``release``. Raises ``FabricError``."""
+        ...
+
+    async def all_reduce(self, source: int, into: int, nbytes: int, dtype: Dtype, op: Op) -> None:
+        """The first ``nbytes`` at ``source`` of all hosts, reduced, are at ``into`` when this returns.
+
+        All hosts call the same in the same order. Raises ``FabricError``: retryable where this operation
+        alone failed, and the next may do; else the attachment is lost. A host does not know whether the
+        others have the result. Where it is cancelled, or the attachment is lost, ``into`` may be written
+        until ``release`` has returned, and ``source`` is only read.
+        """
+        ...
+
+    async def release(self) -> None:
+        """Leave: nothing touches the memory any more when this returns. All hosts do it, in any state; it
+        never raises and is bounded."""
+        ...
+
+
+class Collective(Protocol):
+    """A library that does a whole all-reduce among the hosts of a job (SHARP): joined, and left, by all."""
+
+    @property
+    def capabilities(self) -> CollectiveCapabilities: ...
+
+    async def attach(self, job: str, attempt: int, others: OutOfBand) -> Attachment:
+        """Join the other hosts of ``job``; ``attempt`` is the same at all hosts, and was never used before.
+
+        Raises a ``FabricError``, retryable where a later attempt may do (busy, no resources). Some hosts may
+        get an attachment where others get an error: the caller asks them, and releases it.
+        """
+        ...
+
+    async def aclose(self) -> None: ...
 
 
 class ByteStream(Protocol):

@@ -1,0 +1,76 @@
+"""What a collective takes, and what a vote says (docs/protocol.md 9.8)."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inaproto.core.host.collective_terms import VOTE, CollectiveTerms, counted, vote_on, words_of
+from inaproto.core.host.operations import Operation
+from inaproto.core.plan.reduce_to_all import reduce_to_all
+from inaproto.errors import LocalMisuse
+from inaproto.units import OpIndex
+from inaproto.wire.ina_header import Dtype, Op
+
+TERMS = CollectiveTerms("sharp", frozenset({Dtype.F32, Dtype.I32}), frozenset({Op.SUM}), 64, 4096)
+
+
+def operation(nbytes: int = 64, dtype: Dtype = Dtype.F32, op: Op = Op.SUM) -> Operation:
+    return Operation(OpIndex(7), dtype, op, nbytes, signature=99)
+
+
+def test_terms_are_told_as_a_text() -> None:
+    assert str(TERMS) == "sharp 0,1 0 64 4096"
+    assert CollectiveTerms.of(str(TERMS)) == TERMS
+
+
+@pytest.mark.parametrize(
+    "text", ["", "sharp 0 0 1", "Sharp 0 0 1 1", "sharp 9 0 1 1", "sharp 0, 0 1 1", "s 0 0 x 1"]
+)
+def test_what_are_no_terms(text: str) -> None:
+    with pytest.raises(LocalMisuse):
+        CollectiveTerms.of(text)
+
+
+def test_terms_that_no_message_holds() -> None:
+    with pytest.raises(LocalMisuse, match="no terms"):
+        CollectiveTerms("sharp", frozenset(), frozenset({Op.SUM}), 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "takes"),
+    [
+        (operation(), True),
+        (operation(4096), True),
+        (operation(60), False),
+        (operation(4100), False),
+        (operation(dtype=Dtype.F16), False),
+        (operation(op=Op.MAX), False),
+    ],
+)
+def test_what_is_taken(asked: Operation, takes: bool) -> None:
+    assert TERMS.take(asked) is takes
+
+
+def test_nothing_is_never_taken() -> None:
+    terms = CollectiveTerms("sharp", TERMS.dtypes, TERMS.ops, 0, 1)
+    assert not terms.take(operation(0))
+
+
+def test_a_vote_has_the_digest_of_its_operation() -> None:
+    vote = vote_on(operation())
+    assert (vote.index, vote.dtype, vote.op, vote.nbytes) == (VOTE | 7, Dtype.I64, Op.MIN, 16)
+    assert vote.signature == 99
+
+
+@given(st.lists(st.integers(-5, 2**62), min_size=1, max_size=5))
+def test_the_sum_of_votes_is_the_least_and_the_most(said: list[int]) -> None:
+
+    parts = [np.frombuffer(bytearray(words_of(one)), np.uint8) for one in said]
+    reduce_to_all(Dtype.I64, Op.MIN, parts, parts)
+    assert counted(parts[0].tobytes()) == (min(said), max(said))
+
+
+def test_what_is_no_vote() -> None:
+    with pytest.raises(LocalMisuse, match="a vote of 8 bytes"):
+        counted(bytes(8))
