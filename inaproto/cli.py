@@ -329,11 +329,12 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
     from inaproto.daemon.host.daemon import HostDaemon, run_host
     from inaproto.daemon.host.placement import place
     from inaproto.daemon.net.unix_sockets import make_run_directory
-    from inaproto.parts import nic_of
+    from inaproto.parts import collective_of, nic_of
 
     settings, open_nic = await nic_of(settings)
     placement = place(settings.cpus)
     queue_pairs = _queue_pairs(settings.overlay_nic)
+    collective = collective_of(settings)
     make_run_directory(settings.listen_path.parent, "host")
     async with trio.open_nursery() as nursery:
 
@@ -342,6 +343,7 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
                 settings,
                 open_nic=open_nic,
                 queue_pairs=queue_pairs,
+                collective=collective,
                 placement=placement,
                 task_status=task_status,
             )

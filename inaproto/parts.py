@@ -16,7 +16,7 @@ from inaproto.core.switch.events import AcceleratorConfig, MakeAccelerator, Swit
 from inaproto.daemon.settings.config import HostSettings, OverlayNic, SwitchSettings
 from inaproto.daemon.settings.cpus import AUTO
 from inaproto.errors import ConfigError, LocalMisuse, Unsupported
-from inaproto.ports import Adapter, FramePort, Link, Nic, Steering, load_adapter
+from inaproto.ports import Adapter, Collective, FramePort, Link, Nic, Steering, load_adapter
 from inaproto.wire.udp import shard_port
 
 FRAME_PORT: Final = "frame port"
@@ -29,6 +29,7 @@ STEERED: Final = ("packet", "veth")
 NIC_LINK: Final = "nic link"
 """On which there can be no switch."""
 
+COLLECTIVE: Final = "collective"
 ACCELERATOR: Final = "accelerator"
 """What sums in a switch in place of the software core."""
 SOFTWARE: Final = "software"
@@ -90,6 +91,19 @@ def accelerator_of(settings: SwitchSettings) -> MakeAccelerator:
         return made
 
     return make
+
+
+def collective_of(settings: HostSettings) -> Collective | None:
+    """The library that sums in an order of its own, if one is named. Raises ``ConfigError`` or
+    ``Unsupported``."""
+    if not settings.collective:
+        return None
+    name, _, text = settings.collective.partition(":")
+    try:
+        library: Collective = adapter_of(name, COLLECTIVE).open(text)
+    except LocalMisuse as error:
+        raise ConfigError(f"collective: {error}") from None
+    return library
 
 
 async def nic_of(settings: HostSettings) -> tuple[HostSettings, OpenNic]:

@@ -496,7 +496,9 @@ async def connect(
     a job whose hosts can neither as a chain, its ranks not being numbered rack by rank, nor as a tree, one of
     their daemons being of an older release, fails when the switches cannot sum. With ``exact_plan=False`` its
     hosts go on as a ring, and back when the switches can: one job, one result for all ranks, but which bits
-    depends on what happened. "chain", "overlay" and "ring" never change.
+    depends on what happened. "chain", "overlay" and "ring" never change. Only a job on "auto" with
+    ``exact_plan=False`` is summed by a collective library (SHARP) where all its hosts have one, as path
+    "sharp": in an order of the library's own, which another run need not have.
 
     Raises ``LocalMisuse``, ``Unsupported``, or a ``JobError``: ``DaemonUnreachable``, ``SwitchUnreachable``,
     ``JoinRefused``, ``RankLost``, ``OperationTimeout`` when ranks are missing.
@@ -748,7 +750,9 @@ def connect_blocking(
     a job whose hosts can neither as a chain, its ranks not being numbered rack by rank, nor as a tree, one of
     their daemons being of an older release, fails when the switches cannot sum. With ``exact_plan=False`` its
     hosts go on as a ring, and back when the switches can: one job, one result for all ranks, but which bits
-    depends on what happened. "chain", "overlay" and "ring" never change.
+    depends on what happened. "chain", "overlay" and "ring" never change. Only a job on "auto" with
+    ``exact_plan=False`` is summed by a collective library (SHARP) where all its hosts have one, as path
+    "sharp": in an order of the library's own, which another run need not have.
 
     Raises ``LocalMisuse``, ``Unsupported``, or a ``JobError``: ``DaemonUnreachable``, ``SwitchUnreachable``,
     ``JoinRefused``, ``RankLost``, ``OperationTimeout`` when ranks are missing.

@@ -16,10 +16,11 @@ SIMILAR: Final = 0.85
 """How like one that is read a variable's name is to be a slip of the pen (difflib's ratio)."""
 
 _SETTINGS: Final = """
-    accelerator adapter agents_listen busy_polls capacity_model capture capture_mb cluster control
-    control_listen controller cpus dir fabric fabric_root host_gbit_s ip job_secret jobs_max lease_ms
-    link_latency_us link_mbps link_probe_kib listen log_format log_level mac memory_kib message_packets
-    metrics models models_ip models_nic models_port models_tls moderation mtu mtu_max name nic
+    accelerator adapter agents_listen busy_polls capacity_model capture capture_mb cluster collective
+    collective_kib_min collective_timeout_ms control control_listen controller cpus dir fabric
+    fabric_root host_gbit_s ip job_secret jobs_max lease_ms link_latency_us link_mbps
+    link_probe_kib listen log_format log_level mac memory_kib message_packets metrics
+    models models_ip models_nic models_port models_tls moderation mtu mtu_max name nic
     operation_timeout_ms pool_rings port ports_max ranks_max recover_ms relaxed_ordering report_ms
     retry_count rings_max seed selective service_level shards share_max stall_ms store switch
     switch_mbps tcp tensor_kib tls token_days traffic_class transport_timeout trees ufm

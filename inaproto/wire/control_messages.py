@@ -11,7 +11,8 @@ unless it has a default. ``id`` is a serial number of the sender; a reply carrie
 
 Between client and host daemon: :mod:`inaproto.wire.messages.client`, and Regroup, Regrouped, Status,
 StatusReply and Error.
-Of rings that leave their switches for others: :mod:`inaproto.wire.messages.ina`.
+Of rings that leave their switches for others: :mod:`inaproto.wire.messages.ina`. Between hosts that attach to
+a collective library: :mod:`inaproto.wire.messages.collective`.
 host daemon -> switch: Hello, Member, RankRefused, Ready, OpStarted, Calls, Broken, Halted, Left, Gone,
 Regroup, Status, Ping, Pong.
 switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, AskCalls, Closed, Failed, Regrouped,
@@ -33,6 +34,7 @@ from inaproto.wire.control import ControlRecord, encode_control
 from inaproto.wire.messages import (
     capture,
     client,
+    collective,
     controller,
     ina,
     model_connections,
@@ -224,6 +226,9 @@ class Member(Message, type="member"):
     ina_out: OutField | None = None
     """Second link of the host, with ``ina_into``, for the INA ring of the path ``shared``."""
     ina_into: IntoField | None = None
+    collective: Secret = ""
+    """Which all-reduces a collective library of the host takes, for a job that would have its results
+    (:mod:`inaproto.core.host.collective_terms`); empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +284,8 @@ class Ring(Message, type="ring"):
     udp_source_port: U16 = 0
     """From which the queue pairs of this ring send, acknowledgements included: by it the ring's packets come
     to the shard of the switch that has the ring. 0: whichever the NIC likes."""
+    collective: Flag = False
+    """All hosts have the same collective library, beside this ring; it counts in the first of a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -493,6 +500,7 @@ _ROOMS: Final = (
     vars(client),
     globals(),
     vars(ina),
+    vars(collective),
     vars(switch),
     vars(capture),
     vars(controller),

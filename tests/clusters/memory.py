@@ -28,6 +28,7 @@ from inaproto.daemon.settings.fabric_file import Fabric, Place
 from inaproto.daemon.switch.daemon import Switch, run_switch
 from inaproto.faults.streams import Seed, named_bits
 from inaproto.faults.weather import Weather
+from inaproto.parts import collective_of
 from inaproto.ports import FramePort, FramePortCapabilities, Nic, PortCounters, RandomBits, load_adapter
 from inaproto.units import MS, US, Frames
 from inaproto.wire.control import ControlDecoder
@@ -284,6 +285,7 @@ class MemoryCluster:
                         random_bits=secrets,
                         turns_of=self.turns(number),
                         add_in_threads=False,
+                        collective=collective_of(life.settings),
                         task_status=task_status,
                     )
             finally:

@@ -30,7 +30,7 @@ async def test_metrics_are_those_of_the_status(runtime_dir: Path) -> None:
             await cluster.start_host(metrics=str(runtime_dir / f"h{number}.metrics"))
         idle = await scrape(runtime_dir / "h0.metrics")
         assert labelled(idle, "host_operations_total", "path") == dict.fromkeys(
-            ("switch", "chain", "overlay", "ring", "local"), 0
+            ("switch", "chain", "overlay", "ring", "local", "sharp"), 0
         ), "told before there are any"
         comms = await cluster.job("secret-name", 2)
         for _ in range(OPERATIONS):

@@ -20,6 +20,7 @@ from inaproto.wire.messages.clocks import CLOCK_MAX, NODES_MAX, ClocksKind
 from inaproto.wire.messages.fields import (
     ARRAYS,
     Behind,
+    Blob,
     Choice,
     FreeMap,
     Integer,
@@ -80,6 +81,8 @@ def name_of(kind: Kind) -> str:
             return "[clock; 4]"
         case Behind(least):
             return "0..1" if not least else "1"
+        case Blob(most):
+            return f"bytes {most:,}"
         case Many(item, most):
             return f"[{name_of(item)}; {most:,}]"
         case Record(cls):

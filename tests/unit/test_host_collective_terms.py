@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.host.collective_terms import VOTE, CollectiveTerms, counted, vote_on, words_of
-from inaproto.core.host.operations import Operation
+from inaproto.core.host.collective_terms import CollectiveTerms, counted, digest_of, vote_on, words_of
+from inaproto.core.host.operations import VOTE, Operation
 from inaproto.core.plan.reduce_to_all import reduce_to_all
 from inaproto.errors import LocalMisuse
 from inaproto.units import OpIndex
@@ -59,18 +59,23 @@ def test_nothing_is_never_taken() -> None:
 
 def test_a_vote_has_the_digest_of_its_operation() -> None:
     vote = vote_on(operation())
-    assert (vote.index, vote.dtype, vote.op, vote.nbytes) == (VOTE | 7, Dtype.I64, Op.MIN, 16)
+    assert (vote.index, vote.dtype, vote.op, vote.nbytes) == (VOTE | 7, Dtype.I32, Op.MIN, 8)
     assert vote.signature == 99
 
 
-@given(st.lists(st.integers(-5, 2**62), min_size=1, max_size=5))
+@given(st.lists(st.integers(-5, 2**31 - 1), min_size=1, max_size=5))
 def test_the_sum_of_votes_is_the_least_and_the_most(said: list[int]) -> None:
 
     parts = [np.frombuffer(bytearray(words_of(one)), np.uint8) for one in said]
-    reduce_to_all(Dtype.I64, Op.MIN, parts, parts)
+    reduce_to_all(Dtype.I32, Op.MIN, parts, parts)
     assert counted(parts[0].tobytes()) == (min(said), max(said))
 
 
 def test_what_is_no_vote() -> None:
-    with pytest.raises(LocalMisuse, match="a vote of 8 bytes"):
-        counted(bytes(8))
+    with pytest.raises(LocalMisuse, match="a vote of 16 bytes"):
+        counted(bytes(16))
+
+
+def test_a_digest_is_one_that_can_be_said() -> None:
+    assert {digest_of(bytes([one])) >> 31 for one in range(256)} == {0}
+    assert digest_of(b"ab") != digest_of(b"ba")

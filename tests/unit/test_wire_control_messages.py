@@ -95,6 +95,8 @@ def values_of(kind: control_fields.Kind) -> st.SearchStrategy[Any]:
             return st.sampled_from(values)
         case control_fields.Octets(nbytes):
             return st.binary(min_size=nbytes, max_size=nbytes)
+        case control_fields.Blob(most):
+            return st.binary(max_size=min(most, 40))
         case control_fields.Behind(least):
             array = st.builds(np.zeros, st.just(0), st.just(np.uint8))
             return array if least else array | st.none()
@@ -137,7 +139,7 @@ def test_all_messages_of_the_protocol() -> None:
         "join join_waits joined buffer ok all_reduce filled taken done leave status status_reply error hello "
         "welcome member rank_refused ring ready start op_started ask_calls calls job_status broken "
         "halt halted gone regroup regrouped left closed failed ping pong "
-        "ina_park ina_parked ina_stands "
+        "ina_park ina_parked ina_stands collective_word "
         "switch_hello switch_welcome switch_admit switch_opened trunk_report ring_install ring_remove "
         "ring_installed install_refused ring_faulted "
         "capture capture_begun capture_end capture_ended "

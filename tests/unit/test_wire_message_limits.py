@@ -32,6 +32,7 @@ from inaproto.wire.messages.clocks import CLOCK_MAX, ClocksKind
 from inaproto.wire.messages.fields import (
     ARRAYS,
     Behind,
+    Blob,
     Boolean,
     Choice,
     FreeMap,
@@ -77,6 +78,8 @@ def edges(kind: Kind) -> list[Any]:
             return list(kind.values)
         case Octets(nbytes):
             return [bytes(nbytes), b"\xff" * nbytes]
+        case Blob(most):
+            return [b"", b"\xff" * most]
         case Behind(least):
             return [least, 1]
         case ClocksKind():
@@ -123,6 +126,9 @@ def wrong(kind: Kind) -> Iterator[tuple[Any, str]]:
         case Octets(nbytes):
             for value in (bytes(nbytes - 1), bytes(nbytes + 1), "x" * nbytes):
                 yield value, f" is {value!r}, not {nbytes} bytes"
+        case Blob(most):
+            for value in (bytes(most + 1), "x"):
+                yield value, f" is {value!r:.60}, not up to {most} bytes"
         case Behind(least):
             yield 2, f" is 2, not an integer from {least} to 1"
             yield least - 1, f" is {least - 1}, not an integer from {least} to 1"

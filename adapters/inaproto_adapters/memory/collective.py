@@ -10,7 +10,7 @@ no memory after ``release``; faults come from the seed alone (:mod:`inaproto.fau
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import trio
@@ -46,14 +46,24 @@ class _Call:
         self.ended.set()
 
 
+class _Key(NamedTuple):
+    """Which attempt: a job may come again by the same name."""
+
+    job: str
+    attempt: int
+    serial: int
+
+
 @dataclass(eq=False, slots=True)
 class _Group:
     """The hosts of one attempt."""
 
+    key: _Key
     size: int
     outcomes: list[Outcome]
     operations: int = 0
     calls: dict[int, _Call] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
     is_lost: bool = False
 
 
@@ -67,7 +77,8 @@ class MemoryTree:
         """No attempt succeeds."""
         self.operations = 0
         """Those that all hosts of an attempt have called."""
-        self._groups: dict[tuple[str, int], _Group] = {}
+        self._groups: dict[_Key, _Group] = {}
+        self._serial = 0
 
     def lose(self) -> None:
         """All attachments are lost, now."""
@@ -80,21 +91,27 @@ class MemoryTree:
         for call in calls.values():
             call.end(error)
 
-    def join(self, job: str, attempt: int, position: int, size: int) -> _Group:
+    def serial(self) -> int:
+        """Another one each time."""
+        self._serial += 1
+        return self._serial
+
+    def join(self, key: _Key, position: int, size: int) -> _Group:
         """Raises a ``FabricError`` where that host is refused."""
-        fates = CollectiveFates(self.seed, job, self.faults)
-        group = self._groups.setdefault((job, attempt), _Group(size, fates.attach(attempt, size)))
+        fates = CollectiveFates(self.seed, key.job, self.faults)
+        group = self._groups.setdefault(key, _Group(key, size, fates.attach(key.attempt, size)))
         if self.is_busy or group.outcomes[position] is not Outcome.DONE:
             raise _error("attaching", "no resources", retryable=True)
         return group
 
-    def leave(self, job: str, attempt: int, position: int) -> None:
+    def leave(self, group: _Group, position: int) -> None:
         """Its call is forgotten; those of other hosts never end."""
-        group = self._groups.get((job, attempt))
-        if group is not None:
-            group.calls.pop(position, None)
+        group.calls.pop(position, None)
+        group.left.add(position)
+        if len(group.left) == group.size:
+            self._groups.pop(group.key, None)
 
-    def call(self, job: str, attempt: int, group: _Group, position: int, call: _Call) -> None:
+    def call(self, group: _Group, position: int, call: _Call) -> None:
         group.calls[position] = call
         if len(group.calls) < group.size:
             return
@@ -106,8 +123,8 @@ class MemoryTree:
             for each in calls:
                 each.end(_error("adding", "hosts have called different operations", retryable=False))
             return
-        fates = CollectiveFates(self.seed, job, self.faults)
-        self._end(group, calls, fates.operation(attempt, number, group.size))
+        fates = CollectiveFates(self.seed, group.key.job, self.faults)
+        self._end(group, calls, fates.operation(group.key.attempt, number, group.size))
 
     def _end(self, group: _Group, calls: list[_Call], outcomes: list[Outcome]) -> None:
         plan = ReductionPlan(tuple(reversed(range(group.size))))
@@ -128,9 +145,8 @@ class MemoryTree:
 class MemoryAttachment:
     """One host's; see :class:`inaproto.ports.Attachment`."""
 
-    def __init__(self, tree: MemoryTree, group: _Group, job: str, attempt: int, position: int) -> None:
-        self._tree, self._group = tree, group
-        self._job, self._attempt, self._position = job, attempt, position
+    def __init__(self, tree: MemoryTree, group: _Group, position: int) -> None:
+        self._tree, self._group, self._position = tree, group, position
         self._buffers: dict[int, memoryview] = {}
         self._is_released = False
 
@@ -147,7 +163,7 @@ class MemoryAttachment:
         if not (0 < nbytes <= len(self._buffers[source]) and nbytes <= len(self._buffers[into])):
             raise _error("adding", f"{nbytes} bytes are not in the memory that is registered", retryable=True)
         call = _Call(self._buffers[source][:nbytes], self._buffers[into][:nbytes], dtype, op)
-        self._tree.call(self._job, self._attempt, self._group, self._position, call)
+        self._tree.call(self._group, self._position, call)
         await call.ended.wait()
         if call.error is not None:
             raise call.error
@@ -158,7 +174,7 @@ class MemoryAttachment:
 
     async def release(self) -> None:
         self._is_released = True
-        self._tree.leave(self._job, self._attempt, self._position)
+        self._tree.leave(self._group, self._position)
         self._buffers.clear()
         with trio.CancelScope(shield=True):
             await trio.lowlevel.checkpoint()
@@ -176,11 +192,13 @@ class MemoryCollective:
 
     async def attach(self, job: str, attempt: int, others: OutOfBand) -> MemoryAttachment:
         """As the port has it: all hosts are asked whether they mean the same."""
-        told = await others.all_gather(f"{job} {attempt}".encode())
-        if len(set(told)) > 1:
+        told = await others.all_gather(f"{self._tree.serial()} {attempt} {job}".encode())
+        if len({said.partition(b" ")[2] for said in told}) > 1:
             raise _error("attaching", "hosts mean different attempts", retryable=True)
-        group = self._tree.join(job, attempt, others.position, others.size)
-        return MemoryAttachment(self._tree, group, job, attempt, others.position)
+        key = _Key(job, attempt, int(told[0].partition(b" ")[0]))
+        return MemoryAttachment(
+            self._tree, self._tree.join(key, others.position, others.size), others.position
+        )
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()

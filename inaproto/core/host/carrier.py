@@ -3,7 +3,8 @@
 The host takes part in an all-reduce when all its ranks have called it
 (:mod:`inaproto.core.host.gathering`): it sends the sum of their parts, and copies results to all of them.
 Where a job has no other host it adds and copies, and sends nothing. Engines come and go with rings; the
-operations stay.
+operations stay. Where all hosts have a collective library beside their rings it is asked first
+(:mod:`inaproto.core.host.collective`): what comes to an engine then is what that leaves, and votes.
 
 Invariants: what an all-reduce waits for is asked of the switch, and known to it: a host reports each of its
 ranks that waits; one that is overdue is given up when the switch has said for whom it waits, or does not
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from inaproto.core.host import events
+from inaproto.core.host import collective, events
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
@@ -30,6 +31,7 @@ from inaproto.core.host.operation_watch import OperationWatch
 from inaproto.core.host.operations import (
     BASE,
     INA,
+    VOTE,
     BoundPath,
     Fail,
     Operation,
@@ -56,7 +58,7 @@ from inaproto.core.host.rings import (
 )
 from inaproto.core.plan.accumulators import Accumulators
 from inaproto.errors import JOB_ERRORS, FabricLost, JobError, LocalMisuse, OperationTimeout, TensorMismatch
-from inaproto.units import Instant, OpIndex
+from inaproto.units import MS, Instant, OpIndex
 from inaproto.wire.control_messages import CALLS_MAX, Calls, JobStatus, OpStarted, Ring
 from inaproto.wire.messages.client import DonePath
 
@@ -98,6 +100,12 @@ class Carrier:
         self.done_by: Counter[DonePath] = Counter()
         self.verdict: JobError | Unusable | None = None
         """What became of the operations in the last step, if they cannot go on as they are."""
+        self.collective: collective.CollectiveCalls | None = None
+        """The job's, for its life."""
+        self._ordered: deque[collective.Action] = deque()
+        """What the collective's core orders, and is not done yet."""
+        self._is_ordering = False
+        self._has_started = False
         self._config = config
         self._ranks = ranks
         self._ring: Ring | None = None
@@ -110,7 +118,8 @@ class Carrier:
     @property
     def deadline(self) -> Instant | None:
         engine = None if self.engine is None else self.engine.deadline
-        found = engine, self._gathering.deadline, self.watch.deadline
+        beside = None if self.collective is None else self.collective.deadline
+        found = engine, beside, self._gathering.deadline, self.watch.deadline
         return min((at for at in found if at is not None), default=None)
 
     @property
@@ -134,7 +143,9 @@ class Carrier:
     @property
     def is_busy(self) -> bool:
         """An all-reduce that all ranks have called has not ended."""
-        return bool(self._sums) or (self.engine is not None and self.engine.operations_queued > 0)
+        if self._sums or (self.collective is not None and len(self.collective)):
+            return True
+        return self.engine is not None and self.engine.operations_queued > 0
 
     @property
     def waits_here(self) -> bool:
@@ -146,7 +157,7 @@ class Carrier:
         """The operation that has to make progress, if any."""
         view = None if self.engine is None else self.engine.view()
         if view is not None and view.running is not None:
-            return Wait(view.running, view.messages, view.results, view.since)
+            return Wait(self._asked_in(view.running), view.messages, view.results, view.since)
         since = self._gathering.since
         if since is None:
             return None
@@ -167,6 +178,8 @@ class Carrier:
         if operations is None:
             numbers = self._ranks.numbers
             self._gathering = Gathering(numbers, stall_ns=config.stall_ns, timeout_ns=config.timeout_ns)
+        if not self._has_started:
+            self._stand_beside(ring)
         self.accumulators = accumulators_of(ring)
         self.engine = make_engine(config, ring, self.accumulators, operations, recovery)
         self.watch.ring_ended()
@@ -184,12 +197,15 @@ class Carrier:
     def start(self, now: Instant) -> Actions:
         """All hosts are ready: operations of an earlier ring go on."""
         self._begin(now)
+        self._has_started = True
         if self.watch.ring_ended():
             self._ask()
         if self.resumes and self.engine is not None:
             self.resumes = False
             self._out.append(events.Noted("a job went on in another ring"))
             self._apply(self.engine.resume(now))
+        if self.collective is not None:
+            self._of_collective(collective.Woke())
         return self._out
 
     def halt(self) -> OperationQueue:
@@ -207,6 +223,13 @@ class Carrier:
         self.verdict = None
         return self._out
 
+    def close(self) -> Actions:
+        """The job is over here: the collective is given back."""
+        self._begin(self._now)
+        if self.collective is not None:
+            self._of_collective(collective.Closing())
+        return self._out
+
     def _begin(self, now: Instant) -> None:
         self._now, self._out, self.verdict = now, [], None
 
@@ -215,7 +238,8 @@ class Carrier:
     def call(self, number: int, operation: Operation, now: Instant) -> Actions:
         """A rank calls its next all-reduce. Raises ``LocalMisuse`` for another one, and for a tensor that is
         not there as a whole, of a rank that is not alone on its host."""
-        if operation.filled is not None and (len(self._ranks) > 1 or self._ranks.size == 1):
+        several = len(self._ranks) > 1 or self._ranks.size == 1 or self.collective is not None
+        if operation.filled is not None and several:
             raise LocalMisuse(f"rank {number} calls {operation}, whose tensor has to be there as a whole")
         self._begin(now)
         self._gathering.call(number, operation)
@@ -273,6 +297,8 @@ class Carrier:
             if engine.config.ring_size == 1 and len(self._ranks) > 1:
                 self._sums.append(operation)
                 self._out.append(events.SumLocally(operation))
+            elif self.collective is not None:
+                self._of_collective(collective.Called(operation))
             else:
                 self._step(Submit(operation))
         if engine is not None and self.verdict is None and not self.is_busy:
@@ -295,6 +321,9 @@ class Carrier:
                 out.append(action)
                 continue
             match action:
+                case OperationDone(op_index) if op_index & VOTE:
+                    out.append(events.CountVotes(OpIndex(op_index ^ VOTE)))
+                    continue
                 case OperationDone(op_index):
                     self._done(op_index, INA if path == INA else self.done_path)
                     has_done = True
@@ -321,6 +350,66 @@ class Carrier:
         for rank in self._ranks:
             rank.done += 1
         self._out.append(events.AllReduceDone(op_index, path))
+        if self.collective is not None and path != "sharp":
+            self._of_collective(collective.BaseEnded(op_index))
+
+    # --- the collective beside the rings
+
+    def _stand_beside(self, ring: Ring) -> None:
+        """All hosts of the first ring that starts know alike whether the job has one."""
+        config, self.collective = self._config, None
+        if ring.collective and config.collective is not None and len(ring.peers) > 1:
+            steady_ns = ring.position * MS
+            self.collective = collective.CollectiveCalls(
+                config.collective, try_ns=config.try_ns, steady_ns=steady_ns
+            )
+
+    def collected(self, event: collective.FromShell, now: Instant) -> Actions:
+        """Something has happened with the collective."""
+        self._begin(now)
+        if self.collective is not None:
+            self._of_collective(event)
+            if not self.is_busy:
+                self._hand_on()
+        return self._out
+
+    def _of_collective(self, event: collective.Event) -> None:
+        """Step it, and do what it orders, in order: an order may lead to another step."""
+        beside = self.collective
+        if beside is None:
+            return
+        self._ordered += beside.step(event, self._now)
+        if self._is_ordering:
+            return
+        self._is_ordering = True
+        while self._ordered:
+            self._order(self._ordered.popleft())
+        self._is_ordering = False
+
+    def _order(self, action: collective.Action) -> None:
+        match action:
+            case collective.ToBase(operation):
+                self._step(Submit(operation))
+            case collective.Vote(vote):
+                self._out.append(action)  # before it is sent
+                self._step(Submit(vote))
+            case collective.TakeTried(operation):
+                if self.engine is not None:
+                    self.engine.operations.done_elsewhere(operation)
+                self._out.append(action)
+                self._done(operation.index, "sharp")
+            case collective.FellBack(operation, code, reason):
+                text = f"all-reduce {operation.index} is redone on all hosts by {self.done_path}, without"
+                why = f"{code.name.lower()}, {reason}"
+                self._out.append(events.Log(f"{self._them}: {text} the collective: {why}"))
+                self._out.append(action)
+            case _:
+                self._out.append(action)
+
+    def _asked_in(self, running: Operation) -> Operation:
+        """The operation of the ranks to which that of the rings belongs."""
+        head = None if self.collective is None else self.collective.head
+        return head if running.is_vote and head is not None else running
 
     def _ring_broken(self, code: str, message: str) -> None:
         message += explain_positions(self._ring)
@@ -336,6 +425,8 @@ class Carrier:
         """Look at the clock: the running operation may have stalled, or taken too long."""
         self._begin(now)
         self._step(Woke())
+        if self.collective is not None:
+            self._of_collective(collective.Woke())
         waits = self._gathering.woke(now)
         if waits:
             self._out.append(events.Noted("an all-reduce stalled for ranks of one host"))
@@ -348,7 +439,7 @@ class Carrier:
         """The operation that has to make progress, by rank here that waits in it."""
         running = None if self.engine is None else self.engine.operations.running
         if running is not None:
-            return dict.fromkeys(self._ranks.numbers, running)
+            return dict.fromkeys(self._ranks.numbers, self._asked_in(running))
         return self._gathering.waiting if self._gathering.deadline is not None else {}
 
     def heard(self, status: JobStatus, now: Instant) -> Actions:
@@ -375,7 +466,9 @@ class Carrier:
     def tell_calls(self, now: Instant) -> Actions:
         """What each rank here has called that has not ended: ranks of the job have called different ones."""
         self._begin(now)
-        shared = [] if self.engine is None else self.engine.operations.unended
+        unended = [] if self.engine is None else self.engine.operations.unended
+        shared = [operation for operation in unended if not operation.is_vote]
+        shared += [] if self.collective is None else self.collective.calls
         for rank in self._ranks:
             calls = [*shared, *self._gathering.called_by(rank.number)][:CALLS_MAX]
             first = calls[0].index if calls else 0

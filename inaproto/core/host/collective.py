@@ -49,7 +49,7 @@ class Called(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """The collective has done it here; ``digest`` is of the bytes, from 0 to 2^62."""
+    """The collective has done it here; ``digest`` is of the bytes, from 0 to 2^31."""
 
     op_index: OpIndex
     attempt: int
@@ -114,6 +114,8 @@ class Closing(NamedTuple):
     """The job is over here."""
 
 
+FromShell = Tried | TryFailed | Counted | Attached | AttachFailed | Lost | Superseded | Released
+"""What happens outside the host's own core."""
 Event = (
     Called
     | Tried
@@ -269,6 +271,16 @@ class CollectiveCalls:
         return self._calls[0] if self._calls else None
 
     @property
+    def calls(self) -> list[Operation]:
+        """Those that neither the base has nor this host has ended, in order."""
+        return [*self._calls]
+
+    @property
+    def stands(self) -> bool:
+        """What the terms take is tried."""
+        return self._standing is not None
+
+    @property
     def deadline(self) -> Instant | None:
         found = self._try_until, self._attach_at
         return min((at for at in found if at is not None), default=None)
@@ -366,6 +378,8 @@ class CollectiveCalls:
         self._out.append(Vote(vote_on(self._calls[0]), said))
 
     def _counted(self, op_index: OpIndex, least: int, most: int) -> None:
+        if self._session is Session.CLOSED:
+            return
         if not self._calls or self._calls[0].index != op_index:
             raise LocalMisuse(f"a vote on all-reduce {op_index} that nobody waits for")
         if self._stage is _Stage.ASKED:

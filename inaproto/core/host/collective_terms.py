@@ -11,15 +11,14 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Self
+from zlib import crc32
 
-from inaproto.core.host.operations import Operation
+from inaproto.core.host.operations import VOTE, Operation
 from inaproto.errors import LocalMisuse
 from inaproto.units import OpIndex
 from inaproto.wire.ina_header import Dtype, Op
 
-VOTE: Final = 1 << 31
-"""Set in the index of the operation that is the vote on the operation with the other bits."""
-VOTE_BYTES: Final = 16
+VOTE_BYTES: Final = 8
 _TEXT: Final = re.compile(
     r"([a-z0-9_.-]{1,32}) ([0-9,]{1,32}) ([0-9,]{1,32}) ([0-9]{1,18}) ([0-9]{1,18})", re.ASCII
 )
@@ -80,17 +79,22 @@ def vote_on(operation: Operation) -> Operation:
     """The all-reduce by which hosts vote on ``operation``. Its digest is the same: hosts that have called
     different ones find that out."""
     index = OpIndex(VOTE | operation.index)
-    return Operation(index, Dtype.I64, Op.MIN, VOTE_BYTES, operation.signature)
+    return Operation(index, Dtype.I32, Op.MIN, VOTE_BYTES, operation.signature)
 
 
 def words_of(said: int) -> bytes:
     """The tensor of a vote: what this host says, and its negative, whose least shows the most."""
-    return said.to_bytes(8, "little", signed=True) + (-said).to_bytes(8, "little", signed=True)
+    return said.to_bytes(4, "little", signed=True) + (-said).to_bytes(4, "little", signed=True)
 
 
-def counted(words: bytes | memoryview) -> tuple[int, int]:
+def digest_of(result: bytes | memoryview) -> int:
+    """What a host says that has ``result``: 31 bits."""
+    return crc32(result) >> 1
+
+
+def counted(words: bytes | bytearray) -> tuple[int, int]:
     """The least and the most that hosts have said. Raises ``LocalMisuse`` for what is no vote."""
     if len(words) != VOTE_BYTES:
         raise LocalMisuse(f"a vote of {len(words)} bytes")
-    least, most = (int.from_bytes(words[at : at + 8], "little", signed=True) for at in (0, 8))
+    least, most = (int.from_bytes(words[at : at + 4], "little", signed=True) for at in (0, 4))
     return least, -most

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inaproto.core.host.collective_terms import CollectiveTerms
 from inaproto.core.host.operations import RingConfig
-from inaproto.units import Epoch, Rank, RingId
+from inaproto.units import Epoch, Rank, RingId, S
 from inaproto.wire.control_messages import Ring
 
 
@@ -26,6 +27,10 @@ class HostConfig:
     """How long ranks wait for a switch that is lost; 0: a job ends with its first ring."""
     operations_max: int = 4096
     """All-reduces of a rank that have not ended."""
+    collective: CollectiveTerms | None = None
+    """What the collective library of this host takes, if it has one."""
+    try_ns: int = 10 * S
+    """How long the collective may take for one operation, the lateness of other hosts included."""
 
     @property
     def message_bytes(self) -> int:

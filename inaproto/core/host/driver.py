@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, assert_never
 
-from inaproto.core.host import events
+from inaproto.core.host import collective, events
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
 from inaproto.core.host.engines.two_paths import OnPath
@@ -42,6 +42,7 @@ _OF_MESSAGES: Final = (
     PostDown,
 )
 """Orders about memory and NIC: those that each message brings, so they are looked at first."""
+_BESIDE: Final = (collective.Vote, collective.TakeTried, collective.Try, events.CountVotes)
 _BY_NIC: Final = (PostMessage, PostSlot, PostDown, events.PostReceives, events.PostReceive)
 _TOLD: Final = (
     events.Tell,
@@ -55,6 +56,7 @@ _TOLD: Final = (
     events.Ended,
     events.ForgetNic,
     events.EndTurns,
+    collective.Release,
     events.Log,
 )
 """Whatever else cannot be performed, these are."""
@@ -184,6 +186,8 @@ class HostDriver(ABC):
                     self._on_links(action)
                 elif isinstance(action, events.SumLocally):
                     holdings.sum(action)
+                elif isinstance(action, _BESIDE):
+                    self._beside(action)
                 else:
                     self._perform(action)
             except FabricError as error:
@@ -194,6 +198,35 @@ class HostDriver(ABC):
             self._faulted(fault)
         elif refused is not None:
             self.feed(events.NicRefused(str(refused)))
+
+    # --- the collective beside the rings
+
+    def _memory_to_try(self, order: collective.Try) -> tuple[memoryview, memoryview]:
+        """As long as the operation: what the attachment reads, and where its result is to lie."""
+        raise InvariantBroken("a host without a collective tries an operation")
+
+    def _try(self, order: collective.Try) -> None:
+        """The memory is filled: feed what becomes of it."""
+        raise InvariantBroken("a host without a collective tries an operation")
+
+    def _beside(
+        self, order: collective.Try | collective.Vote | collective.TakeTried | events.CountVotes
+    ) -> None:
+        holdings = self.holdings
+        tensors = holdings.of_votes()
+        match order:
+            case collective.Vote():
+                tensors.vote(order)
+            case events.CountVotes(op_index):
+                least, most = tensors.count(op_index)
+                self.feed(events.OfCollective(collective.Counted(op_index, least, most)))
+            case collective.TakeTried():
+                holdings.apart.take(order, tensors)
+            case collective.Try():
+                holdings.apart.fill(order, tensors, *self._memory_to_try(order))
+                self._try(order)
+            case _:
+                assert_never(order)
 
     # --- links
 

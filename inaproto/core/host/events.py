@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from inaproto.core.host import collective
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
 from inaproto.core.host.engines.in_network import Result
@@ -277,6 +278,12 @@ class BindingDiffers:
     host: str
 
 
+class OfCollective(NamedTuple):
+    """Something has happened with the collective of the job."""
+
+    event: collective.FromShell
+
+
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """The host daemon ends: the switch is to know; processes are told by others."""
@@ -339,6 +346,7 @@ HostEvent = (
     | JoiningFailed
     | TurnsParked
     | BindingDiffers
+    | OfCollective
     | Stopped
 )
 
@@ -428,6 +436,12 @@ class SumLocally(NamedTuple):
     """Nobody else is in this all-reduce: add the tensors of the ranks here, slice by slice."""
 
     operation: Operation
+
+
+class CountVotes(NamedTuple):
+    """The vote on that operation has its result: read it, and say what it is (``collective.Counted``)."""
+
+    op_index: OpIndex
 
 
 # --- what processes are told
@@ -557,6 +571,10 @@ ShellAction = (
     | Overdue
     | Blame
     | RingBroken
+    | collective.FellBack
+    | collective.Stands
+    | collective.Attach
+    | collective.Release
     | Log
     | Noted
 )
@@ -580,6 +598,10 @@ HostAction = (
     | CloseIna
     | KeepResults
     | SumLocally
+    | collective.Try
+    | collective.Vote
+    | collective.TakeTried
+    | CountVotes
 )
 """``OperationFailed``, ``Stalled``, ``Overdue`` and ``RingBroken`` are for information: what follows of them
 is ordered beside them. Orders of engines are for the link of the last ``OnPath``, first the base ring's."""

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
+from inaproto.core.host.apart import Apart, WithVotes
 from inaproto.core.host.engines.host_tree import Fold, OverlayEngine, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
 from inaproto.core.host.engines.in_network import Result
@@ -90,6 +91,9 @@ class Holdings:
         """Those that it holds: the base ring's first."""
         self._by_qpn: dict[int, _Connection] = {}
         self.tensors: Tensors[Segment] | None = None
+        self.apart = Apart()
+        """What a collective library has of it."""
+        self._votes: WithVotes[Segment] | None = None
         self.sums: deque[SlicedReduction] = deque()
         """All-reduces of which only the ranks here are, in order."""
 
@@ -277,7 +281,7 @@ class Holdings:
     def _act_on(self, path: BoundPath) -> RingOrders[Segment]:
         orders = self._orders.get(path)
         if orders is None:
-            link, tensors = self.links.get(path), self.tensors
+            link, tensors = self.links.get(path), self._votes or self.tensors
             if link is None or tensors is None:
                 raise InvariantBroken(f"an order for a ring on {path}, and there is no link, or no tensor")
             if isinstance(link, TreeLink):
@@ -287,6 +291,18 @@ class Holdings:
             self._orders[path] = orders
         self._acting = orders
         return orders
+
+    # --- the collective beside the rings
+
+    def of_votes(self) -> WithVotes[Segment]:
+        """Tensors, and votes."""
+        if self._votes is None:
+            if self.tensors is None:
+                raise InvariantBroken("a host votes that has no tensors")
+            self._votes = WithVotes(self.tensors)
+            self._orders.clear()  # those that were made before know of none
+            self._acting = None
+        return self._votes
 
     # --- sums of one host
 

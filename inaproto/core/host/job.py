@@ -3,9 +3,8 @@
 The members of a ring are hosts. The ranks that a host has of a job (:mod:`inaproto.core.host.ranks`) share
 its links. The host takes part in an all-reduce when all its ranks have called it
 (:mod:`inaproto.core.host.gathering`): it sends the sum of their parts, and copies results to all of them.
-Where a job has no other host it adds and copies, and sends nothing. Operations are carried by engines
-(:mod:`inaproto.core.host.rings`), whose orders are passed on. A job may have two rings at once
-(:mod:`inaproto.core.host.engines.two_paths`), each with a link.
+Operations are carried by engines (:mod:`inaproto.core.host.rings`), whose orders are passed on. A job may
+have two rings at once (:mod:`inaproto.core.host.engines.two_paths`), each with a link.
 
 The ring may end and be followed by another (:mod:`inaproto.core.host.recovery`): the queue pairs failed, a
 switch restarted, an accelerator refused. The host is then halted, says how far it is, gets queue pairs for
@@ -17,8 +16,7 @@ Invariants: whatever ends a job ends it once, tells each rank once, and gives qu
 Until the first ring connects ranks come and go by themselves; from then on the loss of one is the end of all.
 A host whose ranks have left keeps everything until the ranks of all hosts have (``Closed``): its transport
 may still have to repeat what a neighbour lacks, or to acknowledge. What an all-reduce waits for is asked of
-the switch, and known to it: a host reports each of its ranks that waits; one that is overdue is given up when
-the switch has said for whom it waits, or does not answer.
+the switch, and known to it (:mod:`inaproto.core.host.carrier`).
 """
 
 from __future__ import annotations
@@ -136,9 +134,8 @@ class HostJob:
     @property
     def may_have_orphans(self) -> bool:
         """A process may have given up waiting for the others; nobody depends on it yet."""
-        return self.phase in (Phase.JOINING, Phase.CONNECTING) or (
-            self.phase is Phase.HALTED and not self.has_started
-        )
+        begins = self.phase is Phase.HALTED and not self.has_started
+        return begins or self.phase in (Phase.JOINING, Phase.CONNECTING)
 
     @property
     def is_away(self) -> bool:
@@ -232,6 +229,8 @@ class HostJob:
                 self._follow(self._carrier.answered(op_index, binding, now))
             case events.BindingChanged() | events.BindingDiffers() | events.TurnsParked():
                 self._of_turns(event)
+            case events.OfCollective(of):
+                self._follow(self._carrier.collected(of, now))
             case events.SwitchLost(error):
                 self._lose_switch(error)
             case events.SwitchBack(ids):
@@ -278,9 +277,8 @@ class HostJob:
     def _woke(self) -> None:
         """Look at the clock: the switch may have been away for too long, or an operation have stalled."""
         if self._away_until is not None and self._now >= self._away_until:
-            seconds = self.config.recover_ns / S
-            why = self._halts[-1] if self._halts else "unknown"
-            text = f"{self}: its switch has not come back within {seconds:g} s; it was lost: {why}"
+            why, after_s = self._halts[-1] if self._halts else "unknown", self.config.recover_ns / S
+            text = f"{self}: its switch has not come back within {after_s:g} s; it was lost: {why}"
             self._out.append(events.Noted("a rank gave its switch up"))
             self._fail(SwitchUnreachable(text))
         elif self.has_started and not self.has_ended and not self.ranks.have_all_left:
@@ -661,8 +659,8 @@ class HostJob:
         """The switch does not take a rank."""
         rank = self.ranks.by_request(id)
         if rank is None or self.phase is not Phase.JOINING:
-            return
-        if self.is_gathering:
+            pass
+        elif self.is_gathering:
             self._out.append(events.RankFailed(rank.number, error))
             self._withdraw(rank)
         elif self.ranks.are_elastic and isinstance(error, RankLost):
@@ -672,7 +670,7 @@ class HostJob:
 
     def _fail_joining(self, ring_id: int, error: JobError) -> None:
         """The job of that ring has failed: its ranks here end, those that joined anew go on."""
-        for number in [number for number, ring in self._answers.items() if ring.ring_id == ring_id]:
+        for number in [one for one, ring in self._answers.items() if ring.ring_id == ring_id]:
             self._out.append(events.RankFailed(number, error))
             self._withdraw(self.ranks[number])
 
@@ -693,6 +691,7 @@ class HostJob:
         if self.has_ended:
             return
         self.phase = Phase.ENDED
+        self._out += self._carrier.close()
         if self.ina_stands:
             self._out.append(events.EndTurns())
         for rank in self.ranks:

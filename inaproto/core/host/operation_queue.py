@@ -276,15 +276,15 @@ class OperationQueue:
 
     def submit(self, operation: Operation) -> list[OperationFailed]:
         """Put it behind all others. Raises ``LocalMisuse`` for what cannot be submitted."""
-        if operation.index != self.submitted:
+        if operation.index != self.submitted and not operation.is_vote:
             raise LocalMisuse(f"operation {operation.index} where {self.submitted} is next")
         if operation.nbytes < 0 or operation.nbytes % operation.dtype.itemsize:
             raise LocalMisuse(f"{operation.nbytes} bytes are not whole {operation.dtype.name} elements")
         if len(self._waiting) >= self._operations_max:
             raise LocalMisuse(f"{len(self._waiting)} operations wait already; wait for one of them first")
-        self.submitted += 1
+        self.submitted += not operation.is_vote
         if self.failure is not None:
-            self.failed += 1
+            self.failed += not operation.is_vote
             return [OperationFailed(operation.index, self.failure.code, self.failure.message)]
         self._waiting.append(operation)
         if operation.filled is not None and operation.filled < operation.nbytes:
@@ -447,9 +447,18 @@ class OperationQueue:
     def end(self, operation: Operation) -> OperationDone:
         """All its results have been taken."""
         self.running = None
+        if not operation.is_vote:
+            self.done += 1
+            self.bytes_reduced += operation.nbytes
+        return OperationDone(operation.index)
+
+    def done_elsewhere(self, operation: Operation) -> None:
+        """It has its result without these rings. Raises ``LocalMisuse`` if another one is next."""
+        if operation.index != self.submitted:
+            raise LocalMisuse(f"operation {operation.index} is done where {self.submitted} is next")
+        self.submitted += 1
         self.done += 1
         self.bytes_reduced += operation.nbytes
-        return OperationDone(operation.index)
 
     def woke(self, now: Instant) -> list[Stalled | Overdue]:
         """What the clock says of the running operation."""
@@ -478,7 +487,7 @@ class OperationQueue:
         self._filling.clear()
         self._to_send.clear()
         self._ahead = self._sent = self._unsent = 0
-        self.failed += len(ended)
+        self.failed += sum(not operation.is_vote for operation in ended)
         return [OperationFailed(operation.index, failure.code, failure.message) for operation in ended]
 
     def break_ring(

@@ -79,6 +79,9 @@ class Memory(NamedTuple):
 
 
 CALL_CHARACTERS_MAX: Final = 300
+VOTE: Final = 1 << 31
+"""Set in the index of an operation that is the hosts' vote on the one with the other bits
+(:mod:`inaproto.core.host.collective`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,11 @@ class Operation:
     """Shape of the tensor of which it is all or a slice, if it is known; its digest is compared."""
     own_words: str = field(default="", compare=False)
     """What its process calls it, if it is another collective than an all-reduce."""
+
+    @property
+    def is_vote(self) -> bool:
+        """No rank has called it."""
+        return bool(self.index & VOTE)
 
     @property
     def call(self) -> str:

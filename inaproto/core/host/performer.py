@@ -22,7 +22,7 @@ import numpy as np
 from inaproto.core.host.engines.hosts import Combine, Place, PostSlot
 from inaproto.core.host.local_reduction import reduce_parts
 from inaproto.core.host.operation_queue import KeptResult, Source
-from inaproto.core.host.operations import Operation, PostKept, PostMessage, PostNeutral, TakeResult
+from inaproto.core.host.operations import VOTE, Operation, PostKept, PostMessage, PostNeutral, TakeResult
 from inaproto.core.plan.accumulators import Accumulators
 from inaproto.core.plan.neutral import neutral_bytes
 from inaproto.errors import InvariantBroken
@@ -116,7 +116,7 @@ class RingOrders(Generic[PayloadT]):
     def post(self, action: PostMessage) -> None:
         """Send a message of an operation."""
         link, nbytes = self._link, action.nbytes
-        if type(action) is PostMessage and self._tensors.ranks == 1:
+        if type(action) is PostMessage and self._tensors.ranks == 1 and action.op_index < VOTE:
             msg_id, slot, header, op_index, offset, _ = action
             link.post_message(msg_id, slot, header, self._tensors.payload(op_index, offset, nbytes))
             return

@@ -66,7 +66,13 @@ class HostedRank:
             path=join.path,
             exact_plan=join.exact_plan,
             elastic=join.elastic,
+            collective=self.terms(config),
         )
+
+    def terms(self, config: HostConfig) -> str:
+        """What the collective here takes, if the job would have its results."""
+        wants = self.join.path == "auto" and not self.join.exact_plan
+        return str(config.collective) if wants and config.collective is not None else ""
 
     def gone(self, reason: str, *, ring_id: int = 0) -> Gone:
         """What says that it is lost to its job; ``ring_id``: to one that has failed, where it could have

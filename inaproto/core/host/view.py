@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final
 
 from inaproto.core.host.carrier import Carrier, Wait
+from inaproto.core.host.collective import CollectiveView
 from inaproto.core.host.operation_queue import RingView
 from inaproto.wire.control_messages import Ring, RingPath
 from inaproto.wire.messages.client import DonePath
@@ -49,6 +50,14 @@ class HostView:
     stall: str
     operations: RingView | None
     wait: Wait | None
+    collective: CollectiveView | None
+
+    @staticmethod
+    def _path(carrier: Carrier, *, has_ina: bool) -> DonePath | RingPath:
+        if has_ina:
+            return "shared"
+        stands = carrier.collective is not None and carrier.collective.stands
+        return "sharp" if stands else carrier.done_path
 
     @classmethod
     def of(
@@ -58,7 +67,7 @@ class HostView:
         ina = None if engine is None else engine.ina_config
         return cls(
             phase=phase,
-            path="shared" if ina is not None else carrier.done_path,
+            path=cls._path(carrier, has_ina=ina is not None),
             recoveries=recoveries,
             halts=halts,
             ring=ring,
@@ -70,4 +79,5 @@ class HostView:
             stall=carrier.watch.stall,
             operations=None if carrier.engine is None else carrier.engine.view(),
             wait=carrier.wait,
+            collective=None if carrier.collective is None else carrier.collective.view(),
         )

@@ -265,6 +265,12 @@ class Job:
         return self.recovery.path == "shared" and len(self.members()) > 1
 
     @property
+    def has_collective(self) -> bool:
+        """All its hosts have the same collective library, which may stand beside its rings."""
+        said = {seat.member.collective for seat in self.seats.values()}
+        return len(said) == 1 and "" not in said and len(self.members()) > 1
+
+    @property
     def lacks_slots(self) -> bool:
         """Some host has no link that suffices for the next ring."""
         needs, windows = self.slot_bytes, 1 if self.is_overlay else 2

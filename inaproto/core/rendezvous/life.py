@@ -174,6 +174,7 @@ class Joining:
                 progress=resumed.progress,
                 donor=resumed.donor,
                 plan=job.plan_text,
+                collective=job.has_collective,
             )
             if job.ina_ring_id:
                 ring = replace(

@@ -22,6 +22,7 @@ import trio
 from inaproto.core.host.hearing import Hearing
 from inaproto.core.host.view import Phase
 from inaproto.daemon.host.adding import Adders
+from inaproto.daemon.host.collective import CollectiveHost
 from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.link_probing import LinkProbing
 from inaproto.daemon.host.link_waits import Connecting
@@ -72,6 +73,7 @@ from inaproto.wire.control_messages import (
     job_error,
 )
 from inaproto.wire.messages.client import Join
+from inaproto.wire.messages.collective import CollectiveWord
 from inaproto.wire.messages.ina import InaPark, InaStands
 from inaproto.wire.messages.probe import LinkProbe, LinkProbeWord
 from inaproto.wire.messages.sharing import AskPeer, PeerMessage, TellPeerDecision
@@ -101,11 +103,13 @@ class Fabric:
         heard_of_peer: Callable[[PeerMessage], None] = lambda word: None,
         add_in_threads: bool = True,
         placement: Placement | None = None,
+        collective: CollectiveHost | None = None,
     ) -> None:
         self.settings = settings
         self._totals = totals
         self._memory = memory or LinkMemory(link_bytes(settings))
         self._turns_of = turns_of
+        self._collective = collective
         self._heard_of_peer = heard_of_peer
         self._random_bits = random_bits
         self.welcome = welcome
@@ -188,11 +192,16 @@ class Fabric:
                 hurry=self._alarm.look,
                 totals=self._totals,
                 memory=self._memory,
+                collective=self._collective_for(join),
             )
             self._rings.append(ring)
             self._serve(ring)
         ring.add(rank, next(self._ids))
         return rank
+
+    def _collective_for(self, join: Join) -> CollectiveHost | None:
+        """The library of this host, if the job may have results that are not of its reduction plan."""
+        return None if join.exact_plan else self._collective
 
     async def prepare(self, ranks: Sequence[LocalRank]) -> None:
         """What they share is registered before they rejoin, with turns for others where that takes long."""
@@ -316,6 +325,9 @@ class Fabric:
                 self._heard_by(message, self._of_job(job))
             case AskPeer() | TellPeerDecision():
                 self._heard_of_peer(message)
+            case CollectiveWord(job=job):
+                for ring in self._of_job(job):
+                    ring.heard(message)
             case LinkProbe() | LinkProbeWord():
                 if self._nursery is not None:
                     self._probing.heard(self._nursery, message)

@@ -24,6 +24,7 @@ import trio
 
 from inaproto.ca.identity import Role
 from inaproto.daemon.host.attachment import Fabric
+from inaproto.daemon.host.collective import CollectiveHost, terms_of
 from inaproto.daemon.host.job_hosts import JobHosts
 from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.opening import HelloRefused, NoFabric, OpenNic, open_fabric
@@ -46,8 +47,8 @@ from inaproto.daemon.net.unix_sockets import UNIX
 from inaproto.daemon.settings.config import HostSettings
 from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.errors import ConfigError, JobError
-from inaproto.ports import ByteStream, RandomBits, StreamListener, StreamNetwork
-from inaproto.units import Instant
+from inaproto.ports import ByteStream, Collective, RandomBits, StreamListener, StreamNetwork
+from inaproto.units import MS, Instant
 from inaproto.wire.control_messages import error_message
 from inaproto.wire.messages.sharing import PeerMessage
 
@@ -69,6 +70,7 @@ async def run_host(
     random_bits: RandomBits = secrets.randbits,
     turns_of: TurnsOf = no_turns,
     queue_pairs: QueuePairs | None = None,
+    collective: Collective | None = None,
     add_in_threads: bool = True,
     placement: Placement | None = None,
     task_status: trio.TaskStatus[HostDaemon] = trio.TASK_STATUS_IGNORED,
@@ -96,9 +98,12 @@ async def run_host(
         queue_pairs,
         add_in_threads=add_in_threads,
         placement=placement or unbound(),
+        collective=_served(collective, settings),
     )
     try:
         async with trio.open_nursery() as nursery:
+            if daemon.collective is not None:
+                await nursery.start(daemon.collective.run)
             nursery.start_soon(daemon.serve_fabrics)
             nursery.start_soon(daemon.away_alarm.run)
             nursery.start_soon(daemon.accept)
@@ -118,6 +123,13 @@ async def run_host(
         daemon.close_away()
 
 
+def _served(library: Collective | None, settings: HostSettings) -> CollectiveHost | None:
+    if library is None:
+        return None
+    terms = terms_of(library, bytes_min=settings.collective_kib_min << 10)
+    return CollectiveHost(library, terms, attach_ns=settings.collective_timeout_ms * MS)
+
+
 class HostDaemon:
     """Made by :func:`run_host`."""
 
@@ -134,9 +146,11 @@ class HostDaemon:
         *,
         add_in_threads: bool = True,
         placement: Placement,
+        collective: CollectiveHost | None = None,
     ) -> None:
         self._settings = settings
         self._placement = placement
+        self.collective = collective
         self._open_nic = open_nic
         self._listening = listening
         self._door = door
@@ -285,6 +299,7 @@ class HostDaemon:
                     totals=self._totals,
                     memory=self._memory,
                     heard_of_peer=self._turn_seats.heard_of_peer,
+                    collective=self.collective,
                 )
             except NoFabric as why:
                 refusals = refusals + 1 if isinstance(why, HelloRefused) else 0

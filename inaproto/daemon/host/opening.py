@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from inaproto.daemon.host.attachment import Fabric
+from inaproto.daemon.host.collective import CollectiveHost
 from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.placement import Placement
 from inaproto.daemon.host.totals import HostTotals
@@ -52,6 +53,7 @@ async def open_fabric(
     heard_of_peer: Callable[[PeerMessage], None] = lambda word: None,
     add_in_threads: bool = True,
     placement: Placement | None = None,
+    collective: CollectiveHost | None = None,
 ) -> Fabric:
     """Connect to the switch through ``door``; ``instance`` names the daemon that does.
 
@@ -79,6 +81,7 @@ async def open_fabric(
         heard_of_peer=heard_of_peer,
         add_in_threads=add_in_threads,
         placement=placement,
+        collective=collective,
     )
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any, assert_never
 
 from inaproto.core.host import events
+from inaproto.core.host.collective import Attach, FellBack, FromShell, Release, Stands, Try
 from inaproto.core.host.driver import HostDriver
 from inaproto.core.host.engines.two_paths import AskBinding, Bound, Drained
 from inaproto.core.host.holdings import Holdings
@@ -28,6 +29,7 @@ from inaproto.core.host.operations import (
 from inaproto.core.host.ranks import REASON_CHARACTERS_MAX
 from inaproto.core.host.view import Phase
 from inaproto.daemon.host.adding import Adding, UnderWay
+from inaproto.daemon.host.collective import CollectiveHost, CollectiveSeat
 from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.link_waits import Connecting
 from inaproto.daemon.host.local_rank import LocalRank
@@ -45,6 +47,7 @@ from inaproto.units import PSN_BITS, Instant, OpIndex
 from inaproto.wire.control_messages import Gone, Message
 from inaproto.wire.messages.client import AllReduce, DonePath
 from inaproto.wire.messages.client import Filled as FilledMessage
+from inaproto.wire.messages.collective import CollectiveWord
 
 
 class HostRing(HostDriver):
@@ -67,6 +70,7 @@ class HostRing(HostDriver):
         hurry: Callable[[], None] = lambda: None,
         totals: HostTotals | None = None,
         memory: LinkMemory | None = None,
+        collective: CollectiveHost | None = None,
     ) -> None:
         self.job = job
         self.nic = nic
@@ -75,7 +79,7 @@ class HostRing(HostDriver):
         self._turns = turns or Turns()
         self._tell, self._log = tell, log
         self._totals = totals or HostTotals()
-        core = HostJob(host_config(job, settings))
+        core = HostJob(host_config(job, settings, None if collective is None else collective.terms))
         holdings = Holdings(
             core,
             allocate=(memory or LinkMemory()).allocate,
@@ -85,6 +89,13 @@ class HostRing(HostDriver):
         super().__init__(clock)
         self._turn_orders = TurnOrders(self._turns, feed=self.feed, clock=clock, hurry=hurry)
         self.begin(core, holdings)
+        self._hurry = hurry
+        self._seat: CollectiveSeat | None = None
+        """With the collective library of this host, if it has one."""
+        if collective is not None:
+            self._seat = CollectiveSeat(
+                job, collective, feed=self._collected, tell=self._tell_hosts, hosts=self._hosts
+            )
         self._connecting: list[Connecting] = []
         """Waits for links of the present rings."""
         self._unwatched: list[Connecting] = []
@@ -147,6 +158,14 @@ class HostRing(HostDriver):
                 | Drained()
             ):
                 self._turn_orders.perform(action)
+            case Attach() | Release():
+                if self._seat is not None:
+                    self._seat.perform(action)
+            case FellBack(_, code, _):
+                self._totals.redone[code.name.lower()] += 1
+            case Stands(op_index, attempt):
+                text = f"from all-reduce {op_index} on the collective sums, in attempt {attempt}"
+                self._log(f"{self}: {text}")
             case events.Log(text):
                 self._log(text)
             case Blame():
@@ -203,8 +222,9 @@ class HostRing(HostDriver):
 
     def _ranks_begun(self, ring_id: int) -> None:
         local = len(self.ranks) == self.core.ranks.size
+        alone = len(self.ranks) == 1 and not local
         for rank in self.ranks.values():
-            rank.fills = len(self.ranks) == 1 and not local
+            rank.fills = alone and self.core.view().collective is None
             rank.owner.joined(ring_id, self.core.config.operations_max, local=local, fills=rank.fills)
 
     # --- sums of one host
@@ -220,6 +240,34 @@ class HostRing(HostDriver):
 
     def _tensors(self) -> ClientTensors:
         return ClientTensors([self.ranks[number].tensors for number in self.core.ranks.numbers])
+
+    # --- the collective beside the rings
+
+    def heard(self, word: CollectiveWord) -> None:
+        """Another host of the job says that."""
+        if self._seat is not None and self.phase is not Phase.ENDED:
+            self._seat.heard(word)
+
+    def _collected(self, event: FromShell) -> None:
+        with batched(self.nic):
+            self.feed(events.OfCollective(event))
+        self._hurry()
+
+    def _tell_hosts(self, word: CollectiveWord) -> None:
+        self._tell(word)
+
+    def _hosts(self) -> tuple[tuple[str, ...], int]:
+        ring = self.core.ring
+        return ((), 0) if ring is None else (ring.peers, ring.position)
+
+    def _memory_to_try(self, order: Try) -> tuple[memoryview, memoryview]:
+        if self._seat is None:
+            return super()._memory_to_try(order)
+        return self._seat.memory_to_try(order.operation.nbytes)
+
+    def _try(self, order: Try) -> None:
+        if self._seat is not None:
+            self._seat.try_it(order)
 
     # --- links
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from inaproto.core.host.collective_terms import CollectiveTerms
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.link import memory_bytes
 from inaproto.daemon.settings.config import HostSettings
@@ -14,7 +15,8 @@ OPERATIONS_MAX: Final = 4096
 """All-reduces of a rank that have not ended."""
 
 
-def host_config(job: str, settings: HostSettings) -> HostConfig:
+def host_config(job: str, settings: HostSettings, collective: CollectiveTerms | None = None) -> HostConfig:
+    """``collective``: what the collective library of the host takes."""
     return HostConfig(
         job=job,
         host=settings.name,
@@ -25,6 +27,8 @@ def host_config(job: str, settings: HostSettings) -> HostConfig:
         timeout_ns=settings.operation_timeout_ms * MS,
         recover_ns=settings.recover_ms * MS,
         operations_max=OPERATIONS_MAX,
+        collective=collective,
+        try_ns=settings.collective_timeout_ms * MS,
     )
 
 

@@ -5,9 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from inaproto.core.host.collective import CollectiveView
 from inaproto.core.host.view import HostView
 from inaproto.daemon.host.local_rank import LocalRank
 from inaproto.units import MS, Instant
+
+
+def _is_exact(view: HostView) -> bool:
+    """Whether all that the job has had here is of its reduction plan, to the last bit."""
+    return view.path != "sharp" and not {"ring", "sharp"}.intersection(view.operations_by_path)
+
+
+def _collective(view: CollectiveView) -> dict[str, Any]:
+    return {
+        "stands": view.stands,
+        "session": view.session.value,
+        "attempt": view.attempt,
+        "tried": view.tried,
+        "taken": view.taken,
+        "redone_by_code": {code.name.lower(): count for code, count in view.redone.items()},
+        "without": view.without,
+        "reason": view.reason,
+    }
 
 
 def ring_status(
@@ -21,6 +40,8 @@ def ring_status(
         "size": size,
         "phase": view.phase.value,
         "path": view.path,
+        "exact_plan": _is_exact(view),
+        "collective": None if view.collective is None else _collective(view.collective),
         "recoveries": view.recoveries,
         "halted_because": list(view.halts),
         "ring_id": ring.ring_id if ring else None,

@@ -15,6 +15,8 @@ class HostTotals:
     def __init__(self) -> None:
         self.recoveries = 0
         """Rings that ended in the middle of their jobs."""
+        self.redone: Counter[str] = Counter()
+        """All-reduces that a collective library tried, and that were redone without it, by code."""
         self._operations: Counter[DonePath] = Counter()
         self._bytes: Counter[DonePath] = Counter()
         self._busy_ns: Counter[DonePath] = Counter()
@@ -31,4 +33,5 @@ class HostTotals:
             "bytes_by_path": dict(self._bytes),
             "seconds_by_path": {path: ns / S for path, ns in self._busy_ns.items()},
             "recoveries": self.recoveries,
+            "redone_by_code": dict(sorted(self.redone.items())),
         }

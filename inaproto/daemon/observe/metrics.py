@@ -10,7 +10,8 @@ from prometheus_client.metrics_core import Metric
 from inaproto.daemon.observe.metric_families import Families
 from inaproto.daemon.observe.model_metrics import model_metrics
 
-PATHS: Final = ("switch", "chain", "overlay", "ring", "local")
+PATHS: Final = ("switch", "chain", "overlay", "ring", "local", "sharp")
+CODES: Final = ("failed", "absent", "lost", "timed_out", "differs")
 """Paths by which an operation was summed; all are told from the start, so that rates have no gap."""
 
 
@@ -69,6 +70,12 @@ def _of_operations(made: Families, totals: Mapping[str, Any]) -> None:
         none | totals["seconds_by_path"],
     )
     made.counter("host_recoveries", "Rings that ended in the middle of their jobs.", totals["recoveries"])
+    made.counters(
+        "host_redone_operations",
+        "All-reduces that a collective library tried, and that were redone without it.",
+        "code",
+        dict.fromkeys(CODES, 0.0) | totals["redone_by_code"],
+    )
 
 
 def _of_rings(made: Families, name: str, what: str, pairs: list[tuple[str, str]]) -> None:

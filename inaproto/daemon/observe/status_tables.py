@@ -335,6 +335,8 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             by_path = ring.get("operations_by_path", {})
             if len(by_path) > 1:
                 yield Text(f"  {who}, all-reduces by path: {_counts(by_path)}")
+            if ring.get("collective"):
+                yield Text(f"  {who}, {_collective(ring['collective'])}")
             if ring.get("is_parked"):
                 yield Text(f"  {who}, its ring through the switches is parked: its tree moves")
             if ring.get("stall"):
@@ -386,7 +388,19 @@ def _tree(tree: Mapping[str, Any]) -> str:
 
 
 def _summed_by(path: str) -> str:
+    if path == "sharp":
+        return "sharp (exact_plan=False)"
     return f"hosts ({path})" if path in ("chain", "overlay", "ring") else path
+
+
+def _collective(beside: Mapping[str, Any]) -> str:
+    """What a collective library has done for a job."""
+    counts = beside["redone_by_code"]
+    told = f"{beside['taken']} all-reduces are its sums, {beside['without']} went without it"
+    told += f", redone: {_counts(counts)}" if counts else ""
+    state = "stands" if beside["stands"] else f"does not stand ({beside['session']})"
+    why = f"; last: {beside['reason']}" if beside["reason"] else ""
+    return f"the collective library {state}: {told}{why}"
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:

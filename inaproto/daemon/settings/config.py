@@ -340,6 +340,12 @@ class HostSettings(Settings):
     """With nic verbs: ask the device so often in a row before others have their turn; 0: wait for events."""
     cpus: Annotated[str, AfterValidator(_cpus)] = AUTO
     """CPUs of the thread that serves the NIC, as 0-3,8; all; or auto: those near a device, if known."""
+    collective: str = ""
+    """Library that sums for jobs with exact_plan=False: ADAPTER or ADAPTER:NAME, the same at all hosts."""
+    collective_kib_min: int = Field(default=64, ge=0, le=1 << 20)
+    """With collective: smaller all-reduces go without it; all hosts of a job need the same."""
+    collective_timeout_ms: int = Field(default=10_000, ge=10, le=3_600_000)
+    """With collective: it is given up for an all-reduce that has not ended so long after its start here."""
     stall_ms: int = Field(default=1000, ge=10, le=3_600_000)
     """An operation without progress for this long is reported to the switch."""
     operation_timeout_ms: int = Field(default=600_000, ge=0, le=1_000_000_000)

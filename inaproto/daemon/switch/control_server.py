@@ -84,6 +84,7 @@ from inaproto.wire.control_messages import (
     error_message,
 )
 from inaproto.wire.messages.capture import Capture, CaptureEnd
+from inaproto.wire.messages.collective import CollectiveWord
 from inaproto.wire.messages.ina import InaParked
 from inaproto.wire.messages.probe import LinkProbed, LinkProbeWord
 from inaproto.wire.messages.sharing import AskPeer, TellPeerDecision
@@ -398,6 +399,8 @@ class ControlServer:
                 self._handle(MemberRegroups(session_id, message))
             case AskPeer() | TellPeerDecision():
                 self._relay(session_id, message)
+            case CollectiveWord():
+                self._pass_on(session_id, message)
             case LinkProbeWord() | LinkProbed() if self._desk is not None:
                 self._desk.probe_said(session_id, message)
             case _:
@@ -417,6 +420,16 @@ class ControlServer:
         for other_id, other in list(self._sessions.items()):
             if other.hello is not None and other.hello.host == word.seat.host:
                 self.send(other_id, word)
+
+    def _pass_on(self, session_id: SessionId, word: CollectiveWord) -> None:
+        """From a host with ranks of the job to all others with some."""
+        hello, desk = self.hello_of(session_id), self._desk
+        if hello is None or word.host != hello.host:
+            self._unexpected(session_id, word)
+        elif desk is not None and desk.is_in_job(session_id, word.job):
+            for other_id in list(self._sessions):
+                if other_id != session_id and desk.is_in_job(other_id, word.job):
+                    self.send(other_id, word)
 
     def _member_asked(self, session_id: SessionId, member: Member) -> None:
         key = self.guard.key_of(member)

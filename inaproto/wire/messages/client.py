@@ -30,8 +30,9 @@ from inaproto.wire.messages.types import (
     Shape,
 )
 
-DonePath = Literal["switch", "chain", "overlay", "ring", "local"]
-"""Path by which an operation was summed; ``local``: all ranks of its job are on one host."""
+DonePath = Literal["switch", "chain", "overlay", "ring", "local", "sharp"]
+"""Path by which an operation was summed; ``local``: all ranks of its job are on one host; ``sharp``: by a
+collective library, in an order of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +137,7 @@ class Done(Message, type="done"):
     """The operation has its result; ``ns`` is how long it took in the host daemon."""
 
     op_index: U32
-    path: Annotated[DonePath, OneOf(("switch", "chain", "overlay", "ring", "local"))]
+    path: Annotated[DonePath, OneOf(("switch", "chain", "overlay", "ring", "local", "sharp"))]
     ns: U64
 
 

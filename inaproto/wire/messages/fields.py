@@ -132,6 +132,20 @@ class Octets:
 
 
 @dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes that mean nothing to who passes them on."""
+
+    bytes_max: int
+
+    def take(self, value: Any) -> bytes:
+        if not isinstance(value, bytes) or len(value) > self.bytes_max:
+            raise Refused(f"is {value!r:.60}, not up to {self.bytes_max} bytes")
+        return value
+
+    give = take
+
+
+@dataclass(frozen=True, slots=True)
 class Many:
     item: Kind
     items_max: int

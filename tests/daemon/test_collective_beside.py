@@ -1,0 +1,270 @@
+"""A collective library beside the rings of real host daemons: one result on all ranks, whatever it does.
+
+The library is the one in memory, which adds hosts from the last to the first: its sums are other bytes than
+those of the plan, so each result shows who has summed. Every test is one seeded run in virtual time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+import inaproto
+from inaproto.errors import ConfigError, JobError, Unsupported
+from inaproto.faults.collective import NO_FAULTS, CollectiveFaults
+from inaproto_adapters.memory import MemoryTree, tree_named
+from tests.clusters.jobs import WEATHER, Comms, close_all, daemon, fabric_of, restart_switch
+from tests.clusters.memory import MemoryCluster, in_memory, run_world
+from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, reference
+from tests.seeds import seeds
+
+THREE = (0, 1, 2)
+PAIRS = (0, 1, 0, 1)
+
+
+def beside(name: str, **options: Any) -> dict[str, Any]:
+    """Options of a cluster whose hosts have the library ``name``."""
+    given = {"collective": f"memory-collective:{name}", "collective_kib_min": 0}
+    return given | {"collective_timeout_ms": 2000} | options
+
+
+def by_library(arrays: Sequence[Any], places: Sequence[int]) -> bytes:
+    hosts = list(dict.fromkeys(places))
+    parts = [[array for array, place in zip(arrays, places, strict=True) if place == host] for host in hosts]
+    return bytes(reference([reference(part, "sum") for part in reversed(parts)], "sum").tobytes())
+
+
+async def reduce(comms: Comms, index: int, places: Sequence[int] = THREE, elements: int = 700) -> str:
+    """One all-reduce, which all ranks have alike; the path that it went by, as its bytes say too."""
+    arrays = [draw(np.dtype(np.float32), (elements,), (index, rank)) for rank in range(len(places))]
+    works = [comm.all_reduce(array) for comm, array in zip(comms, arrays, strict=True)]
+    results = {bytes((await work).tobytes()) for work in works}
+    assert len(results) == 1, "one result"
+    paths = {comm.statistics().recent[-1].path for comm in comms}
+    assert len(paths) == 1, "by one path"
+    path = str(paths.pop())
+    expected = nested_reference(arrays, places, "sum").tobytes()
+    assert results == {by_library(arrays, places) if path == "sharp" else expected}
+    return path
+
+
+async def until_it_stands(comms: Comms, first: int = 0, places: Sequence[int] = THREE) -> int:
+    """The index of the next all-reduce."""
+    for index in range(first, first + 200):
+        if await reduce(comms, index, places) == "sharp":
+            return index + 1
+        await trio.sleep(0.02)
+    raise AssertionError("the collective does not stand")
+
+
+def ring_of(cluster: MemoryCluster, host: int = 0) -> dict[str, Any]:
+    [ring] = daemon(cluster, host).status()["rings"]
+    assert isinstance(ring, dict)
+    return ring
+
+
+@in_memory("collective/sums", hosts=3, **beside("sums"))
+async def test_all_ranks_have_its_sums_and_status_says_so(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", THREE, exact_plan=False)
+    index = await until_it_stands(comms)
+    for later in range(index, index + 20):
+        assert await reduce(comms, later) == "sharp"
+    for host in THREE:
+        ring = ring_of(cluster, host)
+        assert (ring["path"], ring["exact_plan"]) == ("sharp", False)
+        assert (ring["collective"]["stands"], ring["collective"]["session"]) == (True, "attached")
+        assert (ring["collective"]["taken"], ring["collective"]["redone_by_code"]) == (21, {})
+    await close_all(comms)
+
+
+@in_memory("collective/exact", hosts=3, **beside("exact"))
+async def test_a_job_with_an_exact_plan_has_none(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", THREE)
+    for index in range(5):
+        assert await reduce(comms, index) == "switch"
+    assert (ring_of(cluster)["collective"], ring_of(cluster)["exact_plan"]) == (None, True)
+    await close_all(comms)
+
+
+@in_memory("collective/asked", hosts=3, **beside("asked"))
+async def test_a_job_that_asked_for_a_path_has_that_alone(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", THREE, exact_plan=False, path="chain")
+    assert await reduce(comms, 0) == "chain"
+    assert ring_of(cluster)["collective"] is None
+    await close_all(comms)
+
+
+@in_memory("collective/several", hosts=2, **beside("several"))
+async def test_ranks_of_a_host_are_added_before_it(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", PAIRS, exact_plan=False)
+    index = await until_it_stands(comms, 0, PAIRS)
+    assert await reduce(comms, index, PAIRS) == "sharp"
+    await close_all(comms)
+
+
+@in_memory("collective/small", hosts=3, **beside("small", collective_kib_min=2))
+async def test_what_is_small_goes_without_it(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", THREE, exact_plan=False)
+    index = await until_it_stands(comms)
+    assert await reduce(comms, index, elements=511) == "switch"
+    assert await reduce(comms, index + 1, elements=512) == "sharp"
+    await close_all(comms)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("failed", "failed"),
+        ("failed_at_some", "failed"),
+        ("never", "timed_out"),
+        ("lost", "lost"),
+        ("wrong", "differs"),
+    ],
+)
+def test_an_operation_that_fails_is_redone_on_all_ranks_and_it_returns(fault: str, code: str) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        tree = tree_named(fault)
+        tree.faults = NO_FAULTS
+        comms = await cluster.job("train", THREE, exact_plan=False)
+        index = await until_it_stands(comms)
+        tree.faults = CollectiveFaults(**{fault: 1000})
+        assert await reduce(comms, index) == "switch"
+        tree.faults = NO_FAULTS
+        found = Counter[str]()
+        for host in THREE:
+            found.update(ring_of(cluster, host)["collective"]["redone_by_code"])
+            assert ring_of(cluster, host)["collective"]["reason"]
+            assert daemon(cluster, host).status()["totals"]["redone_by_code"]
+        assert found[code] >= 1
+        await until_it_stands(comms, index + 1)
+        assert ring_of(cluster)["exact_plan"] is False
+        await close_all(comms)
+
+    run_world(f"collective/{fault}", scenario, hosts=3, **beside(fault))
+
+
+@in_memory("collective/lost", hosts=3, **beside("tree lost"))
+async def test_a_tree_that_is_lost_is_fallen_back_from_visibly_and_returned_to(
+    cluster: MemoryCluster,
+) -> None:
+    tree = tree_named("tree lost")
+    comms = await cluster.job("train", THREE, exact_plan=False)
+    index = await until_it_stands(comms)
+    tree.is_busy = True
+    tree.lose()
+    for later in range(index, index + 6):
+        assert await reduce(comms, later) == "switch"
+        await trio.sleep(0.2)
+    ring = ring_of(cluster)
+    assert (ring["path"], ring["exact_plan"], ring["collective"]["stands"]) == ("switch", False, False)
+    assert ring["collective"]["redone_by_code"] == {"lost": 1}
+    assert "no resources" in ring["collective"]["reason"]
+    tree.is_busy = False
+    await until_it_stands(comms, index + 6)
+    assert ring_of(cluster)["path"] == "sharp"
+    await close_all(comms)
+
+
+@in_memory("collective/ring lost", hosts=3, **beside("ring lost"))
+async def test_a_ring_that_ends_in_the_middle_of_votes(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", THREE, exact_plan=False)
+    index = await until_it_stands(comms)
+    draws = random.Random(4)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(restart_switch, cluster, draws)
+            for _ in range(12):
+                await reduce(comms, index)
+                index += 1
+                await trio.sleep(0.01)
+    await close_all(comms)
+
+
+@in_memory("collective/late", hosts=3, **beside("late"))
+async def test_a_rank_that_is_later_than_the_library_waits(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", THREE, exact_plan=False)
+    await until_it_stands(comms)
+    arrays = [draw(np.dtype(np.float32), (700,), (99, rank)) for rank in THREE]
+    works = [comm.all_reduce(array) for comm, array in zip(comms[:2], arrays[:2], strict=True)]
+    await trio.sleep(5)
+    works.append(comms[2].all_reduce(arrays[2]))
+    assert {(await work).tobytes() for work in works} == {nested_reference(arrays, THREE, "sum").tobytes()}
+    assert ring_of(cluster)["collective"]["redone_by_code"] == {"timed_out": 1}
+    await close_all(comms)
+
+
+@in_memory("collective/differ", hosts=3, **beside("differ"))
+async def test_ranks_that_call_different_all_reduces_are_told(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", THREE, exact_plan=False)
+    await until_it_stands(comms)
+    works = [comm.all_reduce(np.ones(700 + (rank == 1), np.float32)) for rank, comm in enumerate(comms)]
+    for work in works:
+        with pytest.raises(inaproto.TensorMismatch, match="differs between ranks"):
+            await work
+    await close_all(comms)
+
+
+@in_memory("collective/gone", hosts=3, **beside("gone"))
+async def test_a_rank_that_is_lost_ends_the_job_and_the_attachment(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", THREE, exact_plan=False)
+    await until_it_stands(comms)
+    works = [comm.all_reduce(np.ones(700, np.float32)) for comm in comms[:2]]
+    await comms[2].aclose()
+    for work in works:
+        with pytest.raises(JobError, match="rank 2"):
+            await work
+    again = await cluster.job("train", THREE, exact_plan=False)
+    await until_it_stands(again)
+    await close_all(again)
+
+
+@in_memory("collective/one host", hosts=3)
+async def test_hosts_that_have_not_all_the_same_have_none(cluster: MemoryCluster) -> None:
+    await cluster.hosts[1].stop()
+    cluster._options |= beside("one host")
+    await cluster.start_host(1)
+    comms = await cluster.job("train", THREE, exact_plan=False)
+    assert await reduce(comms, 0) == "switch"
+    assert [ring_of(cluster, host)["collective"] for host in THREE] == [None] * 3
+    await close_all(comms)
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_whatever_the_library_does_there_is_one_result(seed: int) -> None:
+    name = f"weather {seed}"
+    faults = CollectiveFaults(
+        refused=150, refused_at_one=150, failed=60, failed_at_some=60, never=30, lost=60, wrong=40
+    )
+    places = (THREE, (0, 1, 2, 1))[seed % 2]
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        tree: MemoryTree = tree_named(name)
+        tree.seed, tree.faults = seed, faults
+        comms = await cluster.job("train", places, exact_plan=False)
+        paths = Counter[str]()
+        for index in range(40):
+            paths[await reduce(comms, index, places)] += 1
+            await trio.sleep(0.05 * (index % 3))
+            if index == 20 and seed % 3 == 0:
+                fabric_of(cluster, 1)._lose("the link was cut")
+        assert set(paths) >= {"sharp"}, paths
+        await close_all(comms)
+
+    run_world(f"collective/{seed}", scenario, hosts=3, weather=WEATHER, **beside(name))
+
+
+def test_a_library_that_is_none() -> None:
+    from inaproto.daemon.settings.config import HostSettings
+    from inaproto.parts import collective_of
+
+    settings = HostSettings(name="h0", ip="10.0.0.1")
+    assert collective_of(settings) is None
+    for wrong in ("softnic", "nothing"):
+        with pytest.raises((Unsupported, ConfigError), match=wrong):
+            collective_of(settings.model_copy(update={"collective": wrong}))
