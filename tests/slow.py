@@ -149,6 +149,8 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "!sizes1-2-1-2-3-True-False",
     ),
     "rtl/test_trees.py::test_campaigns_come_by_every_rule": (),
+    "sim/test_collective_worlds.py::test_a_host_that_takes_its_result_without_the_others_is_found": (),
+    "sim/test_collective_worlds.py::test_every_rule_holds": ("recovery",),
     "sim/test_explore_given_up.py::test_a_seat_that_is_given_up_runs_no_operation_under_two_epochs": (
         "!*'turns': 2,*",
     ),

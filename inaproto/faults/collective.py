@@ -77,6 +77,14 @@ class CollectiveFates:
             outcomes[draws.below(size)] = Outcome.FAILED
         return outcomes
 
+    def lost_after(self, attempt: int, number: int, size: int) -> range:
+        """Positions of hosts that lose their attachment a while after that operation: none, one or all."""
+        draws = Draws(self._seed, f"collective/{self._job}/{attempt}/{number}/after")
+        if draws.below(_OF) >= self._faults.lost:
+            return range(0)
+        one = draws.below(size)
+        return draws.choice((range(one, one + 1), range(size)))
+
     def operation(self, attempt: int, number: int, size: int) -> list[Outcome]:
         """Of the ``number``-th in that attachment, by position."""
         faults, draws = self._faults, Draws(self._seed, f"collective/{self._job}/{attempt}/{number}")

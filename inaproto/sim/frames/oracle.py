@@ -74,6 +74,10 @@ class Oracle:
         plan = (*self._hosts[start:], *self._hosts[:start])
         return self._result(plan, ring_id, op_index, elements)
 
+    def backwards(self, ring_id: int, op_index: int, elements: int) -> bytes:
+        """Those of a collective library, which adds hosts from the last to the first."""
+        return self._result(tuple(reversed(self._hosts)), ring_id, op_index, elements)
+
     def _result(self, plan: Plan, ring_id: int, op_index: int, elements: int) -> bytes:
         with np.errstate(all="ignore"):
             total = self._total(plan, ring_id, op_index, elements)

@@ -31,6 +31,7 @@ from inaproto.sim.frames.faults import Faults
 from inaproto.sim.frames.host.elastic import ElasticJob
 from inaproto.sim.frames.host.host import SimHost
 from inaproto.sim.frames.host.ring import HostRing
+from inaproto.sim.frames.library import SimLibrary
 from inaproto.sim.frames.link import SimLink
 from inaproto.sim.frames.oracle import Oracle, oracle_of
 from inaproto.sim.frames.recorder import Recorder
@@ -130,6 +131,7 @@ class World(SimulatedWorld):
         self.along = _assigned(config)
         """The tree that is assigned to all rings; None: the fabric's own."""
         self.mover = TreeMover(self)
+        self.library = SimLibrary(self)
         for switch, memory in zip(self.switches, switch_memory(self).values(), strict=True):
             switch.memory_bytes_max = memory
         if recorder is not None and config.topology is not None:

@@ -58,7 +58,9 @@ class OneResult(Checker):
             elements = job.elements[op_index]
             oracle = self._world.oracle(job)
             expected = oracle.result(rank.life, op_index, elements)
-            if job.may_rotate:
+            if key in self._world.library.taken:
+                expected = oracle.backwards(rank.life, op_index, elements)
+            elif job.may_rotate:
                 expected = self._rotated(rank, op_index, expected)
             self._expected[key] = expected
         if result != expected:

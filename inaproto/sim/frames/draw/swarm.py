@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from inaproto.errors import ConfigError
+from inaproto.faults.collective import CollectiveFaults
 from inaproto.faults.streams import Draws, Seed
 from inaproto.faults.weather import Weather
 from inaproto.sim.frames.draw.topology import LinkConfig, Topology, map_trunks
@@ -116,6 +117,8 @@ class JobConfig:
     """On the path ``shared``: all-reduces that are bound to the ring through the switches."""
     strays: tuple[tuple[int, int], ...] = ()
     """(host, operation): this host binds it to the other ring than all others."""
+    collective: CollectiveFaults | None = None
+    """Its hosts have a collective library, with these faults; without ``exact_plan`` alone. Not drawn."""
     binding_ns: int = 0
     """So long a host does not know by which ring every third of its all-reduces goes."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from inaproto.core.host import events
+from inaproto.core.host.collective import FellBack, Stands
 from inaproto.core.host.engines.host_messages import TENSORS_DIFFER
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
@@ -17,6 +18,7 @@ from inaproto.core.host.operation_queue import Source
 from inaproto.core.host.operations import (
     BASE,
     INA,
+    VOTE,
     Operation,
     Overdue,
     PostKept,
@@ -41,6 +43,8 @@ _OF_NO_RANK: Final = (PostKept, PostNeutral)
 OF_LINKS: Final = (events.Answered, events.LinkUnusable, events.LinksRefused)
 OF_THE_NEXT_LIFE: Final = (events.LinksOpened, events.RankJoined)
 WITHDRAWING: Final = (events.JoinDenied, events.JoiningFailed)
+SOONER: Final = (events.BindingSaid, events.OfCollective)
+"""Events that may bring a deadline nearer."""
 NOTED: Final = (events.Answered, events.Said, events.JoinDenied)
 """Events that ``note_event`` is to be told of."""
 
@@ -103,7 +107,8 @@ class WatchedHoldings(Holdings):
                 if not self.links:
                     raise Violated("a result is taken from its slot", f"{ring}: all-reduce {op_index}")
                 super().perform(order)
-                self.taken(slot, op_index, offset, nbytes)
+                if op_index < VOTE:
+                    self.taken(slot, op_index, offset, nbytes)
             case Combine() | Fold():
                 super().perform(order)
                 note_sum(ring, order)
@@ -178,6 +183,14 @@ def note_action(ring: HostRing, action: events.HostAction) -> None:
             world.mark(
                 f"an all-reduce was bound to the {'ring in the switches' if path == INA else 'base ring'}"
             )
+        case FellBack(operation, code, reason):
+            if not reason:
+                raise Violated(
+                    "a fallback has a reason", f"{ring}: all-reduce {operation.index}: {code.name}"
+                )
+            world.mark(f"an all-reduce was redone without a collective library: {code.name.lower()}")
+        case Stands(op_index):
+            world.mark("a collective library stood" + " again" * (op_index > 0))
         case Drained():
             world.mark("an all-reduce of the ring in the switches was drained")
         case Stalled():

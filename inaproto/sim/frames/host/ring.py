@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inaproto.core.host import events
+from inaproto.core.host.collective import Attach, Release, Try
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.driver import HostDriver
 from inaproto.core.host.engines.two_paths import AskBinding, Binding, Wait
@@ -23,6 +24,7 @@ from inaproto.core.host.local_reduction import Slice
 from inaproto.core.host.operations import BASE, INA, BoundPath, OperationFailed, Woke
 from inaproto.core.host.view import Phase
 from inaproto.errors import JobError
+from inaproto.sim.frames import library
 from inaproto.sim.frames.draw.swarm import JobConfig
 from inaproto.sim.frames.host import observing
 from inaproto.sim.frames.host.facts import RingFacts
@@ -87,6 +89,8 @@ class HostRing(HostDriver, RingFacts):
             stall_ns=job.stall_ns,
             timeout_ns=job.timeout_ns,
             recover_ns=host.world.config.recover_ns,
+            collective=None if job.collective is None else library.TERMS,
+            try_ns=library.TRY_NS,
         )
         self._forget()
 
@@ -191,7 +195,7 @@ class HostRing(HostDriver, RingFacts):
             self._look_at_end(event)
         if self.core is core:
             self.park_if_idle()
-            if self._wake_at is None or isinstance(event, events.BindingSaid):
+            if self._wake_at is None or isinstance(event, observing.SOONER):
                 self._arm()  # else it wakes in time: other deadlines only move away
             self._add_soon()
 
@@ -261,8 +265,20 @@ class HostRing(HostDriver, RingFacts):
                 self._to_park = message
             case events.EndTurns():
                 self._to_park = None
+            case Attach(attempt):
+                world.library.attach(self, attempt)
+            case Release(attempt):
+                world.library.release(self, attempt)
             case _:
                 observing.note_action(self, action)
+
+    def _memory_to_try(self, order: Try) -> tuple[memoryview, memoryview]:
+        nbytes = order.operation.nbytes
+        self._apart = memoryview(bytearray(nbytes)), memoryview(bytearray(nbytes))
+        return self._apart
+
+    def _try(self, order: Try) -> None:
+        self._world.library.call(self, order, *self._apart)
 
     def _failure(self, rank: SimRank, error: JobError) -> Failure:
         engine = self.core.engine
@@ -318,6 +334,10 @@ class HostRing(HostDriver, RingFacts):
     def _done(self, op_index: int, path: str) -> None:
         """All its ranks have the result."""
         world = self._world
+        if path == "sharp":
+            world.mark("an all-reduce by a collective library")
+            world.library.taken.add((self.job.name, self.life, op_index))
+            self.holdings.taken(-1, op_index, 0, len(self.ranks[0].tensor(op_index)))
         if path == "local" and len(self.ranks) == 1:  # its input is the result
             [rank] = self.ranks
             for taken in world.hooks.taken:
