@@ -19,7 +19,7 @@ from inaproto.errors import Unsupported
 from tests.seeds import how_to_repeat, rotation
 from tests.slow import is_slow
 
-pytest_plugins = ["tests.cpu_report", "tests.accelerators"]
+pytest_plugins = ["tests.cpu_report", "tests.accelerators", "tests.sharp_double"]
 
 REQUIRED = frozenset(os.environ.get("INAPROTO_REQUIRE", "").split())
 """Programs without which this run shall fail instead of skipping what they judge."""

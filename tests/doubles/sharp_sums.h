@@ -48,7 +48,7 @@ static size_t bytes_of(int dtype) {
 static void reduce(void *into, const char *from, size_t room, int ranks, size_t n, int dtype, int op) {
     switch (dtype) {
     case SHARP_DTYPE_UNSIGNED: ALL(uint32_t)
-    case SHARP_DTYPE_INT: ALL(uint32_t)
+    case SHARP_DTYPE_INT: if (op == SHARP_OP_SUM) ALL(uint32_t) else ALL(int32_t)
     case SHARP_DTYPE_UNSIGNED_LONG: ALL(uint64_t)
     case SHARP_DTYPE_LONG: if (op == SHARP_OP_SUM) ALL(uint64_t) else ALL(int64_t)
     case SHARP_DTYPE_FLOAT: ALL(float)

@@ -216,10 +216,10 @@ class CollectiveSession:
     # --- attached
 
     def _operation_failed(self, event: OperationFailed) -> Actions:
-        if event.outcome.weight in (Weight.FINE, Weight.BUSY):
-            return [Redo(event.index, event.outcome)]
-        self._last = event.outcome
+        """One that is not fatal leaves the context as it was: it can be given back."""
         redo = Redo(event.index, event.outcome)
+        if event.outcome.weight is not Weight.FATAL:
+            return [redo]
         return [redo, *self._die_of(event.outcome)]
 
     def _release(self, event: ReleaseWanted) -> Actions:

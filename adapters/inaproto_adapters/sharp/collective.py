@@ -1,0 +1,68 @@
+"""SHARP as ``inaproto.ports.Collective``: one per host process, with an attachment at a time or several."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from typing import Any, Final
+
+from inaproto.core.collective.events import Phase
+from inaproto.errors import ConfigError, LocalMisuse
+from inaproto.ports import Attachment, CollectiveCapabilities, OutOfBand, RandomBits
+from inaproto_adapters.sharp.abi import has_passed
+from inaproto_adapters.sharp.attachment import SharpAttachment
+from inaproto_adapters.sharp.config import SharpConfig
+from inaproto_adapters.sharp.library import SharpLibrary, file_of, load
+
+log = logging.getLogger("inaproto.sharp")
+
+_STATS: Final = "SHARP_COLL_STATS_DUMP_MODE"
+
+
+class SharpCollective:
+    """See the module. It has never run on SHARP hardware (docs/sharp.md)."""
+
+    def __init__(
+        self, library: SharpLibrary, config: SharpConfig, bits: RandomBits = secrets.randbits
+    ) -> None:
+        self._library = library
+        self._config = config
+        self._bits = bits
+        self._attachments: list[SharpAttachment] = []
+
+    @property
+    def capabilities(self) -> CollectiveCapabilities:
+        """Equal at all hosts with the same settings; whether the switches do it is seen at each attach."""
+        return self._config.capabilities
+
+    async def attach(self, job: str, attempt: int, others: OutOfBand) -> Attachment:
+        """See :class:`inaproto.ports.Collective`. The ranks vote: all of them get a place, or none."""
+        attachment = await SharpAttachment.attached(self._library, self._config, job, others, self._bits)
+        self._attachments = [its for its in self._attachments if its.view().phase is not Phase.DETACHED]
+        self._attachments.append(attachment)
+        return attachment
+
+    async def aclose(self) -> None:
+        """Give back what is held."""
+        attachments, self._attachments = self._attachments, []
+        for attachment in attachments:
+            await attachment.release()
+
+
+def open_sharp(**options: Any) -> SharpCollective:
+    """``open`` of the adapter: the fields of :class:`SharpConfig` as keywords.
+
+    Raises ``Unsupported`` without the library and ``ConfigError`` for an option that cannot be used.
+    """
+    try:
+        config = SharpConfig(**options)
+    except (TypeError, LocalMisuse) as error:
+        raise ConfigError(f"sharp: {error}") from None
+    if os.environ.get(_STATS) == "2":
+        raise ConfigError(f"{_STATS}=2: the library would talk to the other hosts while it ends; unset it")
+    library = load(config.library)
+    file = file_of(library)
+    if file is None or not has_passed(file):
+        log.warning("no passing 'inaproto sharp abi-check' is recorded for %s", file or library.path)
+    return SharpCollective(library, config)
