@@ -53,6 +53,7 @@ class Double:
         self.path = path
         self._library: Any = ctypes.CDLL(str(path))
         self.library = SharpLibrary(self._library, str(path))
+        self._library.sharp_double_begin()
 
     def set(self, **settings: int) -> None:
         """``preset`` 0 before 3.0, 1 HDR, 2 NDR; ``capacity`` of a port; ``lock_mode`` 1: per operation."""

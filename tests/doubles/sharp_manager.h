@@ -161,6 +161,13 @@ int sharp_double_set(const char *key, int64_t value) {
     return where ? 0 : -1;
 }
 
+/* Contexts that were abandoned before are not counted any more. */
+void sharp_double_begin(void) {
+    pthread_mutex_lock(&here);
+    contexts = 0, regions = 0, requests = 0;
+    pthread_mutex_unlock(&here);
+}
+
 /* nth 0: each call; rank -1: each rank. Without a function: nothing goes wrong any more. */
 int sharp_double_inject(const char *function, int rank, int nth, int code) {
     int i;

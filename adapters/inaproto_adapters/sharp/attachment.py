@@ -246,9 +246,17 @@ class SharpAttachment:
         return key
 
     async def unregister(self, key: int) -> None:
-        """One use of the memory less; after the last, nothing touches it."""
-        region = self._regions.drop(key)
-        if region is not None and self._session.phase is Phase.ATTACHED:
+        """One use of the memory less; after the last, nothing touches it.
+
+        In a place that is lost or given back, that is up to ``release``. Raises ``LocalMisuse`` while an
+        operation uses it.
+        """
+        if self._session.phase is not Phase.ATTACHED:
+            return
+        region = self._regions.at(key)
+        if any(region in operation.buffers for operation in self._pending):
+            raise LocalMisuse("an operation still uses this memory")
+        if self._regions.drop(key) is not None:
             await self._called(partial(self._calls.deregister, [region]), self._config.session.call_ns)
 
     async def _called(self, run: Callable[[], Outcome], within_ns: int) -> Outcome:
@@ -336,7 +344,7 @@ class SharpAttachment:
         else:
             await self._abandon()
         with trio.move_on_after(self._config.session.unwind_ns / 1e9):
-            await self._lane.ended.wait()
+            await self._lane.wait_ended()
 
     async def _abandon(self) -> None:
         """Without registrations the NIC cannot write any more, if the library still takes them back."""

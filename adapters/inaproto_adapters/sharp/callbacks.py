@@ -31,6 +31,11 @@ class Answers(Protocol):
         """Of this process."""
         ...
 
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        ...
+
     def exchange(self, about: About, root: int, data: bytes) -> list[bytes]:
         """What each rank has said in this round, by rank; blocks. Raises whatever went wrong."""
         ...
@@ -83,11 +88,17 @@ def _part(nbytes: int) -> int:
     return nbytes
 
 
+def _all_said(context: Answers, told: list[bytes]) -> list[bytes]:
+    if len(told) != context.size:
+        raise LocalMisuse(f"{len(told)} ranks spoke, of {context.size}")
+    return told
+
+
 def _bcast(key: int | None, buffer: int | None, nbytes: int, root: int) -> int:
     def serve(context: Answers) -> None:
         is_root = context.rank == root
         own = ctypes.string_at(buffer or 0, _part(nbytes)) if is_root and nbytes else b""
-        told = context.exchange(About.BCAST, root, own)[root]
+        told = _all_said(context, context.exchange(About.BCAST, root, own))[root]
         if len(told) != nbytes:
             raise LocalMisuse(f"the root of a broadcast has {len(told)} bytes, this rank wants {nbytes}")
         if not is_root and nbytes:
@@ -98,7 +109,7 @@ def _bcast(key: int | None, buffer: int | None, nbytes: int, root: int) -> int:
 
 def _barrier(key: int | None) -> int:
     def serve(context: Answers) -> None:
-        context.exchange(About.BARRIER, 0, b"")
+        _all_said(context, context.exchange(About.BARRIER, 0, b""))
 
     return _answer(key, serve)
 
@@ -106,7 +117,7 @@ def _barrier(key: int | None) -> int:
 def _gather(key: int | None, root: int, own: int | None, into: int | None, nbytes: int) -> int:
     def serve(context: Answers) -> None:
         part = ctypes.string_at(own or 0, _part(nbytes)) if nbytes else b""
-        told = context.exchange(About.GATHER, root, part)
+        told = _all_said(context, context.exchange(About.GATHER, root, part))
         if any(len(its) != nbytes for its in told):
             raise LocalMisuse(f"ranks gather parts of {[len(its) for its in told]} bytes")
         if context.rank == root and nbytes:

@@ -56,7 +56,7 @@ class Lane:
         self._is_abandoned = False
         self.context: Any = None
         """Progressed between two tests, once there is one."""
-        self.ended = trio.Event()
+        self._ended = trio.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -81,13 +81,18 @@ class Lane:
         self._is_abandoned = True
         self._asked.put(None)
 
+    async def wait_ended(self) -> None:
+        """Until the thread has ended, which an abandoned one may never do."""
+        await self._ended.wait()
+        self._thread.join()  # it has no more to do
+
     # --- in the thread
 
     def _run(self) -> None:
         try:
             self._serve()
         finally:
-            self._tell(self.ended.set)
+            self._tell(self._ended.set)
 
     def _serve(self) -> None:
         idle = 0

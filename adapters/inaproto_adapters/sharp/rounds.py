@@ -37,6 +37,11 @@ class Rounds:
         """Of this process."""
         return self._others.position
 
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self._others.size
+
     def allow(self) -> None:
         """Callbacks are served, of the calls of another try."""
         self._is_refused = False

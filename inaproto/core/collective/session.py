@@ -323,6 +323,8 @@ class CollectiveSession:
         return self._leave_wait(event) if self._is_wanted else self._end(is_clean=True)
 
     def _end(self, *, is_clean: bool) -> Actions:
+        if self._is_wanted and self._last.weight is Weight.FINE:
+            self._last = Outcome(0, Weight.ENVIRONMENT, "the caller has left")
         actions: Actions = [NotAttached(self._last, self._attempts)] if self._is_wanted else []
         self._is_wanted = self._is_leaving = False
         return [*actions, Released(is_clean)]
