@@ -45,6 +45,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_bench_peers.py::test_gloo_takes_turns_with_daemons": (),
     "daemon/test_bench_priorities.py": (),
     "daemon/test_bench_sharing_live.py::test_jobs_share_and_are_counted": (),
+    "daemon/test_bench_sharp.py::test_it_reports_both_for_each_size": (),
     "daemon/test_bench_training.py": (),
     "daemon/test_collectives.py::test_lists_are_fused": ("ring-True", "True-ring", "one host*", "*one host"),
     "daemon/test_collectives.py::test_negative_zeros_and_nans_arrive_as_they_are": ("ring", "one host"),
@@ -102,6 +103,9 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     ),
     "daemon/test_security_processes.py": (),
     "daemon/test_shards_live.py": (),
+    "daemon/test_sharp_failures.py::test_every_code_of_an_operation": ("all ranks",),
+    "daemon/test_sharp_processes.py": ("test_processes_attach_sum_and_leave",),
+    "daemon/test_sharp_ranks.py::test_a_hundred_attachments_leave_nothing": (),
     "daemon/test_sharing_live.py": (
         "test_two_jobs_use_the_pool_by_turns[[]*-]",
         "test_a_question_to_a_peer_goes_through_the_control_plane_of_the_switches",

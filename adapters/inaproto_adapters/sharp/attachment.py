@@ -219,6 +219,8 @@ class SharpAttachment:
         """In Trio, when the lane's call has returned; what it raised is ours, not the library's."""
         if error is not None or outcome is None:
             outcome = Outcome(0, Weight.PERMANENT, f"{call.value}: {type(error).__name__}: {error}")
+        elif outcome.weight:
+            outcome = Outcome(outcome.code, outcome.weight, f"{call.value}: {outcome.why}")
         if call is Call.COMM and outcome.weight is Weight.FINE:
             self._lane.context = self._calls.context
         self._post(Returned(call, outcome))
@@ -271,6 +273,28 @@ class SharpAttachment:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + within_ns / 1e9):
             await done.wait()
         return found[0]
+
+    @property
+    def calls(self) -> ContextCalls:
+        """The context's calls, for who measures: only to be used in :meth:`in_lane`."""
+        return self._calls
+
+    async def in_lane(self, run: Callable[[], None]) -> None:
+        """Have the context's thread run it, between operations. Raises ``FabricError`` where it fails."""
+
+        def called() -> Outcome:
+            run()
+            return FINE
+
+        outcome = await self._called(called, self._config.session.call_ns)
+        if outcome.weight:
+            raise error_of("a call", "the library", "measuring", outcome)
+
+    def spec_of(self, source: int, into: int, nbytes: int, dtype: Dtype, op: Op) -> Any:
+        """The struct of an all-reduce of memory that is registered."""
+        return self._calls.all_reduce_spec(
+            self._regions.at(source), self._regions.at(into), nbytes, dtype, op
+        )
 
     # --- operations
 

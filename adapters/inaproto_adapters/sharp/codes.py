@@ -40,7 +40,8 @@ def name_of(code: int) -> str:
 
 def error_of(op: str, peer: str, phase: str, outcome: Outcome) -> FabricError:
     """The error that says what failed, with which code, and what to do; retryable if that may help."""
-    code = f"{name_of(outcome.code)}: " if outcome.code and name_of(outcome.code) != outcome.why else ""
+    code = name_of(outcome.code)
+    code = f"{code}: " if outcome.code and code not in outcome.why else ""
     cause = f"{code}{outcome.why}; {REMEDIES[outcome.weight]}"
     retryable = outcome.weight in (Weight.BUSY, Weight.ENVIRONMENT)
     return FabricError(op, peer, phase, cause, retryable=retryable)

@@ -22,7 +22,7 @@ import trio
 
 from inaproto_adapters.sharp.library import SharpLibrary
 
-SPINS: Final = 400
+SPINS: Final = 3000
 """Tests of outstanding operations before the thread begins to rest between two of them."""
 REST_S: Final = 50e-6
 

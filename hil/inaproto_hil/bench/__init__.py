@@ -83,6 +83,12 @@ def _priorities() -> click.Command:
     return priorities_bench
 
 
+def _sharp() -> click.Command:
+    from inaproto_hil.bench.sharp.command import sharp_bench
+
+    return sharp_bench
+
+
 def _simulate() -> click.Command:
     from inaproto_hil.bench.simulate import simulate_bench
 
@@ -118,6 +124,7 @@ bench = LazyGroup(
         "plan": _plan,
         "priorities": _priorities,
         "sharing": _sharing,
+        "sharp": _sharp,
         "simulate": _simulate,
         "training": _training,
         "verbs": _verbs,
@@ -127,6 +134,7 @@ bench = LazyGroup(
     help="Measure the accelerator core, all-reduces through the daemons or simulated switches, those beside "
     "other systems, the rules by which jobs share switches, what two of them gain by it, what a host decides "
     "for an operation, PARING's planners, models of different priority on slow links, simulated clusters, "
-    "steps of a PyTorch script, what a host does for a message on a RoCE card, or how far planning is from "
+    "steps of a PyTorch script, what a host does for a message on a RoCE card, "
+    "what the SHARP adapter costs, or how far planning is from "
     "the best there is.",
 )
