@@ -11,6 +11,7 @@ order of additions is the switches' own, so no rank may keep a sum that another 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -102,6 +103,8 @@ class SharpAttachment:
         self._lost: Outcome | None = None
         self._is_released = False
         self._releasing = trio.Lock()
+        self.call_ns: dict[Call, int] = {}
+        """How long each call has taken, the last time."""
         self.counters = dict.fromkeys(("attempts", "operations", "redone", "died"), 0)
 
     @classmethod
@@ -213,7 +216,14 @@ class SharpAttachment:
                 run = self._calls.finalize
             case _:
                 assert_never(action.call)
-        self._lane.call(run, partial(self._returned, action.call))
+        self._lane.call(partial(self._timed, action.call, run), partial(self._returned, action.call))
+
+    def _timed(self, call: Call, run: Callable[[], Outcome]) -> Outcome:
+        began = time.perf_counter_ns()
+        try:
+            return run()
+        finally:
+            self.call_ns[call] = time.perf_counter_ns() - began
 
     def _returned(self, call: Call, outcome: Outcome | None, error: BaseException | None) -> None:
         """In Trio, when the lane's call has returned; what it raised is ours, not the library's."""
