@@ -211,6 +211,14 @@ def test_opening_without_the_library_or_with_a_wrong_option_names_the_remedy(tmp
         open_sharp(aggregation=3)
     with pytest.raises(ConfigError, match="colour"):
         open_sharp(colour="red")
+    for text in ("colour=red", "library", "devices=a;devices=b", "bfloat16=yes", "aggregation=much"):
+        with pytest.raises(ConfigError, match="sharp: "):
+            open_sharp(text)
+
+
+def test_options_can_be_one_text(sharp_double: Double) -> None:
+    sharp = open_sharp(f"library={sharp_double.path};devices=mlx5_0:1,mlx5_1:1;bfloat16=1;aggregation=2")
+    assert Dtype.BF16 in sharp.capabilities.dtypes
 
 
 async def test_an_unwatched_job_goes_when_its_attach_is_cancelled(sharp_double: Double) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from inaproto.core.collective.events import Phase
@@ -50,13 +51,13 @@ class SharpCollective:
             await attachment.release()
 
 
-def open_sharp(**options: Any) -> SharpCollective:
-    """``open`` of the adapter: the fields of :class:`SharpConfig` as keywords.
+def open_sharp(text: str = "", **options: Any) -> SharpCollective:
+    """``open`` of the adapter: fields of :class:`SharpConfig` as keywords, or as ``library=...;devices=...``.
 
     Raises ``Unsupported`` without the library and ``ConfigError`` for an option that cannot be used.
     """
     try:
-        config = SharpConfig(**options)
+        config = SharpConfig(**_options(text), **options)
     except (TypeError, LocalMisuse) as error:
         raise ConfigError(f"sharp: {error}") from None
     if os.environ.get(_STATS) == "2":
@@ -66,3 +67,25 @@ def open_sharp(**options: Any) -> SharpCollective:
     if file is None or not has_passed(file):
         log.warning("no passing 'inaproto sharp abi-check' is recorded for %s", file or library.path)
     return SharpCollective(library, config)
+
+
+_TEXTS: Final[Mapping[str, Callable[[str], object]]] = {
+    "library": str,
+    "devices": str,
+    "bfloat16": {"0": False, "1": True}.__getitem__,
+    "aggregation": int,
+}
+"""What can be given as text, and how each is read."""
+
+
+def _options(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in text.split(";") if text else ():
+        name, equals, value = part.partition("=")
+        if not equals or name not in _TEXTS or name in found:
+            raise ConfigError(f"sharp: {part!r} is none of {', '.join(_TEXTS)}, each once, with = and ;")
+        try:
+            found[name] = _TEXTS[name](value)
+        except (KeyError, ValueError):
+            raise ConfigError(f"sharp: {name}: {value!r} cannot be used") from None
+    return found

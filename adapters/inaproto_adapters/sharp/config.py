@@ -26,7 +26,8 @@ OP_NUMBERS: Final = {Op.SUM: OPS["SHARP_OP_SUM"], Op.MAX: OPS["SHARP_OP_MAX"], O
 
 
 def _one_try() -> SessionConfig:
-    return SessionConfig(tries_max=1)
+    """Whoever attaches counts the attempts; and a release is over in a few of its seconds."""
+    return SessionConfig(tries_max=1, call_ns=30 * S, unwind_ns=3 * S, drain_ns=3 * S)
 
 
 @dataclass(frozen=True, slots=True)

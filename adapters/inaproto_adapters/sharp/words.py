@@ -19,7 +19,7 @@ from inaproto.errors import FabricError
 from inaproto_adapters.sharp.codes import outcome_of
 
 _HEAD: Final = struct.Struct("<BBhI")
-WORDS_BYTES_MAX: Final = 1 << 20
+WORDS_BYTES_MAX: Final = (1 << 16) - 256
 """Most that a callback may ask to be exchanged, with one rank's part."""
 
 
