@@ -104,6 +104,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_security_processes.py": (),
     "daemon/test_shards_live.py": (),
     "daemon/test_sharp_failures.py::test_every_code_of_an_operation": ("all ranks",),
+    "daemon/test_sharp_host_daemons.py": ("test_a_job_is_summed*",),
     "daemon/test_sharp_probe.py": ("test_a_manager*", "test_what_cannot*"),
     "daemon/test_sharp_processes.py": ("test_processes_attach_sum_and_leave",),
     "daemon/test_sharp_ranks.py::test_a_hundred_attachments_leave_nothing": (),
