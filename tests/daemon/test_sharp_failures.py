@@ -139,6 +139,9 @@ async def test_every_code_of_an_operation(sharp_double: Double, rank: int) -> No
         assert isinstance(error, FabricError)
         assert name_of(code) in str(error)
         assert error.retryable is (outcome_of(code).weight is Weight.BUSY)
+        if not error.retryable:
+            with pytest.raises(FabricError, match=r"\(" + str(code)):  # the next is not even tried
+                await places[1].register(memoryview(bytearray(64)))
         is_dead = outcome_of(code).weight is Weight.FATAL
         assert (places[1].view().phase is Phase.DEAD) is is_dead
         assert isinstance(results[0], FabricError)  # its peer never came: its deadline, or the code

@@ -221,7 +221,9 @@ def test_options_can_be_one_text(sharp_double: Double) -> None:
     assert Dtype.BF16 in sharp.capabilities.dtypes
 
 
-async def test_an_unwatched_job_goes_when_its_attach_is_cancelled(sharp_double: Double) -> None:
+async def test_an_unwatched_job_goes_when_its_attach_is_cancelled(
+    sharp_double: Double, caplog: pytest.LogCaptureFixture
+) -> None:
     """Two of three come: the first two are given up while they are inside the library."""
     ranks = Ranks(sharp_double, 3, session=replace(ONE_TRY, exchange_ns=30_000 * MS, call_ns=30_000 * MS))
     with trio.fail_after(20):
@@ -231,3 +233,4 @@ async def test_an_unwatched_job_goes_when_its_attach_is_cancelled(sharp_double: 
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
     assert sharp_double.left() == NOTHING
+    assert "is lost" not in caplog.text  # the calls returned, for their callbacks were refused
