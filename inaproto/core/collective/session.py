@@ -83,6 +83,7 @@ class CollectiveSession:
         self._is_lost = False
         """The ranks do not reach each other: no later try."""
         self._last = FINE
+        self._said = FINE
 
     @property
     def phase(self) -> Phase:
@@ -146,6 +147,7 @@ class CollectiveSession:
             self._call = None
             return self._give_back()
         self._go(Phase.VOTE, self._config.exchange_ns)
+        self._said = event.outcome
         return [Vote(event.call, event.outcome)]
 
     def _peer_failed(self, event: PeerFailed) -> Actions:
@@ -160,7 +162,8 @@ class CollectiveSession:
 
     def _voted(self, event: Voted) -> Actions:
         call, self._call = self._call, None
-        worst = max(event.outcomes, key=lambda its: its.weight)
+        # Its own word counts whatever came back of it: without a context nothing can follow.
+        worst = max((*event.outcomes, self._said), key=lambda its: its.weight)
         if worst.weight is not Weight.FINE:
             self._last = worst
             return self._give_back()

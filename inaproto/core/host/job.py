@@ -277,8 +277,9 @@ class HostJob:
     def _woke(self) -> None:
         """Look at the clock: the switch may have been away for too long, or an operation have stalled."""
         if self._away_until is not None and self._now >= self._away_until:
-            why, after_s = self._halts[-1] if self._halts else "unknown", self.config.recover_ns / S
-            text = f"{self}: its switch has not come back within {after_s:g} s; it was lost: {why}"
+            seconds = self.config.recover_ns / S
+            why = self._halts[-1] if self._halts else "unknown"
+            text = f"{self}: its switch has not come back within {seconds:g} s; it was lost: {why}"
             self._out.append(events.Noted("a rank gave its switch up"))
             self._fail(SwitchUnreachable(text))
         elif self.has_started and not self.has_ended and not self.ranks.have_all_left:
