@@ -28,7 +28,9 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "controller/test_paring_fast.py::test_section_4_c_4_links_and_fees_together_are_near_the_least": (),
     "controller/test_paring_fast.py::test_the_highest_rate_is_always_reached": (),
     "controller/test_paring_fast.py::test_the_tree_is_the_same_compiled_or_not": (),
-    "controller/test_reservation_crashes.py": ("test_one_that_is_killed_before_ufm_answers_has_one_reservation_and_gives_it_back[[]pkeys]",),
+    "controller/test_reservation_crashes.py": (
+        "test_one_that_is_killed_before_ufm_answers_has_one_reservation_and_gives_it_back[[]pkeys]",
+    ),
     "controller/test_simulate_command.py::test_files_are_written_though_nobody_reads_the_table": (),
     "controller/test_simulate_command.py::test_progress_is_told_as_shares_that_ascend_to_1": ("1",),
     "controller/test_simulate_command.py::test_the_same_seeds_give_the_same_json_in_as_many_processes_as_one_likes": (),
@@ -105,7 +107,10 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_shards_live.py": (),
     "daemon/test_sharp_failures.py::test_every_code_of_an_operation": ("all ranks",),
     "daemon/test_sharp_host_daemons.py": ("test_a_job_is_summed_by_sharp_once_its_hosts_are_attached",),
-    "daemon/test_sharp_probe.py": ("test_a_manager_that_refuses_is_in_the_record", "test_what_cannot_be_meant_is_refused"),
+    "daemon/test_sharp_probe.py": (
+        "test_a_manager_that_refuses_is_in_the_record",
+        "test_what_cannot_be_meant_is_refused",
+    ),
     "daemon/test_sharp_processes.py": ("test_processes_attach_sum_and_leave",),
     "daemon/test_sharp_ranks.py::test_a_hundred_attachments_leave_nothing": (),
     "daemon/test_sharing_live.py": (
