@@ -11,7 +11,7 @@ PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 9 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check lint types unit torch coverage mutation fuzz hil rtl rtltools figures bench soak crashes twins lock clean FORCE
+.PHONY: help venv demo test check lint types unit torch coverage mutation fuzz hil rtl rtltools figures bench soak crashes twins dist uv lock clean FORCE
 
 help: ## Show this list
 	@echo 'make demo          is where to begin; make test checks a change, make check everything. All targets:'
@@ -57,7 +57,7 @@ mutation: $(STAMP) ## Mutation testing of wire and core, some 20 min; what chang
 fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--seconds 5'
 	$(PY) tests/fuzz/run.py $(ARGS)
 
-hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 9 min; no root
+hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 15 min; no root
 	$(PY) -m pytest -m hil $(or $(ARGS),tests/hil)
 
 rtl: rtltools ## Judge the RTL by the software core, numpy, proofs, planted faults and hosts, and size it, some 35 min on two cores; needs g++
@@ -90,14 +90,20 @@ twins: $(STAMP) ## 2000 simulated worlds of each kind by compiled kernels and by
 crashes: $(STAMP) ## Kill controllers 1000 times, leaders of a pair 200 times; options: make crashes ARGS='-k pair'
 	INAPROTO_CRASHES=1000 $(PY) -m pytest tests/controller/test_controller_crashes.py $(ARGS)
 
-lock: $(STAMP) ## Pin dependencies anew in requirements.lock; newest of all: make lock ARGS=--upgrade
-	$(PY) -m pip install --quiet uv || $(PYTHON) -m pip --python $(PY) install --quiet uv
-	.venv/bin/uv pip compile pyproject.toml --extra planning --extra postgresql --group dev --group build --universal --python-version 3.11 \
-	  --generate-hashes --only-binary :all: --no-emit-index-url --no-emit-find-links --no-config \
-	  --custom-compile-command 'make lock' --quiet --output-file requirements.lock $(ARGS)
-	.venv/bin/uv pip compile pyproject.toml --group rtl --constraints requirements.lock --universal --python-version 3.11 \
-	  --generate-hashes --only-binary :all: --no-emit-index-url --no-emit-find-links --no-config \
-	  --custom-compile-command 'make lock' --quiet --output-file requirements-rtl.lock $(ARGS)
+dist: uv ## Wheel, sdist and, for each Python of a distribution, a .deb, all into dist; some: make dist ARGS='--python 3.12'
+	$(PY) -m deploy.packages.build $(ARGS)
+
+uv: $(STAMP)
+	@$(PY) -m pip install --quiet uv || $(PYTHON) -m pip --python $(PY) install --quiet uv
+
+PIN := .venv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --only-binary :all: \
+  --no-emit-index-url --no-emit-find-links --no-config --custom-compile-command 'make lock' --quiet
+
+lock: uv ## Pin dependencies anew: of developers, of production (run), of make rtl, of Ray; newest of all: make lock ARGS=--upgrade
+	$(PIN) --extra planning --extra pictures --extra postgresql --extra tracing --group dev --group build --output-file requirements.lock $(ARGS)
+	$(PIN) --extra postgresql --extra tracing --constraints requirements.lock --output-file requirements-run.lock $(ARGS)
+	$(PIN) --group rtl --constraints requirements.lock --output-file requirements-rtl.lock $(ARGS)
+	$(PIN) --extra ray --extra planning --constraints requirements.lock --output-file requirements-ray.lock $(ARGS)
 
 clean: ## Remove .venv and all caches
 	rm -rf .venv .venv-torch .mutation .mypy_cache .import_linter_cache .hypothesis .coverage dist

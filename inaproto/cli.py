@@ -16,7 +16,18 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 import click
 
@@ -46,6 +57,8 @@ Flags = Mapping[str, Flag]
 S = TypeVar("S", bound="Settings")
 EXIT_FAILED: Final = 1
 EXIT_WRONG: Final = 2
+_EXTRAS: Final = {"matplotlib": "pictures"}
+"""Which extra has a module that commands need for all that they do, and daemons for nothing."""
 
 _EPILOG: Final = """
 Example: one switch and two hosts on this machine, in any order of starting.
@@ -82,8 +95,34 @@ INAPROTO_KERNELS=numpy runs without the compiled kernels, INAPROTO_KERNELS=compi
 """
 
 
+_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Run a job": ("run", "job", "status", "top"),
+    "Daemons": ("switch", "host", "server", "controller"),
+    "Operate": ("doctor", "ca", "nics", "capture", "inspect", "weights", "sharp", "version"),
+    "Plan and measure": ("plan", "simulate", "model", "bench", "reproduce"),
+    "Show and prove": ("demo", "soak", "explore", "replay", "crashes", "hil", "rtl"),
+}
+"""Commands by what they are for; one that is in none stands in the last section, of its own."""
+_HELP_LETTERS: Final = 200
+"""Of a command's short help, which goes on in the next line rather than end in dots."""
+
+
 class _Commands(click.Group):
     """The commands of this module, and those that other packages announce as entry points."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        there = {
+            name: command
+            for name in self.list_commands(ctx)
+            if (command := self.get_command(ctx, name)) is not None and not command.hidden
+        }
+        known = {name for names in _SECTIONS.values() for name in names}
+        sections = {**_SECTIONS, "Further": tuple(name for name in there if name not in known)}
+        for title, names in sections.items():
+            rows = [(name, there[name].get_short_help_str(_HELP_LETTERS)) for name in names if name in there]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *sorted(_announced())]
@@ -189,12 +228,33 @@ def _options(model: type[Settings]) -> list[click.Parameter]:
         options.append(
             click.Option(
                 [f"--{name.replace('_', '-')}", name],
-                metavar="VALUE",
+                metavar=_metavar(name, field.annotation),
                 multiple=field.default == (),
                 help=text.strip(),
             )
         )
     return options
+
+
+_ADDRESSES: Final = ("tcp", "metrics", "control_listen", "agents_listen")
+_UNITS: Final = ("ms", "kib", "mib", "mb", "days")
+
+
+def _metavar(name: str, annotation: object) -> str:
+    """What a value of the field is, in a word."""
+    kinds = get_args(annotation) or (annotation,)
+    if get_origin(annotation) is Literal:
+        return "|".join(map(str, kinds))
+    if Path in kinds:
+        return "PATH"
+    if name == "ip":
+        return "IP"
+    if name in _ADDRESSES:
+        return "ADDRESS:PORT"
+    unit = name.rpartition("_")[2]
+    if unit in _UNITS:
+        return unit.upper()
+    return "N" if int in kinds else "NUMBER" if float in kinds else "VALUE"
 
 
 async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
@@ -493,7 +553,11 @@ def given(flags: Flags) -> dict[str, object]:
 
 
 def announce(line: str) -> None:
+    """Say that a daemon can be used: on standard output, and to the service manager."""
+    from inaproto.daemon.observe.service_manager import READY, tell
+
     click.echo(line)  # flushes
+    tell(READY, f"STATUS={line}")
 
 
 def start_log(level: str, warnings: tuple[str, ...], log_format: str = "text") -> None:
@@ -532,11 +596,14 @@ def run_daemon(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
     """Run a daemon until it ends or SIGTERM or SIGINT comes; the second signal does not wait."""
     import trio
 
+    from inaproto.daemon.observe.service_manager import STOPPING, give_signs_of_life, tell
+
     async def watch(signals: AsyncIterator[int], stop: trio.Event, scope: trio.CancelScope) -> None:
         async for number in signals:
             if stop.is_set():
                 scope.cancel()
             logging.getLogger("inaproto").info("stopping (%s)", signal.Signals(number).name)
+            tell(STOPPING)
             stop.set()
 
     async def main() -> None:
@@ -544,6 +611,7 @@ def run_daemon(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch, signals, stop, nursery.cancel_scope)
+                nursery.start_soon(give_signs_of_life)
                 await serve(stop)
                 nursery.cancel_scope.cancel()
 
@@ -589,7 +657,14 @@ def _fail(errors: list[BaseException] | list[InaprotoError]) -> NoReturn:
 
 def main() -> None:
     """Entry point of the command."""
-    cli(prog_name="inaproto")
+    try:
+        cli(prog_name="inaproto")
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        click.echo(f"inaproto: {error.name} is not installed: pip install 'inaproto[{extra}]'", err=True)
+        sys.exit(EXIT_FAILED)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -116,12 +116,17 @@ async def nic_of(settings: HostSettings) -> tuple[HostSettings, OpenNic]:
         return settings, softnic_at(_attaching(settings), nics, settings)
     if settings.port:
         raise ConfigError(f"port: {settings.port} is for the softnic; nic {settings.nic} has its own port")
+    if settings.vlan:
+        raise ConfigError(
+            f"vlan: {settings.vlan} is for the softnic; nic {settings.nic} is in the VLAN of the interface "
+            "that has its address"
+        )
     settings = await at_its_address(settings, nics)
     asked = {"relaxed_ordering": int(settings.relaxed_ordering == "on"), "busy_polls": settings.busy_polls}
-    wishes = {name: value for name, value in asked.items() if value}
+    wishes = _device_of(settings) | {name: value for name, value in asked.items() if value}
 
     async def open_nic(port_path: str) -> Nic:
-        nic: Nic = nics.open(ip=settings.ip_bytes, **wishes)
+        nic: Nic = nics.open(**wishes)
         return nic
 
     return settings, open_nic
@@ -139,6 +144,8 @@ def softnic_at(attach: Attach, nics: Adapter, settings: HostSettings) -> OpenNic
                 ip=settings.ip_bytes,
                 selective=settings.selective == "on",
                 moderation=settings.moderation == "on",
+                vlan=settings.vlan,
+                priority=settings.service_level,
             )
         except BaseException:
             with trio.CancelScope(shield=True):
@@ -166,13 +173,23 @@ def _attaching(settings: HostSettings) -> Attach:
 
 async def at_its_address(settings: HostSettings, nics: Adapter) -> HostSettings:
     """A device has the MAC address that it has. Raises ``Unsupported`` if it cannot be used."""
-    nic: Nic = nics.open(ip=settings.ip_bytes)
+    nic: Nic = nics.open(**_device_of(settings))
     mac, near = nic.capabilities.mac, nic.capabilities.cpus
     await nic.aclose()
     if settings.mac != "auto" and settings.mac_bytes != mac:
         raise ConfigError(f"mac: the NIC with {settings.ip} has {mac.hex(':')}; leave mac at auto")
     place_near = {"cpus": f"{AUTO}:{near}"} if settings.cpus == AUTO and near else {}
+    if settings.gid:
+        return settings.model_copy(update=place_near)
     return settings.model_copy(update={"mac": mac.hex(":"), **place_near})
+
+
+def _device_of(settings: HostSettings) -> dict[str, Any]:
+    """By what an adapter finds the machine's own NIC."""
+    if settings.gid_bytes is None:
+        return {"ip": settings.ip_bytes}
+    router = {"router_lid": settings.router_lid} if settings.router_lid else {}
+    return {"gid": settings.gid_bytes, **router}
 
 
 def overlay_nic_of(wish: OverlayNic) -> Callable[[], Awaitable[Nic]]:

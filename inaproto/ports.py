@@ -27,6 +27,7 @@ from inaproto.core.rdma.verbs import Verbs as Verbs  # noqa: PLC0414  whoever ha
 from inaproto.errors import Unsupported
 from inaproto.units import Frames
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.messages.infiniband import InfinibandPort
 
 
 class PortClosed(Exception):
@@ -204,10 +205,12 @@ class NicCapabilities:
     """Those near it, as the kernel writes them; empty: not known, or all."""
     way: str = ""
     """That of its port; see ``FramePortCapabilities``."""
+    infiniband: InfinibandPort | None = None
+    """Where its port is on InfiniBand; ``mac`` and ``ip`` are zeros then."""
 
 
 class Nic(Verbs, Protocol):
-    """A RoCEv2 NIC: reliable-connection queue pairs and RDMA WRITE WITH IMMEDIATE.
+    """A RoCEv2 or InfiniBand NIC: reliable-connection queue pairs and RDMA WRITE WITH IMMEDIATE.
 
     Calls are synchronous and never block: outcomes come as completions.
     """

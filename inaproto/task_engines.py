@@ -104,9 +104,13 @@ class Local:
 
 
 class OnRay:
-    """A Ray cluster, which has inaproto installed on every node."""
+    """A Ray cluster with inaproto installed on every node: that of ``RAY_ADDRESS``, else this machine.
+
+    Errors are those of ``Local``. What ran on a node that is lost runs again on another.
+    """
 
     def __init__(self) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers who uses it
         try:
             ray: Any = importlib.import_module("ray")
         except ImportError:
@@ -119,17 +123,33 @@ class OnRay:
     def outcomes(
         self, work: Callable[[Task], Outcome], tasks: Iterable[Task]
     ) -> Generator[Outcome, None, None]:
+        """Raises ``WorkerDied``, too."""
         ray = self._ray
         remote = ray.remote(work)
         flying: list[Any] = []
-        for task in tasks:
-            flying.append(remote.remote(task))
-            if len(flying) >= self._in_flight:
-                done, flying = ray.wait(flying)
-                yield from ray.get(done)
-        while flying:
-            done, flying = ray.wait(flying)
-            yield from ray.get(done)
+        try:
+            for task in tasks:
+                flying.append(remote.remote(task))
+                if len(flying) >= self._in_flight:
+                    yield from self._done(flying)
+            while flying:
+                yield from self._done(flying)
+        finally:
+            for one in flying:
+                ray.cancel(one, force=True)
+
+    def _done(self, flying: list[Any]) -> list[Any]:
+        """Outcomes of some that have ended, which are in flight no more."""
+        ray = self._ray
+        done, flying[:] = ray.wait(flying)
+        try:
+            found: list[Any] = ray.get(done)
+        except ray.exceptions.RayTaskError as error:
+            kind, text = _told(error.cause, str(error))
+            raise kind(text) from None
+        except ray.exceptions.RayError as error:
+            raise WorkerDied(f"a node of the Ray cluster gave no answer: {error}") from None
+        return found
 
 
 # --- a worker process, as seen by the one that makes it
@@ -211,13 +231,18 @@ def _serve(channel: Connection) -> None:
             return
         try:
             answer: tuple[Any, Any] = None, work(task)
-        except ConfigError as error:
-            answer = ConfigError, str(error)
-        except OSError as error:
-            answer = InaprotoError, str(error)
-        except Exception:  # noqa: BLE001  whatever it is, it is raised in the parent
-            answer = RuntimeError, f"in a worker process:\n{traceback.format_exc()}"
+        except Exception as error:  # noqa: BLE001  whatever it is, it is raised in the parent
+            answer = _told(error, traceback.format_exc())
         channel.send(answer)
+
+
+def _told(error: BaseException, trace: str) -> tuple[type[Exception], str]:
+    """What is raised where the outcome is asked for."""
+    if isinstance(error, ConfigError):
+        return ConfigError, str(error)
+    if isinstance(error, OSError):
+        return InaprotoError, str(error)
+    return RuntimeError, f"in a worker process:\n{trace}"
 
 
 def _end_with_parent() -> None:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from inaproto.core import kernels
 from inaproto.errors import Unsupported
+from tests.rotating import left_out, rotates
 from tests.seeds import how_to_repeat, rotation
 from tests.slow import is_slow
 
@@ -38,12 +39,17 @@ def pytest_configure() -> None:
     kernels.choose(os.environ.get("INAPROTO_KERNELS", ""))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if is_slow(item.nodeid):
             item.add_marker(pytest.mark.slow)
-        if _is_seeded(item):
+        if _is_seeded(item) or rotates(item.nodeid):
             item.add_marker(pytest.mark.seeded)
+    if config.option.markexpr:  # a tier; who names a file or a test gets all of it
+        fast = [item.nodeid for item in items if item.get_closest_marker("slow") is None]
+        out = left_out(fast, rotation())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
+        items[:] = [item for item in items if item.nodeid not in out]
 
 
 def _is_seeded(item: pytest.Item) -> bool:
@@ -55,7 +61,8 @@ def _is_seeded(item: pytest.Item) -> bool:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     report: Any = yield
     if report.failed and item.get_closest_marker("seeded") is not None:
-        seed = item.callspec.params.get("seed")  # type: ignore[attr-defined]
+        case = getattr(item, "callspec", None)
+        seed = None if case is None else case.params.get("seed")
         report.sections.append(("seeds", f"again: {how_to_repeat(item.nodeid, seed)}"))
     return report
 
@@ -132,3 +139,9 @@ def program() -> Callable[[str], Path]:
         end_without(name, Unsupported(name, f"not on PATH; for example: apt install {name}"))
 
     return find
+
+
+@pytest.fixture
+def promtool(program: Callable[[str], Path]) -> Path:
+    """Judges rules of Prometheus."""
+    return program("promtool")

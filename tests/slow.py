@@ -22,6 +22,8 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "controller/test_capacity_models.py::test_the_controller_admits_whom_the_simulation_admits_on_200_drawn_clusters": (),
     "controller/test_cluster_arrivals.py::test_a_job_that_arrives_late_takes_as_long_as_at_0": (),
     "controller/test_controller_crashes.py": ("test_a_pair_whose_leader_is_killed",),
+    "controller/test_disasters.py::test_a_host_whose_clock_is_wrong_is_told_so_and_comes_when_it_is_right": (),
+    "controller/test_live_page_browser.py::test_a_crowded_page_overflows_nowhere": (),
     "controller/test_page_pictures.py::test_each_fault_that_is_planted_is_found": (),
     "controller/test_pairwise_turns.py::test_who_is_excluded_waits_and_others_do_not": ("Quota.SWITCH",),
     "controller/test_paring_execution.py::test_frames_along_an_installed_tree_go_at_the_planned_rate": (),
@@ -37,10 +39,18 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "controller/test_simulate_report.py::test_the_page_is_the_same_each_time": (),
     "controller/test_sticky_trees.py::test_a_pair_that_takes_turns_loses_about_what_is_estimated": (),
     "controller/test_sticky_trees.py::test_few_jobs_gain_nearly_as_much_as_the_best_of_all_trees_for_them": (),
+    "daemon/test_alerts.py": (
+        "test_a_green_run_is_silent",
+        "test_a_switch_without_memory",
+        "test_each_alert_has_a_fault_that_fires_it",
+        "test_the_page_has_all_alerts",
+    ),
+    "daemon/test_alerts_controller.py": ("test_jobs_that_lack_a_tree_or_hosts",),
     "daemon/test_asked_paths.py::test_hosts_in_crossed_racks_sum_up_a_tree_and_return_with_the_bytes_of_the_plan": (
         "0-False-int64",
     ),
     "daemon/test_bench_allreduce.py": ("test_every_type_is_right_over_a_bad_wire",),
+    "daemon/test_bench_controller.py": (),
     "daemon/test_bench_migration.py": (),
     "daemon/test_bench_peers.py::test_another_inaproto_takes_turns": (),
     "daemon/test_bench_peers.py::test_open_mpi_takes_turns_with_daemons": (),
@@ -49,6 +59,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_bench_sharing_live.py::test_jobs_share_and_are_counted": (),
     "daemon/test_bench_sharp.py::test_it_reports_both_for_each_size": (),
     "daemon/test_bench_training.py": (),
+    "daemon/test_job_run.py": ("test_what_cannot_be_is_said_before_anything_is_submitted",),
     "daemon/test_collectives.py::test_lists_are_fused": ("ring-True", "True-ring", "one host*", "*one host"),
     "daemon/test_collectives.py::test_negative_zeros_and_nans_arrive_as_they_are": ("ring", "one host"),
     "daemon/test_collectives.py::test_ranks_that_call_different_collectives_are_told": (
@@ -59,11 +70,17 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_collectives.py::test_what_is_moved_keeps_its_bits": ("overlay",),
     "daemon/test_collectives_live.py": (),
     "daemon/test_crashes.py": (),
+    "daemon/test_host_successors.py::test_nothing_is_left_of_many_replacements": (),
+    "daemon/test_host_successors.py::test_a_rank_whose_process_dies_meanwhile_is_named": (
+        "while it is away",
+    ),
     "daemon/test_demo_kills.py": (
         "test_who_is_killed_and_does_not_come_back_is_named_and_nothing_is_left[[]rank1*",
     ),
     "daemon/test_demo_pushpull.py::test_a_host_and_a_server_are_killed_and_nothing_is_lost": (),
     "daemon/test_demo_racks.py": (),
+    "daemon/test_demo_upgrade.py::test_every_daemon_is_replaced_under_training": (),
+    "daemon/test_demo_sharp.py::test_whatever_sharp_does_all_ranks_have_one_result_and_no_fallback_is_silent": (),
     "daemon/test_demo_run.py": (
         "test_a_refused_setting_fails_the_demo_and_is_named",
         "test_an_interrupted_demo_leaves_no_process[[]2]",
@@ -74,6 +91,8 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_further_roots.py::test_what_a_job_alone_needs_is_lost_and_it_alone_goes_on_without": (
         "spine1",
     ),
+    "daemon/test_images.py": (),
+    "daemon/test_kubernetes_daemons.py": (),
     "daemon/test_large_arrays.py::test_who_sends_or_receives_for_longer_than_patience_is_not_taken_for_dead": (),
     "daemon/test_memory_cluster.py::test_another_seed_gives_another_digest": (),
     "daemon/test_memory_cluster.py::test_one_seed_gives_one_digest_in_processes_that_hash_differently": (),
@@ -90,12 +109,15 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "test_the_first_script_of_the_readme",
         "test_the_page_begins_with_the_smallest_script[[]*",
     ),
+    "daemon/test_package_in_root.py": (),
+    "daemon/test_prometheus.py": (),
     "daemon/test_push_pull_nic_processes.py::test_arrays_go_by_the_nics_and_all_updates_are_in_the_weights_once": (
         "loopback",
     ),
     "daemon/test_real_fabrics.py": (),
     "daemon/test_real_links.py::test_tcp_of_several_mebibytes_both_ways_with_offloads": ("1500",),
     "daemon/test_real_links_rings.py": ("test_a_host_waits_for_its_link",),
+    "daemon/test_report_sharing.py": (),
     "daemon/test_run_command.py": (
         "test_who_ends_badly_is_named_and_ends_the_others",
         "test_a_signal_goes_to_all_and_leaves_nothing",
@@ -120,6 +142,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_shrink_end_to_end.py": (
         "test_the_others_end_with_the_weights_of_exact_sums[[]both_of_a_host_are_killed]",
     ),
+    "daemon/test_slurm.py": (),
     "daemon/test_sparse_regression.py": (),
     "daemon/test_threads.py::test_threads_call_and_wait_in_any_order": ("*-30",),
     "daemon/test_tree_migration_live.py": (),
@@ -179,6 +202,8 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "!*'turn': 1, 'losses'*",
         "!*'turns': 3*",
     ),
+    "sim/test_explore_successors.py::test_one_journal_stands_for_those_that_read_alike": (),
+    "sim/test_explore_successors.py::test_the_product_holds": (),
     "sim/test_log.py::test_a_stuck_rank_is_told_with_what_it_lacks": (),
     "sim/test_overlay_planted.py::test_a_world_finds_it": (
         "!epoch_not_told_to_who_asks",
@@ -192,6 +217,8 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "sim/test_soak.py::test_a_resumed_campaign_runs_each_seed_once": (),
     "sim/test_soak.py::test_nothing_is_left_of_a_campaign_that_is_stopped": ("signals0",),
     "sim/test_soak.py::test_the_digest_does_not_depend_on_the_hash_seed": (),
+    "sim/test_successors_world.py::test_every_rule_holds_in_hundreds_and_all_marks_are_seen": (),
+    "sim/test_successors_world.py::test_the_successor_dies_as_well": (),
     "sim/test_worlds_of_words.py::test_a_campaign_reports": ("overlay",),
     "sim/test_worlds_of_words.py::test_a_campaign_that_fails_says_how_to_run_it_again": (),
     "sim/test_worlds_of_words.py::test_a_digest_does_not_depend_on_hashes": (),
@@ -209,9 +236,19 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "torch/test_traps.py::test_a_daemon_that_is_killed_at_any_moment_costs_no_bit_or_is_named": ("0",),
     "torch/test_traps.py::test_works_that_python_does_not_hold_end": (),
     "unit/test_bench_simulate.py::test_a_report_has_its_configuration_and_tells_compiling_from_running": (),
+    "unit/test_bench_simulate_growth.py::test_a_report_has_each_run_and_each_exponent": (),
+    "unit/test_host_journal.py::test_every_pair_of_stores": (),
     "unit/test_conformance.py::test_a_careless_switch_breaks_a_rule": (
         "result_not_marked",
         "whole_slot_freed",
+    ),
+    "unit/test_ray_engine.py": (),
+    "unit/test_packages.py": (
+        "test_production_has_what_developers_test_with_and_none_of_their_tools",
+        "test_each_distribution_that_is_tried_has_its_package",
+        "test_text_is_not_taken_for_roff",
+        "test_nothing_tells_where_and_when_it_was_installed",
+        "test_a_picture_without_matplotlib_names_the_extra",
     ),
 }
 

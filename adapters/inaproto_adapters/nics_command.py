@@ -1,4 +1,4 @@
-"""``inaproto nics``: the RoCE devices of this machine, and why one cannot be used."""
+"""``inaproto nics``: the RDMA devices of this machine, and why one cannot be used."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def nics(as_json: bool) -> None:
-    """Show the RoCE devices of this machine.
+    """Show the RDMA devices of this machine.
 
     One line for each address of each port. A device that cannot be used says why. Use one by its address:
-    inaproto host --nic verbs --ip ADDRESS. Exit status 1 if none can be used.
+    inaproto host --nic verbs --ip ADDRESS, on InfiniBand --gid ADDRESS. Exit status 1 if none can be used.
     """
     from rich.console import Console  # here: a list of all commands needs none of it
 
@@ -47,10 +47,13 @@ def nics(as_json: bool) -> None:
 
 def _record(device: Device) -> dict[str, Any]:
     """For ``json.dump``."""
+    at = device.infiniband
     return {
         "name": device.name,
         "port": device.port,
-        "ip": device.address,
+        "ip": "" if at else device.address,
+        "gid": device.address if at else "",
+        "lid": at.lid if at else 0,
         "mac": device.mac.hex(":") if device.mac else "",
         "interface": device.interface,
         "gid_index": device.gid_index,
@@ -69,8 +72,8 @@ def _table(devices: list[Device]) -> Table:
             device.name,
             str(device.port),
             device.address or "-",
-            device.interface or "-",
-            str(device.gid_index) if device.ip else "-",
+            f"LID {device.infiniband.lid}" if device.infiniband else device.interface or "-",
+            str(device.gid_index) if device.address else "-",
             str(device.mtu),
             f"no: {device.why_not}" if device.why_not else "yes",
         )

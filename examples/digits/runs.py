@@ -124,5 +124,5 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def two_digits(share: float) -> str:
-    """Cut, not rounded: a summary must not promise more than was reached."""
-    return f"{math.floor(share * 100) / 100:.2f}"
+    """Rounded, as pictures have it; 1 is only what is 1: a summary must not promise more than that."""
+    return "0.99" if 0.995 <= share < 1 else f"{share:.2f}"

@@ -127,15 +127,25 @@ class Authority:
         )
 
     def revoke(self, role: Role, name: str, *, now: datetime | None = None) -> list[str]:
-        """Serials of the certificates of ``role`` ``name`` that come into ``crl.pem`` by this."""
+        """Serials of the certificates of ``role`` ``name`` that come into ``crl.pem`` by this; none: they are
+        there already.
+
+        Raises ``ConfigError`` for one who has no certificate: a mistyped name would stay admitted.
+        """
         now = now or datetime.now(UTC)
         old = x509.load_pem_x509_crl((self.directory / CRL_FILE).read_bytes())
         revoked = {one.serial_number: one for one in old}
         fresh = []
-        for path in sorted((self.directory / ISSUED).glob(f"{role.value}-{name}-*.pem")):
-            shown = read_certificate(path)
+        issued = [read_certificate(path) for path in sorted((self.directory / ISSUED).glob("*.pem"))]
+        own = [shown for shown in issued if (shown.role, shown.name) == (role, name)]
+        if not own:
+            names = sorted({shown.name for shown in issued if shown.role is role})
+            there = f"there are {', '.join(names)}" if names else "there is none"
+            who = f"{role.value} {name!r}: {self.directory} has issued it no certificate"
+            raise ConfigError(f"{who}; of a {role.value} {there}")
+        for shown in own:
             number = int(shown.serial, 16)
-            if (shown.role, shown.name) == (role, name) and number not in revoked:
+            if number not in revoked:
                 entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now)
                 revoked[number] = entry.build()
                 fresh.append(shown.serial)

@@ -4,28 +4,28 @@ The generators hold all that a wait means (what ends it, until when, what the er
 :class:`Wait` when they need the world to move; the blocking client answers with ``poll``, the Trio
 client with its event loop. So the two cannot differ in what they do.
 
-No task and no thread: whoever waits reads the socket, for all. What is waited for is in
-:mod:`inaproto.client.joining` and :mod:`inaproto.client.waits`; of several sockets of one rank, in
-:mod:`inaproto.client.parallel_rings`.
+No task and no thread: whoever waits reads the socket, for all (:mod:`inaproto.client.connection`, which has a
+thread for one case alone). What is waited for is in :mod:`inaproto.client.joining` and
+:mod:`inaproto.client.waits`; of several sockets of one rank, in :mod:`inaproto.client.parallel_rings`.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from inaproto.client.forks import keep_from_children
-from inaproto.client.memory import Region, SharedMemory
+from inaproto.client.connection import Connection
+from inaproto.client.memory import Region, SharedMemory, SharedSegment
 from inaproto.client.protocol import ClientProtocol, PendingOperation, Waited
-from inaproto.client.unix_stream import as_stream
+from inaproto.client.watcher import RETRY_S
 from inaproto.client.wishes import JobWishes
-from inaproto.errors import DecodeError, JobError, LocalMisuse
-from inaproto.ports import ByteStream
+from inaproto.errors import JobError, LocalMisuse
+from inaproto.ports import ByteStream, Dial
 from inaproto.wire.ina_header import Dtype, Op
 
 T = TypeVar("T")
@@ -60,6 +60,8 @@ class JobRank:
     size: int
     key: str = field(default="", repr=False)
     wishes: JobWishes = field(default_factory=JobWishes)
+    life: str = field(default_factory=lambda: secrets.token_hex(16), repr=False, compare=False)
+    """A successor of its host daemon knows it again by this."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} of job {self.job!r}"
@@ -73,12 +75,8 @@ class ModelWorker(JobRank):
         return f"the worker of model {self.job!r}"
 
 
-def _nothing() -> None:
-    pass
-
-
-class Channel:
-    """A connected byte stream (or bare UNIX socket) and the conversation over it."""
+class Channel(Connection):
+    """The conversation of one rank with its host daemon."""
 
     def __init__(
         self,
@@ -86,27 +84,12 @@ class Channel:
         path: Path,
         who: JobRank,
         protocol: ClientProtocol | None = None,
+        dial: Dial | None = None,
     ) -> None:
-        self.path = path
+        super().__init__(connection, path, who, protocol or ClientProtocol(), dial)
         self.who = who
-        self.protocol = protocol or ClientProtocol()
         self.memory = SharedMemory()
-        self._stream = as_stream(connection)
         self._pid = os.getpid()
-        self._output: deque[tuple[memoryview, int | None]] = deque()
-        self._closed = False
-        self.on_news: Callable[[], None] = _nothing
-        """Called when something was read, or the channel closed: whoever else waits looks again."""
-        keep_from_children(self)
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    async def wait_receivable(self) -> None:
-        await self._stream.wait_receivable()
-
-    async def wait_sendable(self) -> None:
-        await self._stream.wait_sendable()
 
     @property
     def channels(self) -> Sequence[Channel]:
@@ -119,17 +102,9 @@ class Channel:
         return (self.path,)
 
     @property
-    def is_closed(self) -> bool:
-        return self._closed
-
-    @property
     def operations_done(self) -> int:
         """All-reduces that have their results, as far as this process has read."""
         return self.protocol.operations_done
-
-    @property
-    def has_output(self) -> bool:
-        return bool(self._output)
 
     @property
     def failure(self) -> JobError | None:
@@ -144,13 +119,6 @@ class Channel:
     def has_room(self, operations: int) -> bool:
         """The daemon keeps so many more, as far as this process has read."""
         return self.protocol.has_room(operations)
-
-    def vital_descriptors(self) -> Sequence[int]:
-        """As :class:`inaproto.client.forks.Inherited`: by the socket's end the daemon knows of ours."""
-        try:
-            return (self._stream.fileno(),)
-        except OSError:  # no kernel object is behind it
-            return ()
 
     def require_usable(self) -> None:
         """Raises the error that the communicator has failed with; ``LocalMisuse`` after a fork."""
@@ -170,8 +138,14 @@ class Channel:
 
     def announce(self) -> None:
         """Send new segments to the daemon, before the first operation that uses them."""
-        for segment, descriptor in self.memory.take_unannounced():
-            self.send(self.protocol.buffer(segment.number, segment.nbytes), descriptor)
+        for segment in self.memory.take_unannounced():
+            self.announce_segment(segment)
+
+    def announce_segment(self, segment: SharedSegment) -> None:
+        """Send one, which the daemon has not."""
+        with self._lock:
+            self._announced.append(segment)
+            self.send(self.protocol.buffer(segment.number, segment.nbytes), segment.descriptor)
 
     def all_reduce(
         self,
@@ -193,103 +167,45 @@ class Channel:
         ``filled``: bytes that are there by now; :meth:`filled` says when more are. ``call``: what it is, if
         not an all-reduce of one tensor.
         """
-        operation, data = self.protocol.all_reduce(
-            segment=region.segment.number,
-            offset=region.offset + at,
-            nbytes=nbytes,
-            dtype=dtype,
-            op=op,
-            shape=shape,
-            memory=region,
-            whole=whole,
-            waited=waited,
-            filled=filled,
-            call=call,
-        )
-        self.send(data)
+        with self._lock:
+            operation, data = self.protocol.all_reduce(
+                segment=region.segment.number,
+                offset=region.offset + at,
+                nbytes=nbytes,
+                dtype=dtype,
+                op=op,
+                shape=shape,
+                memory=region,
+                whole=whole,
+                waited=waited,
+                filled=filled,
+                call=call,
+            )
+            self.send(data)
         return operation
 
     def filled(self, operation: PendingOperation, nbytes: int) -> None:
         """The first ``nbytes`` of what ``operation`` reduces are there."""
-        self.send(self.protocol.filled(operation, nbytes))
+        with self._lock:
+            self.send(self.protocol.filled(operation, nbytes))
+
+    def leave(self, reason: str = "") -> None:
+        """Tell the daemon that this rank is finished, or the ``reason`` why it cannot go on."""
+        with self._lock:
+            self.send(self.protocol.leave(reason))
 
     def give_up(self, reason: str) -> None:
         """This rank cannot go on: its job is told why, and the communicator fails with that."""
-        self.send(self.protocol.leave(reason))
-        self.protocol.fail(JobError(f"{self.who}: {reason}"))
-        self.close()
-
-    # --- bytes
-
-    def send(self, data: bytes, descriptor: int | None = None) -> None:
-        """Queue a message (and a descriptor, which is closed in any case), and write what can be written."""
-        if self._closed:
-            if descriptor is not None:
-                os.close(descriptor)
-            return
-        self._output.append((memoryview(data), descriptor))
-        self._write()
-
-    def pump(self) -> None:
-        """Write and read all that does not block."""
-        self._write()
-        self._read()
-
-    def _write(self) -> None:
-        while self._output and not self._closed:
-            data, descriptor = self._output[0]
-            try:
-                sent = self._stream.send_nowait(data, () if descriptor is None else (descriptor,))
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._read()  # what the daemon said before it went is the better reason
-                self._stop(error.strerror or str(error))
-                return
-            if descriptor is not None:
-                os.close(descriptor)
-            if sent == len(data):
-                self._output.popleft()
-            else:
-                self._output[0] = (data[sent:], None)
-
-    def _read(self) -> None:
-        while not self._closed:
-            try:
-                data, descriptors = self._stream.receive_nowait()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._stop(error.strerror or str(error))
-                return
-            except DecodeError as error:
-                self._stop(str(error))
-                return
-            for descriptor in descriptors:  # no daemon sends any
-                os.close(descriptor)
-            if not data:
-                self._stop("it closed the connection")
-                return
-            self.protocol.receive(data)
-            self.on_news()
-
-    def _stop(self, reason: str) -> None:
-        self.protocol.end_of_stream(f"{reason}: {self.path}")
+        self.leave(reason)
+        self.end_all(JobError(f"{self.who}: {reason}"))
         self.close()
 
     def close(self) -> None:
-        """Close the socket: the daemon takes a rank that has not left before as lost."""
-        if self._closed:
-            return
-        self._closed = True
-        self.on_news()
-        self._stream.close()
-        self.protocol.fail(JobError(f"{self.who}: the communicator was closed; connect again"))
-        for _, descriptor in self._output:
-            if descriptor is not None:
-                os.close(descriptor)
-        self._output.clear()
-        self.memory.close()
+        """As :meth:`Connection.close`; and its shared memory."""
+        with self._lock:
+            if not self.is_closed:
+                super().close()
+                self.memory.close()
 
 
 # --- waits
@@ -311,7 +227,10 @@ def wait_until(pumped: Pumped, ready: Callable[[], bool], until: float | None, c
             return True
         if until is not None and clock() >= until:
             return False
-        yield Wait(pumped.channels, until)
+        ends = [] if until is None else [until]
+        if any(channel.dials_itself for channel in pumped.channels):
+            ends.append(clock() + RETRY_S)
+        yield Wait(pumped.channels, min(ends, default=None))
 
 
 def again(error: JobError) -> JobError:

@@ -154,6 +154,12 @@ class AnyCommunicator:
         """All-reduces that have their results, as far as this process has read."""
         return self.channel.operations_done
 
+    @property
+    def returns(self) -> int:
+        """How often this rank has gone on through the successor of a host daemon, as far as this process has
+        read."""
+        return self.channel.returns
+
     def buffer(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """An array of zeros in memory shared with the host daemon: ``all_reduce`` in place copies none of it.
 

@@ -21,6 +21,10 @@ class Inherited(Protocol):
         """Others learn of this rank's end by theirs; negative ones are of no account."""
         ...
 
+    def after_fork(self) -> None:
+        """In the child: threads that had a lock are not there."""
+        ...
+
 
 _HOLDERS: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
@@ -31,6 +35,8 @@ def keep_from_children(holder: Inherited) -> None:
 
 
 def _let_go() -> None:
+    for holder in list(_HOLDERS):
+        holder.after_fork()
     held = [number for holder in list(_HOLDERS) for number in holder.vital_descriptors() if number >= 0]
     if not held:
         return

@@ -265,8 +265,8 @@ class InPlace:
             error = fault if isinstance(fault, JobError) else JobError(str(fault))
             if isinstance(error, TensorMismatch) and operation.words:
                 error = TensorMismatch(f"{error}: {operation.words}")
-            self._channel.send(self._channel.protocol.leave(f"{type(error).__name__}: {error}"))
-            self._channel.protocol.fail(error)
+            self._channel.leave(f"{type(error).__name__}: {error}")
+            self._channel.end_all(error)
             self._end_all(error)
             self._channel.close()
         return None

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait
+from inaproto.client.operation_spans import OperationSpans
 from inaproto.client.protocol import ClientProtocol
 from inaproto.client.run_directory import DIRECTORY_VARIABLE, SERVER_SOCKETS, run_directory
 from inaproto.client.waits import explain_join, until_joined
 from inaproto.errors import DaemonUnreachable
 from inaproto.ports import Dial
+from inaproto.tracing.opening import tracing_of_process
 
 SOCKET_VARIABLE = "INAPROTO_HOST_SOCKET"
 """Variable with the socket of one host daemon, or of several, one for each parallel ring, with a colon
@@ -93,7 +96,7 @@ def reach_daemon(
             raise _unreachable(who, f"{target} takes the frames of hosts, and is a switch's")
         if target is not None:
             try:
-                return Channel(dial(target), target, who, protocol)
+                return Channel(dial(target), target, who, protocol, dial)
             except OSError as error:
                 why = f"{target}: {error.strerror or error}"
                 if target.exists() and not target.is_socket():
@@ -142,6 +145,7 @@ def ask_to_join(channel: Channel) -> None:
             path=who.wishes.path,
             exact_plan=who.wishes.exact_plan,
             elastic=who.wishes.elastic,
+            life=who.life,
         )
     )
 
@@ -149,6 +153,7 @@ def ask_to_join(channel: Channel) -> None:
 def joining(channel: Channel, until: float | None, timeout: float | None, clock: Clock) -> Steps[None]:
     """Join the job by a channel that is connected, and wait until all ranks have. Raises ``JobError``."""
     protocol = channel.protocol
+    began = time.time_ns()
     ask_to_join(channel)
     there = yield from until_joined(
         channel, lambda: protocol.joined is not None or protocol.failure is not None, until, clock
@@ -161,3 +166,16 @@ def joining(channel: Channel, until: float | None, timeout: float | None, clock:
             raise late
     if protocol.joined is not None:
         channel.memory.segments_max = protocol.joined.segments_max
+        trace_operations(channel, protocol.joined.ring_id, began)
+
+
+def trace_operations(channel: Channel, life: int, began: int) -> None:
+    """Trace those of a rank that asked to join at ``began`` (wall clock, ns), if its environment says so.
+
+    ``life``: id of the first ring of its job, the same on all ranks.
+    """
+    tracing = tracing_of_process(os.environ)
+    if tracing is not None:
+        who, joined = channel.who, channel.protocol.joined
+        spans = channel.protocol.spans = OperationSpans(tracing, who.job, who.rank, who.size, life)
+        spans.joined(began, life if joined is None else joined.ring_id)

@@ -17,7 +17,6 @@ shrinking and wholly allocated, which the daemon insists on.
 from __future__ import annotations
 
 import bisect
-import contextlib
 import fcntl
 import mmap
 import os
@@ -51,8 +50,9 @@ class SharedSegment:
     nbytes: int
     memory: mmap.mmap
     address: int
-    descriptor: int = -1
-    """Other ranks of the host map a segment with registered buffers by it; -1: they do not."""
+    descriptor: int
+    """Whoever else maps it does so by this: the host daemon, its successor, other ranks of the host. It is
+    open until the memory is closed, or nobody has the mapping any more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -84,7 +84,8 @@ class SharedMemory:
         self._lock = threading.RLock()
         self._numbers = 0
         self._nbytes = 0
-        self._unannounced: list[tuple[SharedSegment, int]] = []
+        self._users = 1
+        self._unannounced: list[SharedSegment] = []
         self._free: dict[int, list[tuple[SharedSegment, int]]] = {}
         """Places of regions that came back, by their size."""
         self._open_pooled: list[_Open] = []
@@ -99,8 +100,13 @@ class SharedMemory:
         """Bytes of all segments."""
         return self._nbytes
 
-    def take_unannounced(self) -> list[tuple[SharedSegment, int]]:
-        """New segments with their descriptors, which the caller sends to the daemon and closes."""
+    def share(self) -> SharedMemory:
+        """The same, for one more channel, which closes it, too."""
+        self._users += 1
+        return self
+
+    def take_unannounced(self) -> list[SharedSegment]:
+        """New segments, which the caller announces to the daemon."""
         with self._lock:
             taken, self._unannounced = self._unannounced, []
         return taken
@@ -122,9 +128,7 @@ class SharedMemory:
         """A region of zeros, never pooled. Raises ``MemoryError``, ``LocalMisuse`` at the limit."""
         with self._lock:
             segments = self._numbers
-            segment, offset = self._cut(
-                self._open_registered, max(nbytes, 1), REGISTERED_BYTES_MIN, is_kept=True
-            )
+            segment, offset = self._cut(self._open_registered, max(nbytes, 1), REGISTERED_BYTES_MIN)
             if self._numbers > segments:
                 bisect.insort(self._registered, (segment.address, segment), key=lambda item: item[0])
         return Region(segment, offset, nbytes)
@@ -144,18 +148,20 @@ class SharedMemory:
     def home(self, array: NDArray[Any]) -> Home | None:
         """The segment of the registered buffer in which ``array`` lies, for other ranks to map."""
         region = self.find(array)
-        if region is None or region.segment.descriptor < 0:
+        if region is None:
             return None
         segment = region.segment
         return Home(segment.descriptor, segment.address, segment.nbytes)
 
     def close(self) -> None:
-        """Close all descriptors; mappings end with the arrays that use them."""
+        """Close all descriptors, when all who share it have; mappings end with the arrays that use them."""
         with self._lock:
+            self._users -= 1
+            if self._users > 0:
+                return
             self._registered = []
+            self._unannounced = []
             kept, self._kept = self._kept, []
-        for _, descriptor in self.take_unannounced():
-            os.close(descriptor)
         for closing in kept:
             closing()
 
@@ -163,13 +169,8 @@ class SharedMemory:
     def _is_full(self) -> bool:
         return self._numbers >= self.segments_max
 
-    def _cut(
-        self, opened: list[_Open], size: int, bytes_min: int, *, is_kept: bool = False
-    ) -> tuple[SharedSegment, int]:
-        """An unused place in one of the segments ``opened``, or in a new one of at least ``bytes_min``.
-
-        ``is_kept``: the new one has a descriptor as long as it is registered.
-        """
+    def _cut(self, opened: list[_Open], size: int, bytes_min: int) -> tuple[SharedSegment, int]:
+        """An unused place in one of the segments ``opened``, or in a new one of at least ``bytes_min``."""
         alignment = ALIGNMENT if size <= SMALL_BYTES_MAX else mmap.PAGESIZE
         for candidate in opened:
             offset = candidate.used + -candidate.used % alignment
@@ -183,11 +184,11 @@ class SharedMemory:
             )
         grown = self._nbytes // 8 if self._numbers >= SEGMENTS_OF_MINIMAL_SIZE else 0
         least = bytes_min if size <= SMALL_BYTES_MAX else 0
-        segment = self._new_segment(max(size, least, grown), is_kept=is_kept)
+        segment = self._new_segment(max(size, least, grown))
         opened.append(_Open(segment, size))
         return segment, 0
 
-    def _new_segment(self, nbytes: int, *, is_kept: bool) -> SharedSegment:
+    def _new_segment(self, nbytes: int) -> SharedSegment:
         nbytes += -nbytes % mmap.PAGESIZE
         descriptor = os.memfd_create("inaproto", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -198,17 +199,13 @@ class SharedMemory:
         except OSError as error:
             os.close(descriptor)
             raise MemoryError(f"cannot make {nbytes} bytes of shared memory: {error.strerror}") from None
-        kept = -1
-        if is_kept:
-            with contextlib.suppress(OSError):  # without one, others read and write it as private memory
-                kept = os.dup(descriptor)
-                closing = weakref.finalize(memory, os.close, kept)  # or with its arrays, if nobody closes
-                closing.atexit = False
-                self._kept.append(closing)
-        segment = SharedSegment(self._numbers, nbytes, memory, huge_pages.address(memory), kept)
+        closing = weakref.finalize(memory, os.close, descriptor)  # or with its arrays, if nobody closes
+        closing.atexit = False
+        self._kept.append(closing)
+        segment = SharedSegment(self._numbers, nbytes, memory, huge_pages.address(memory), descriptor)
         self._numbers += 1
         self._nbytes += nbytes
-        self._unannounced.append((segment, descriptor))
+        self._unannounced.append(segment)
         return segment
 
 

@@ -19,6 +19,7 @@ result, by the plan of the job, hence the tensor has the bytes that one ring wou
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,13 +27,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from inaproto.client.channel import Channel, Clock, JobRank, Steps, again, wait_until
-from inaproto.client.joining import ask_to_join, connecting, reach_daemon
+from inaproto.client.joining import ask_to_join, connecting, reach_daemon, trace_operations
 from inaproto.client.memory import ALIGNMENT, Region
 from inaproto.client.protocol import PendingOperation, Waited, tell_when_all
 from inaproto.client.ring_names import ring_job
 from inaproto.client.waits import (
     EXPLAIN_S,
-    LEAVE_S,
     ask_status,
     explain_join,
     explain_operation,
@@ -40,6 +40,7 @@ from inaproto.client.waits import (
     my_ring,
     rings_of,
     until_joined,
+    until_left,
 )
 from inaproto.errors import JobError, JoinRefused
 from inaproto.ports import Dial
@@ -109,8 +110,8 @@ class ParallelRings:
         self.who = who
         self.rings = tuple(rings)
         self.memory = rings[0].memory
-        for ring in rings:
-            ring.memory = self.memory
+        for ring in rings[1:]:
+            ring.memory = self.memory.share()
         self.failure: JobError | None = None
         self.operations_done = 0
         """All-reduces that have the results of all their slices, as far as this process has read."""
@@ -129,6 +130,11 @@ class ParallelRings:
     @property
     def is_closed(self) -> bool:
         return not self.channels
+
+    @property
+    def returns(self) -> int:
+        """As :attr:`Channel.returns`, of all rings."""
+        return sum(ring.returns for ring in self.rings)
 
     @property
     def operations_called(self) -> int:
@@ -164,16 +170,10 @@ class ParallelRings:
             ring.protocol.require_room(operations)
 
     def announce(self) -> None:
-        """As :meth:`Channel.announce`, to all daemons. Raises ``JobError`` where descriptors run out."""
-        for segment, descriptor in self.memory.take_unannounced():
-            try:
-                copies = _copies(descriptor, len(self.rings))
-            except OSError as error:
-                why = JobError(f"{self.who}: cannot share memory with all host daemons: {error.strerror}")
-                self.fail(why)
-                raise why from None
-            for ring, copy in zip(self.rings, copies, strict=True):
-                ring.send(ring.protocol.buffer(segment.number, segment.nbytes), copy)
+        """As :meth:`Channel.announce`, to all daemons."""
+        for segment in self.memory.take_unannounced():
+            for ring in self.rings:
+                ring.announce_segment(segment)
 
     def all_reduce(
         self,
@@ -235,7 +235,7 @@ class ParallelRings:
             self.failure = error
             for ring in self.rings:
                 if ring.protocol.failure is None:
-                    ring.send(ring.protocol.leave(f"{type(error).__name__} in {error}"))
+                    ring.leave(f"{type(error).__name__} in {error}")
         self.close()
 
     def close(self) -> None:
@@ -251,6 +251,7 @@ class ParallelRings:
 
     def joining(self, until: float | None, timeout: float | None, clock: Clock) -> Steps[None]:
         """Join all rings, and wait until all ranks have joined all. Raises ``JobError``."""
+        began = time.time_ns()
         for ring in self.rings:
             ask_to_join(ring)
         yield from until_joined(
@@ -268,6 +269,9 @@ class ParallelRings:
             yield from self._check_order(clock)
         if self.failure is not None:
             raise again(self.failure)
+        first = self.rings[0].protocol.joined
+        for ring in self.rings:
+            trace_operations(ring, 0 if first is None else first.ring_id, began)
         self.memory.segments_max = min(
             ring.protocol.joined.segments_max for ring in self.rings if ring.protocol.joined is not None
         )
@@ -316,25 +320,10 @@ class ParallelRings:
             self.pump()
             if self.failure is None:
                 for ring in self.rings:
-                    ring.send(ring.protocol.leave())
-                yield from wait_until(
-                    self, lambda: all(ring.protocol.has_left for ring in self.rings), clock() + LEAVE_S, clock
-                )
+                    ring.leave()
+                yield from until_left(self, clock)
         finally:
             self.close()
-
-
-def _copies(descriptor: int, count: int) -> list[int]:
-    """``descriptor`` and duplicates of it. Raises ``OSError`` and closes all."""
-    found = [descriptor]
-    try:
-        while len(found) < count:
-            found.append(os.dup(descriptor))
-    except OSError:
-        for each in found:
-            os.close(each)
-        raise
-    return found
 
 
 def _words(ranks: Sequence[int]) -> str:

@@ -17,7 +17,6 @@ is left under way. It never keeps the interpreter from ending.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import heapq
 import logging
 import os
@@ -32,6 +31,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from numpy.typing import NDArray
 
+from inaproto.client.alarm import Alarm
 from inaproto.client.channel import Clock, Pollable, Steps, Wait, again
 from inaproto.client.completions import COMPLETIONS
 from inaproto.client.in_place import InPlace
@@ -75,28 +75,6 @@ class Work(Protocol):
     def _outcome(self) -> NDArray[Any]: ...
     def _waiting(self, timeout: float | None) -> Steps[NDArray[Any]]: ...
     def _explaining(self, timeout: float | None) -> Steps[JobError | None]: ...
-
-
-class Alarm:
-    """Wakes up whoever polls it."""
-
-    has_output: Final = False
-
-    def __init__(self) -> None:
-        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def ring(self) -> None:
-        os.eventfd_write(self._descriptor, 1)
-
-    def quiet(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._descriptor)
-
-    def __del__(self) -> None:
-        os.close(self._descriptor)
 
 
 class _Task(Generic[T]):
@@ -572,8 +550,8 @@ class Engine:
         if isinstance(channel, ParallelRings):
             channel.fail(error)
         elif channel.failure is None:
-            channel.send(channel.protocol.leave(str(error)))
-            channel.protocol.fail(error)
+            channel.leave(str(error))
+            channel.end_all(error)
             channel.close()
 
     def _end_all(self) -> None:

@@ -18,13 +18,13 @@ SIMILAR: Final = 0.85
 _SETTINGS: Final = """
     accelerator adapter agents_listen busy_polls capacity_model capture capture_mb cluster collective
     collective_kib_min collective_timeout_ms control control_listen controller cpus dir fabric
-    fabric_root host_gbit_s ip job_secret jobs_max lease_ms link_latency_us link_mbps
+    fabric_root gid host_gbit_s ip job_secret jobs_max lease_ms link_latency_us link_mbps
     link_probe_kib listen log_format log_level mac memory_kib message_packets metrics
     models models_ip models_nic models_port models_tls moderation mtu mtu_max name nic
     operation_timeout_ms pool_rings port ports_max ranks_max recover_ms relaxed_ordering report_ms
-    retry_count rings_max seed selective service_level shards share_max stall_ms store switch
-    switch_mbps tcp tensor_kib tls token_days traffic_class transport_timeout trees ufm
-    ufm_answer_ms ufm_by ufm_ca ufm_credentials ufm_guids ufm_pkeys weather window_messages
+    retry_count rings_max router_lid seed selective service_level shards share_max stall_ms store switch
+    switch_mbps tcp tensor_kib tls token_days traffic_class transport_timeout trees tracing ufm
+    ufm_answer_ms ufm_by ufm_ca ufm_credentials ufm_guids ufm_pkeys vlan weather window_messages
 """
 """Fields of the daemons' settings, which stand above this package; a test compares."""
 _OF_COMMANDS: Final = """

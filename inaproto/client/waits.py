@@ -42,10 +42,23 @@ def leaving(channel: Channel, clock: Clock) -> Steps[None]:
     """
     try:
         if channel.protocol.failure is None:
-            channel.send(channel.protocol.leave())
-            yield from wait_until(channel, lambda: channel.protocol.has_left, clock() + LEAVE_S, clock)
+            channel.leave()
+            yield from until_left(channel, clock)
     finally:
         channel.close()
+
+
+def until_left(pumped: Pumped, clock: Clock) -> Steps[None]:
+    """Wait for the daemons to confirm it; of one that is gone, for its successor."""
+
+    def have_left() -> bool:
+        return all(channel.protocol.has_left for channel in pumped.channels)
+
+    def is_returning() -> bool:
+        return any(channel.is_returning for channel in pumped.channels)
+
+    while not (yield from wait_until(pumped, have_left, clock() + LEAVE_S, clock)) and is_returning():
+        yield from wait_until(pumped, lambda: not is_returning(), None, clock)
 
 
 def ask_status(channel: Channel, until: float, clock: Clock) -> Steps[dict[str, Any] | None]:
@@ -101,6 +114,10 @@ def _elsewhere(status: dict[str, Any], who: JobRank) -> str:
 def explain_join(channel: Channel, timeout: float | None, clock: Clock) -> Steps[JobError | None]:
     """None if the last rank came meanwhile."""
     who = channel.who
+    if channel.is_returning:
+        return DaemonUnreachable(
+            f"{who}: the host daemon at {channel.path} is gone, and none has followed it within {timeout:g} s"
+        )
     until = clock() + EXPLAIN_S
     status: dict[str, Any] | None = None
     while True:
@@ -146,7 +163,10 @@ def explain_operation(
     if operation.ended:
         return None
     if status is None:
-        return OperationTimeout(f"{what}: the host daemon does not answer either")
+        silent = (
+            "is gone, and its successor is waited for" if channel.is_returning else "does not answer either"
+        )
+        return OperationTimeout(f"{what}: the host daemon {silent}")
     ring = my_ring(status, who)
     running = ring.get("operation") or {}
     if not ring:

@@ -51,6 +51,13 @@ class Alarm:
         """Ask for the deadline again."""
         self._changed.set()
 
+    def look_if_sooner(self) -> None:
+        """As :meth:`look`, where the deadline costs less to ask for than a task to wake: a deadline that has
+        become a later one wakes nobody, before the earlier one has passed."""
+        at = self._deadline()
+        if at is not None:
+            self.look_before(at)
+
     def look_before(self, at: Instant) -> None:
         """There may be a deadline at ``at``, or later: ask again if none is waited for as early.
 

@@ -19,6 +19,8 @@ Examples.
   inaproto doctor                                       what can be seen without a word
   inaproto doctor --dir /run/inaproto                   and of the daemons that run here
   inaproto doctor --ip 10.0.0.1 --peer 10.0.0.2         and the link and the way to another host
+  inaproto doctor --sharp /opt/mellanox/sharp/lib/libsharp_coll.so
+                                                        and whether SHARP finds what it needs
   inaproto doctor --bandwidth-gbit 100 --rtt-us 12      window and timer for that network
 
 Exit status 0 if nothing failed (warnings do not count), 1 if something did, 2 if an option is wrong.
@@ -98,6 +100,14 @@ docs/operating.md has the list.
     help="By how much the slowest rank may be late.",
 )
 @click.option("--tensor-mib", type=click.IntRange(0), default=0, help="Tensors of one rank at a time.")
+@click.option(
+    "--sharp",
+    is_flag=False,
+    flag_value="sharp",
+    default="",
+    metavar="[LIBRARY]",
+    help="Look at SHARP though no host here has it; also as in collective: sharp:library=FILE;devices=...",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON list: check, outcome, found, why, mend.")
 def doctor(
     *,
@@ -115,6 +125,7 @@ def doctor(
     rtt_us: float,
     skew_ms: float,
     tensor_mib: int,
+    sharp: str,
     as_json: bool,
 ) -> None:
     """Check this machine: NICs, network, limits, daemons; say what is wrong and how to mend it.
@@ -137,6 +148,7 @@ def doctor(
         round_trip_ns=round(rtt_us * 1e3),
         skew_ns=round(skew_ms * 1e6),
         tensor_bytes=tensor_mib << 20,
+        collective=sharp if not sharp or sharp.partition(":")[0] == "sharp" else f"sharp:library={sharp}",
     )
     try:
         answers = examine(report.site(asked, directory, sockets), all_checks())

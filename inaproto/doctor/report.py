@@ -59,6 +59,7 @@ def show(answers: Sequence[Answer]) -> None:
     """For people."""
     console = Console(highlight=False)
     console.print(_table(answers))
+    console.print(_untestable(answers))
     console.print(_summary(answers))
 
 
@@ -69,6 +70,8 @@ def _table(answers: Sequence[Answer]) -> Table:
     table.add_column("found; why it matters; how to mend it", overflow="fold")
     for answer in answers:
         for found in answer.findings:
+            if found.outcome is Outcome.UNTESTABLE:
+                continue
             text = Text(found.found)
             if found.outcome in {Outcome.WARNING, Outcome.FAILED}:
                 text.append(f"\n{answer.check.why}", "dim")
@@ -76,6 +79,18 @@ def _table(answers: Sequence[Answer]) -> Table:
                 text.append(f"\n-> {found.mend}", "bold")
             table.add_row(answer.check.name, Text(found.outcome.value, _STYLES[found.outcome]), text)
     return table
+
+
+def _untestable(answers: Sequence[Answer]) -> Text:
+    """Reasons, each once, with the checks that stand back by it."""
+    reasons: dict[str, list[str]] = {}
+    for answer in answers:
+        for found in answer.findings:
+            if found.outcome is Outcome.UNTESTABLE:
+                said = f"{found.found}\n  -> {found.mend}" if found.mend else found.found
+                reasons.setdefault(said, []).append(answer.check.name)
+    lines = [f"not testable here: {', '.join(names)}: {said}" for said, names in reasons.items()]
+    return Text("\n".join(["", *lines]) if lines else "", _STYLES[Outcome.UNTESTABLE])
 
 
 def _summary(answers: Sequence[Answer]) -> str:

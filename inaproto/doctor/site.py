@@ -73,6 +73,8 @@ class Asked:
     skew_ns: int = 500_000_000
     """How late ranks may be for an all-reduce."""
     tensor_bytes: int = 0
+    collective: str = ""
+    """A library that sums, as the setting of host daemons has it; empty: the one that they have."""
 
 
 @dataclass(slots=True)
@@ -127,6 +129,26 @@ class Site:
         if self.asked.ip:
             return [self.asked.ip]
         return list(dict.fromkeys(str(host["ip"]) for host in self.hosts if host.get("ip")))
+
+    @property
+    def rdma_addresses(self) -> list[str]:
+        """As ``ips``, and the GIDs of host daemons on InfiniBand."""
+        gids = [] if self.asked.ip else [str(host["gid"]) for host in self.hosts if host.get("gid")]
+        return [*self.ips, *dict.fromkeys(gids)]
+
+    def of_hosts_with(self, adapter: str) -> list[Mapping[str, Any]]:
+        """Status of each host daemon that has that collective library, and what was asked for as one more."""
+        asked: Mapping[str, Any] = {"name": "", "collective": self.asked.collective}
+        every = [asked, *self.hosts] if self.asked.collective else self.hosts
+        return [one for one in every if str(one.get("collective", "")).partition(":")[0] == adapter]
+
+    def environment(self, pid: int) -> Mapping[str, str] | None:
+        """Variables of a process; None where they cannot be read."""
+        text = self.read(f"/proc/{pid}/environ")
+        if text is None:
+            return None
+        pairs = [entry.partition("=") for entry in text.split("\0")]
+        return {name: value for name, equals, value in pairs if equals}
 
     def addresses(self) -> list[tuple[str, str, int]]:
         """``(interface, IPv4 address, prefix length)`` of all interfaces that are not loopback."""

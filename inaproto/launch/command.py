@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED: Final = 1
 EXIT_WRONG: Final = 2
+KEY_BYTES_MAX: Final = 4096
 
 _EPILOG: Final = """
 Examples.
@@ -100,6 +102,10 @@ is wrong. docs/launching.md has more.
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Configuration file for daemons that are started ([switch], [host]).",
 )
+@click.option(
+    "--host", "host_name", metavar="NAME", help="Use this one of the host daemons that run here alone."
+)
+@click.option("--master-addr", help="MASTER_ADDR, for torch.  [default: the first of --hosts]")
 @click.option("--master-port", type=int, help="MASTER_PORT, for torch.  [default: one that is free]")
 @click.option(
     "--label/--no-label",
@@ -119,6 +125,13 @@ is wrong. docs/launching.md has more.
 @click.option(
     "--log-dir", type=click.Path(path_type=Path), help="Keep the logs of daemons that are started there."
 )
+@click.option(
+    "--by-input",
+    "is_by_input",
+    is_flag=True,
+    help="Read the key from the first line of the standard input, and end when that ends: for those that "
+    "start this on other machines.",
+)
 @click.option("--quiet", "-q", "is_quiet", is_flag=True, help="Say only what went wrong.")
 @click.option(
     "--json", "summary", metavar="FILE", help="Write how it went as JSON; - is the standard output."
@@ -136,11 +149,14 @@ def run(
     daemons: int | None,
     frames: str,
     config: Path | None,
+    host_name: str | None,
+    master_addr: str | None,
     master_port: int | None,
     is_labelled: bool | None,
     is_elastic: bool,
     grace_s: float,
     log_dir: Path | None,
+    is_by_input: bool,
     is_quiet: bool,
     summary: str | None,
     command: tuple[str, ...],
@@ -158,15 +174,18 @@ def run(
 
     try:
         require_pidfd()
+        environment = dict(os.environ) | (_key_by_input() if is_by_input else {})
         wish = _wish(
-            os.environ, command, ranks, hosts, host_index, name, path, backends, master_port, daemons
+            environment, command, ranks, hosts, host_index, name, path, backends, master_port, daemons
         )
+        wish = replace(wish, master_address=master_addr or "")
         wanted = Wanted(
             None if directory is None else directory.expanduser().absolute(),
             daemons,
             "shm" if frames == "shm" else "frames",
             None if config is None else config.absolute(),
-            may_start=len(wish.hosts) < 2,
+            host_name or "",
+            may_start=len(wish.hosts) < 2 and not host_name,
         )
         if log_dir is not None:
             log_dir.mkdir(parents=True, exist_ok=True)
@@ -177,8 +196,9 @@ def run(
             is_quiet=is_quiet,
             summary=summary or "",
             logs=None if log_dir is None else log_dir.absolute(),
+            ends_with_input=is_by_input,
         )
-        sys.exit(launch(wish, wanted, manner, os.environ))
+        sys.exit(launch(wish, wanted, manner, environment))
     except plan.CommandNotFound as error:
         _fail(error, error.status)
     except (InvariantBroken, LocalMisuse):
@@ -189,6 +209,19 @@ def run(
         _fail(error, EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+
+
+def _key_by_input() -> dict[str, str]:
+    """Raises ``ConfigError``."""
+    from inaproto.client.environment import KEY_VARIABLE
+
+    line = b""
+    while not line.endswith(b"\n"):
+        data = os.read(0, 1)  # what follows is not ours
+        line += data
+        if not data or len(line) > KEY_BYTES_MAX:
+            raise ConfigError("--by-input: the standard input has no line with a key")
+    return {KEY_VARIABLE: line.decode("utf-8", "replace").strip()}
 
 
 def _fail(error: Exception, status: int) -> None:

@@ -28,9 +28,10 @@ from inaproto.launch.processes import Process
 
 READY_S: Final = 120.0
 END_S: Final = 10.0
-SWITCH_RESTARTS_MAX: Final = 5
+RESTARTS_MAX: Final = 5
+"""Of one daemon, in one run."""
 LOG_LINES: Final = 12
-_KEPT: Final = ("INAPROTO_KERNELS", "INAPROTO_PYVERBS")
+_KEPT: Final = ("INAPROTO_KERNELS", "INAPROTO_PYVERBS", "INAPROTO_TRACING")
 """Variables of ours that daemons get which are brought up: others may speak of other daemons."""
 
 
@@ -50,6 +51,8 @@ class Wanted:
     """By which frames go from one to another that is brought up."""
     config: Path | None = None
     """Configuration file of those that are brought up."""
+    name: str = ""
+    """Of the one host daemon that the ranks are to use; empty: all that are there."""
     may_start: bool = True
     """Whether any may be: ranks on other machines would not meet them."""
 
@@ -127,7 +130,7 @@ async def find_daemons(wanted: Wanted, environment: Mapping[str, str], private: 
     Raises ``ConfigError``.
     """
     socket = environment.get(SOCKET_VARIABLE, "")
-    if wanted.directory is None and socket:
+    if wanted.directory is None and socket and not wanted.name:
         if wanted.hosts is not None:
             raise ConfigError(f"--daemons: {SOCKET_VARIABLE} names a host daemon that runs already: {socket}")
         return Daemons([socket], [], None)
@@ -137,6 +140,14 @@ async def find_daemons(wanted: Wanted, environment: Mapping[str, str], private: 
     hosts: list[tuple[str, Path]] = []
     if directory is not None:
         hosts, _ = await running_hosts(directory)
+    if wanted.name:
+        there = ", ".join(name for name, _ in hosts) or "none"
+        hosts = [host for host in hosts if host[0] == wanted.name]
+        if not hosts:
+            raise ConfigError(
+                f"--host: no host daemon {wanted.name} answers in {directory} of this machine; there are: "
+                f"{there}"
+            )
     if hosts and wanted.hosts is not None:
         raise ConfigError(
             f"--daemons: in {directory} runs {_hosts([name for name, _ in hosts])} already; leave it out, "
@@ -190,10 +201,19 @@ def _common(directory: Path, wanted: Wanted) -> list[str]:
 
 def start_daemon(command: Sequence[str], environment: Mapping[str, str], logs: Path) -> Process:
     name = command[command.index("--name") + 1] if "--name" in command else command[0]
+    return _start(name, [sys.executable, "-m", "inaproto", *command], environment, logs)
+
+
+def start_again(ended: Process, logs: Path) -> Process:
+    """The daemon that has ended; its log goes on."""
+    return _start(ended.name, ended.command, ended.environment, logs)
+
+
+def _start(name: str, command: Sequence[str], environment: Mapping[str, str], logs: Path) -> Process:
     with (logs / f"{name}.log").open("ab") as log:
         return Process(
             name,
-            [sys.executable, "-m", "inaproto", *command],
+            command,
             environment,
             stdout=subprocess.PIPE,
             stderr=log.fileno(),

@@ -61,6 +61,8 @@ class Wish:
     """By which the job is summed; empty: what the environment says."""
     backends: tuple[str, ...] = BACKENDS
     master_port: int = 0
+    master_address: str = ""
+    """Empty: the first of the machines."""
 
     @property
     def size(self) -> int:
@@ -99,7 +101,7 @@ def environments(
         "WORLD_SIZE": str(wish.size),
         "LOCAL_WORLD_SIZE": str(wish.ranks),
         "GROUP_RANK": str(wish.host_index),
-        "MASTER_ADDR": wish.hosts[0] if wish.hosts else "127.0.0.1",
+        "MASTER_ADDR": wish.master_address or (wish.hosts[0] if wish.hosts else "127.0.0.1"),
         "MASTER_PORT": str(wish.master_port),
         JOB_VARIABLE: wish.job,
         SIZE_VARIABLE: str(wish.size),
@@ -180,7 +182,7 @@ def parse_hosts(text: str, here: Path) -> tuple[str, ...]:
             data = stream.read(HOSTS_FILE_BYTES_MAX)
         lines = data.decode("utf-8", "replace").splitlines()
         text = ",".join(line.partition("#")[0].split(maxsplit=1)[0] for line in lines if _says(line))
-    hosts = [host for host in _expanded(text).replace(",", " ").split() if host]
+    hosts = expand_hosts(text)
     if not hosts:
         raise ConfigError("--hosts: names no machine; give a,b or a file with one in each line")
     wrong = [host for host in hosts if not re.fullmatch(r"[A-Za-z0-9._:-]{1,253}", host)]
@@ -191,20 +193,20 @@ def parse_hosts(text: str, here: Path) -> tuple[str, ...]:
     twice = sorted({host for host in hosts if hosts.count(host) > 1})
     if twice:
         raise ConfigError(f"--hosts: {twice[0]} is named twice; -n says how many ranks a machine has")
-    return tuple(hosts)
+    return hosts
 
 
 def _says(line: str) -> bool:
     return bool(line.partition("#")[0].strip())
 
 
-def _expanded(text: str) -> str:
-    """Without brackets: ``n[1-3]`` is ``n1,n2,n3``. Raises ``ConfigError``."""
+def expand_hosts(text: str) -> tuple[str, ...]:
+    """Without brackets: ``m,n[1-3]`` is m, n1, n2 and n3. Raises ``ConfigError``."""
     while (found := _BRACKETS.search(text)) is not None:
         before, inside, after = found.groups()
         names = ",".join(f"{before}{number}{after}" for number in _numbers(inside))
         text = text[: found.start()] + names + text[found.end() :]
-    return text
+    return tuple(text.replace(",", " ").split())
 
 
 def _numbers(inside: str) -> list[str]:

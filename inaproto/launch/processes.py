@@ -43,7 +43,7 @@ class Process:
         stdout: int | None = None,
         stderr: int | None = None,
     ) -> None:
-        self.name, self.environment = name, environment
+        self.name, self.command, self.environment = name, list(command), environment
         try:
             self._popen = subprocess.Popen(
                 script_of(WITH_PARENT, str(os.getpid()), *command),

@@ -23,15 +23,14 @@ from inaproto.errors import ConfigError, InaprotoError
 from inaproto.launch.advice import Processors, about_ranks
 from inaproto.launch.daemons import (
     END_S,
-    SWITCH_RESTARTS_MAX,
+    RESTARTS_MAX,
     Daemons,
     Wanted,
     bring_up,
     find_daemons,
     log_tail,
-    start_daemon,
+    start_again,
     statuses,
-    switch_command,
 )
 from inaproto.launch.keeper import end_all, marked
 from inaproto.launch.labelled_lines import LabelledLines
@@ -71,6 +70,8 @@ class Manner:
     """File for the outcome as JSON, or ``-``; empty: none."""
     logs: Path | None = None
     """Directory in which the daemons' logs are kept; None: they go with the run."""
+    ends_with_input: bool = False
+    """When the standard input ends all ends, as by SIGTERM; ranks have none then."""
 
 
 def say(text: str) -> None:
@@ -138,10 +139,12 @@ class Run:
 
     async def main(self) -> int:
         """The exit status."""
-        heard = [number for number in (*ENDING, *PASSED_ON) if not _is_shielded(number)]
+        heard = [number for number in (*ENDING, *PASSED_ON) if not is_shielded(number)]
         with trio.open_signal_receiver(*heard) as signals:
             async with trio.open_nursery() as watching:
                 watching.start_soon(self._watch_signals, signals)
+                if self.manner.ends_with_input:
+                    watching.start_soon(self._watch_input)
                 try:
                     with trio.CancelScope() as scope:
                         watching.start_soon(self._cancel_when_stopped, scope)
@@ -166,11 +169,19 @@ class Run:
 
     async def _watch_signals(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
-            if self.ranks:
-                self._perform(self.supervision.signalled(signal.Signals(number), trio.current_time()))
-            elif number in ENDING:
-                self.stopped_by = signal.Signals(number)
-                self.stop.set()
+            self._signalled(signal.Signals(number))
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self.ranks:
+            self._perform(self.supervision.signalled(number, trio.current_time()))
+        elif number in ENDING:
+            self.stopped_by = number
+            self.stop.set()
+
+    async def _watch_input(self) -> None:
+        while await trio.to_thread.run_sync(os.read, 0, READ_BYTES, abandon_on_cancel=True):
+            pass
+        self._signalled(signal.SIGTERM)
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
@@ -218,15 +229,14 @@ class Run:
             if self.daemons_end:
                 return
             tail = log_tail(process.name, self.logs)
-            if process.name != "switch" or restarts == SWITCH_RESTARTS_MAX:
+            outlives = process.name == "switch" or len(self.daemons.names if self.daemons else ()) > 1
+            if not outlives or restarts == RESTARTS_MAX:
                 say(f"{process.name}, which this run needs, {how_it_ended(code)}{tail}")
                 return
             restarts += 1
-            say(f"the switch {how_it_ended(code)}; it is started again{tail}")
-            assert self.daemons is not None
-            assert self.daemons.directory is not None
-            command = switch_command(self.daemons.directory, self.wanted)
-            process = start_daemon(command, process.environment, self.logs)
+            what = "the switch" if process.name == "switch" else f"host daemon {process.name}"
+            say(f"{what} {how_it_ended(code)}; it is started again{tail}")
+            process = start_again(process, self.logs)
             self.all_started.append(process)
 
     async def _observe(self) -> None:
@@ -261,7 +271,7 @@ class Run:
                 f"rank {rank}",
                 self.wish.command,
                 environment,
-                stdin=None if local == 0 else subprocess.DEVNULL,
+                stdin=None if local == 0 and not self.manner.ends_with_input else subprocess.DEVNULL,
                 stdout=pipe,
                 stderr=pipe,
             )
@@ -365,7 +375,7 @@ class Run:
         }
 
 
-def _is_shielded(number: signal.Signals) -> bool:
+def is_shielded(number: signal.Signals) -> bool:
     """Whether it is to pass by, as ``nohup`` wishes. (Shells ignore SIGINT for what is in the background.)"""
     return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,9 +39,11 @@ class Failure:
     rank: int
     code: int
     """Exit status; negative: the signal that ended it."""
+    who: str = ""
+    """What it is called; empty: by its rank."""
 
     def __str__(self) -> str:
-        return f"rank {self.rank} {how_it_ended(self.code)}"
+        return f"{self.who or f'rank {self.rank}'} {how_it_ended(self.code)}"
 
 
 Action = Send | Say
@@ -67,7 +69,16 @@ def exit_status(code: int) -> int:
 class Supervision:
     """The processes of one start. Times are seconds of any one clock."""
 
-    def __init__(self, ranks: Iterable[int], grace_s: float, *, is_elastic: bool = False) -> None:
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        grace_s: float,
+        *,
+        is_elastic: bool = False,
+        names: Mapping[int, str] | None = None,
+    ) -> None:
+        """``names``: what its processes are called, where they are no ranks."""
+        self._names = names or {}
         self.running = set(ranks)
         self.failure: Failure | None = None
         self.deadline: float | None = None
@@ -94,12 +105,14 @@ class Supervision:
             self._ended_well = True
             return []
         if self._by is not None:
-            if self.failure is None:  # by a stronger signal perhaps, but for the sake of the first one
-                self.failure = Failure(rank, code if code > 0 else -self._by)
+            if self.failure is None:
+                # By a stronger signal perhaps, but for the sake of the first one. Python says 1 for any
+                # exception: a KeyboardInterrupt is a RuntimeError where torch's autograd meets it in a hook.
+                self.failure = Failure(rank, code if code > 1 else -self._by, self._names.get(rank, ""))
             return []
         if self._is_ending:
             return []
-        failure = Failure(rank, code)
+        failure = Failure(rank, code, self._names.get(rank, ""))
         if self.failure is None:
             self.failure = failure
         if not self.running:
@@ -107,7 +120,7 @@ class Supervision:
         if self._is_elastic:
             return [Say(f"{failure}; the others go on")]
         self._is_ending = True
-        said = Say(f"{failure}; ending {_others(self.running)}")
+        said = Say(f"{failure}; ending {self._others()}")
         return [said, *self._escalate([signal.SIGTERM, signal.SIGKILL], now)]
 
     def signalled(self, number: signal.Signals, now: float) -> list[Action]:
@@ -131,7 +144,7 @@ class Supervision:
         if not self.running:
             self.deadline = None
             return []
-        told = f"{_others(self.running)} did not end within {self._grace_s:g} s; {self._next[0].name}"
+        told = f"{self._others()} did not end within {self._grace_s:g} s; {self._next[0].name}"
         return [Say(told), *self._escalate(self._next, now)]
 
     def _escalate(self, numbers: list[signal.Signals], now: float) -> list[Action]:
@@ -142,8 +155,10 @@ class Supervision:
     def _everybody(self) -> tuple[int, ...]:
         return tuple(sorted(self.running))
 
-
-def _others(ranks: set[int]) -> str:
-    if len(ranks) > 8:
-        return f"the other {len(ranks)} ranks"
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"
+    def _others(self) -> str:
+        ranks = sorted(self.running)
+        if len(ranks) > 8:
+            return f"the other {len(ranks)}" + ("" if self._names else " ranks")
+        if self._names:
+            return ", ".join(self._names[rank] for rank in ranks)
+        return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

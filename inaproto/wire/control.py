@@ -1,6 +1,6 @@
 """Framing and syntax of control messages: 4-byte big-endian length, then one msgpack map.
 
-Every message is ``{"v": 1, "type": str, "id": int, ...}`` (docs/protocol.md 10). The bytes come
+Every message is ``{"v": int, "type": str, "id": int, ...}`` (docs/protocol.md 10). The bytes come
 from strangers, so the decoder is strict and bounded: a length of at most 1 MiB, refused when its
 prefix arrives and not when it is full; at most 8 levels of nesting; only nil, booleans, integers,
 floats, UTF-8 text, bytes, arrays and maps with text keys, none of them twice. What the fields of a
@@ -20,7 +20,13 @@ import msgpack  # type: ignore[import-untyped]
 
 from inaproto.errors import DecodeError, LocalMisuse
 
-CONTROL_VERSION: Final = 1
+OLDEST: Final = 1
+"""The oldest version of the control protocol that this side speaks: the newest of the release before, or an
+older one."""
+NEWEST: Final = 1
+"""The newest one. The first message of each side says so, in the envelope's ``v_max``."""
+VERSIONS_END: Final = 1 << 16
+"""What says that it speaks this version or a later one is no daemon of ours."""
 LENGTH_BYTES: Final = 4
 MESSAGE_BYTES_MAX: Final = 1 << 20
 DEPTH_MAX: Final = 8
@@ -39,23 +45,64 @@ _GIVEN_LEAVES: Final = (type(None), int, float, str, bytes, bytearray, memoryvie
 """What msgpack packs as one of ``_LEAVES``."""
 
 
-def encode_control(kind: str, ident: int, /, **fields: Any) -> bytes:
-    """One framed message of type ``kind`` and id ``ident``. Raises ``LocalMisuse`` if no peer takes it."""
-    record: ControlRecord = {"v": CONTROL_VERSION, "type": kind, "id": ident}
+class OtherRelease(DecodeError):
+    """A message of a daemon, or of a process, of another release."""
+
+    def __init__(self, version: int) -> None:
+        its = f"it speaks version {version} of the control protocol, this side {_range()}"
+        super().__init__(_LAYER, f"the other side is of another release of inaproto: {its}")
+
+
+def why_not(error: DecodeError, otherwise: str) -> str:
+    """For people: the other side is of another release; or ``otherwise``, and the error."""
+    return error.reason if isinstance(error, OtherRelease) else f"{otherwise}: {error}"
+
+
+def _range() -> str:
+    return str(OLDEST) if OLDEST == NEWEST else f"{OLDEST} to {NEWEST}"
+
+
+def encode_control(kind: str, ident: int, version: int = 0, newest: int = 0, /, **fields: Any) -> bytes:
+    """One framed message of type ``kind`` and id ``ident``.
+
+    ``version``: the one that both sides speak, 0: the oldest; ``newest``: to be said once, 0: not now. Raises
+    ``LocalMisuse`` if no peer takes it.
+    """
+    record = _enveloped(kind, ident, version, newest)
     for name in fields.keys() & record.keys():
         raise LocalMisuse(f"control {kind}: the field name {name!r} is taken by the envelope")
     record.update(fields)
+    framed = _framed(kind, record)
+    try:
+        _check_given(record)
+        _check_envelope(record)
+    except DecodeError as error:
+        raise LocalMisuse(f"control {kind}: no peer would take it: {error.reason}") from None
+    return framed
+
+
+def encode_bounded(kind: str, ident: int, version: int = 0, newest: int = 0, /, **fields: Any) -> bytes:
+    """As :func:`encode_control`, for a type that there is, and fields whose kinds let nothing through that a
+    peer would refuse: they are not looked at again. Raises ``LocalMisuse`` for a message that is too long."""
+    record = _enveloped(kind, ident, version, newest)
+    record.update(fields)
+    return _framed(kind, record)
+
+
+def _enveloped(kind: str, ident: int, version: int, newest: int) -> ControlRecord:
+    record: ControlRecord = {"v": version or OLDEST, "type": kind, "id": ident}
+    if newest:
+        record["v_max"] = newest
+    return record
+
+
+def _framed(kind: str, record: ControlRecord) -> bytes:
     try:
         body: bytes = msgpack.packb(record, use_bin_type=True)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise LocalMisuse(f"control {kind}: cannot be encoded: {error}") from None
     if len(body) > MESSAGE_BYTES_MAX:
         raise LocalMisuse(f"control {kind}: {len(body)} bytes, at most {MESSAGE_BYTES_MAX}")
-    try:
-        _check_given(record)
-        _check_envelope(record)
-    except DecodeError as error:
-        raise LocalMisuse(f"control {kind}: no peer would take it: {error.reason}") from None
     return struct.pack(">I", len(body)) + body
 
 
@@ -87,14 +134,22 @@ def decode_control(body: bytes | bytearray | memoryview) -> ControlRecord:
 
 
 def _check_envelope(record: ControlRecord) -> None:
-    if type(record.get("v")) is not int or record["v"] != CONTROL_VERSION:
-        raise DecodeError(_LAYER, f"v is {record.get('v')!r:.40}, this side speaks {CONTROL_VERSION}")
+    version = record.get("v")
+    if type(version) is not int or not 0 < version < VERSIONS_END:
+        raise DecodeError(_LAYER, f"v is {version!r:.40}, this side speaks {_range()}")
+    if not OLDEST <= version <= NEWEST and not _overlaps(version, record.get("v_max")):
+        raise OtherRelease(version)
     kind = record.get("type")
     if not isinstance(kind, str) or not 0 < len(kind.encode()) <= TYPE_BYTES_MAX:
         raise DecodeError(_LAYER, f"type is {kind!r:.80}, not a text of 1 to {TYPE_BYTES_MAX} bytes")
     ident = record.get("id")
     if not isinstance(ident, int) or isinstance(ident, bool) or not 0 <= ident <= ID_MAX:
         raise DecodeError(_LAYER, f"id of {kind!r} is {ident!r:.40}, not an integer from 0 to 2**64-1")
+
+
+def _overlaps(version: int, newest: object) -> bool:
+    """Whether one who begins by ``version`` can go on by one that this side speaks, too."""
+    return version < OLDEST and type(newest) is int and newest >= OLDEST
 
 
 def _unique_keys(pairs: Iterable[tuple[Any, Any]]) -> ControlRecord:
@@ -167,10 +222,12 @@ class ControlDecoder:
     closed, and every further ``feed`` raises the same error.
     """
 
-    __slots__ = ("_buffer", "_error")
+    __slots__ = ("_buffer", "_error", "version")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self.version = OLDEST
+        """The newest version that both sides speak, as far as the other one has said."""
         self._error: DecodeError | None = None
 
     @property
@@ -199,7 +256,10 @@ class ControlDecoder:
                     )
                 if len(self._buffer) - body_at < nbytes:
                     break
-                records.append(decode_control(bytes(self._buffer[body_at : body_at + nbytes])))
+                record = decode_control(bytes(self._buffer[body_at : body_at + nbytes]))
+                if "v_max" in record:
+                    self._heard(record.pop("v_max"))
+                records.append(record)
                 at = body_at + nbytes
         except DecodeError as error:
             self._error = error
@@ -207,6 +267,11 @@ class ControlDecoder:
             raise
         del self._buffer[:at]
         return records
+
+    def _heard(self, newest: object) -> None:
+        if type(newest) is not int or not 0 < newest < VERSIONS_END:
+            raise DecodeError(_LAYER, f"v_max is {newest!r:.40}, not a version")
+        self.version = max(self.version, min(newest, NEWEST))
 
     def finish(self) -> None:
         """Tell that the stream has ended. Raises ``DecodeError`` if it ended inside a message."""

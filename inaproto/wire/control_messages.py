@@ -25,12 +25,13 @@ are trained by push and pull: :mod:`inaproto.wire.messages.models`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 from inaproto.errors import JOB_ERRORS, DecodeError, JobError, LocalMisuse
-from inaproto.wire.control import ControlRecord, encode_control
+from inaproto.wire import control
+from inaproto.wire.control import ControlDecoder, ControlRecord, encode_bounded, encode_control
 from inaproto.wire.messages import (
     capture,
     client,
@@ -56,9 +57,11 @@ from inaproto.wire.messages.fields import (
     Words,
     arrays_behind,
     give_fields,
+    is_bounded,
     take_fields,
 )
 from inaproto.wire.messages.ina import POOL_DEFAULT
+from inaproto.wire.messages.infiniband import Gid, InfinibandField
 from inaproto.wire.messages.types import (
     U16,
     U24,
@@ -103,6 +106,8 @@ class OutAddress:
     """Packets behind a gap may be told to it, and it tells of them, if the other end can do so, too."""
     repaired: Flag = False
     """A switch may say to it what has come there."""
+    infiniband: InfinibandField | None = None
+    """Where it is on InfiniBand; ``mac`` and ``ip`` are zeros then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +123,8 @@ class IntoAddress:
     slots: U32
     slot_bytes: U32
     selective: Flag = False
+    """As in ``OutAddress``."""
+    infiniband: InfinibandField | None = None
     """As in ``OutAddress``."""
 
 
@@ -174,6 +181,10 @@ class Hello(Message, type="hello"):
     chooses_port: Flag = False
     """Its NIC sends from the UDP source port that a ring has (``Ring.udp_source_port``), and reaches the
     switch by an interface of that."""
+    gid: Gid | None = None
+    """GID of its port, where that is on InfiniBand; ``mac`` and ``ip`` are zeros then."""
+    succeeds: Flag = False
+    """Ranks of an instance before this one, which was the same host's, may come back through it."""
 
 
 SWITCH_AWAY: Final = "switch_away"
@@ -188,6 +199,10 @@ class Welcome(Message, type="welcome"):
     """Drawn when the switch started: a host sees by it that the switch has forgotten its rings."""
     port_path: Path
     mtu_max: Mtu
+    infiniband: Flag = False
+    """Hosts on InfiniBand may have jobs here, which their hosts sum."""
+    succeeds: Flag = False
+    """Ranks may come back through another instance of their host daemon (``Hello.succeeds``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +244,9 @@ class Member(Message, type="member"):
     collective: Secret = ""
     """Which all-reduces a collective library of the host takes, for a job that would have its results
     (:mod:`inaproto.core.host.collective_terms`); empty: none."""
+    life: Secret = ""
+    """Drawn by its process; empty: by one of an older release. The same rank, though its daemon may be
+    another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -514,15 +532,55 @@ _ROOMS: Final = (
 MESSAGES: Final[Mapping[str, type[Message]]] = {cls.TYPE: cls for cls in messages_of(*_ROOMS)}
 
 
-def encode_message(message: Message) -> bytes:
-    """The framed bytes. Raises ``LocalMisuse`` for a field that no peer would take."""
+def encode_message(message: Message, *, version: int = 0, newest: int = 0) -> bytes:
+    """The framed bytes. Raises ``LocalMisuse`` for a field that no peer would take.
+
+    ``version`` and ``newest`` as :func:`inaproto.wire.control.encode_control` has them.
+    """
     if type(message) is not MESSAGES.get(message.TYPE):
         raise LocalMisuse(f"{type(message).__name__} is not a message to be sent")
     try:
         given = give_fields(message)
     except Refused as refused:
         raise LocalMisuse(f"control {message.TYPE}{refused}") from None
-    return encode_control(message.TYPE, given.pop("id"), **given)
+    encode = encode_bounded if is_bounded(type(message)) else encode_control
+    return encode(message.TYPE, given.pop("id"), version, newest, **given)
+
+
+class Dialogue:
+    """The messages of one connection, as bytes (docs/protocol.md 1.3).
+
+    Each side says once which version it speaks at most, and both speak the newest that they have in common.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = ControlDecoder()
+        self._has_said = False
+
+    @property
+    def version(self) -> int:
+        """What this side speaks now."""
+        return self._decoder.version
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of a message that is not complete yet."""
+        return self._decoder.buffered_bytes
+
+    def encode(self, message: Message) -> bytes:
+        """The framed bytes. Raises ``LocalMisuse`` for a field that no peer would take."""
+        newest = 0 if self._has_said else control.NEWEST
+        data = encode_message(message, version=self._decoder.version, newest=newest)
+        self._has_said = True
+        return data
+
+    def decode(self, data: bytes) -> Iterator[Message]:
+        """The messages that are complete now, as they are asked for. Raises ``DecodeError``."""
+        return map(decode_message, self._decoder.feed(data))
+
+    def finish(self) -> None:
+        """The stream has ended. Raises ``DecodeError`` if it ended inside a message."""
+        self._decoder.finish()
 
 
 def decode_message(record: ControlRecord, payload: memoryview = NO_PAYLOAD) -> Message:

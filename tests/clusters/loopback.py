@@ -16,8 +16,10 @@ import inaproto
 from inaproto.core.switch.accelerator import Accelerator
 from inaproto.core.switch.events import MakeAccelerator
 from inaproto.daemon.host.daemon import HostDaemon, run_host
+from inaproto.daemon.host.turns import TurnsOf, no_turns
 from inaproto.daemon.settings.config import HostSettings, SwitchSettings
 from inaproto.daemon.switch.daemon import run_switch
+from inaproto.parts import collective_of
 from inaproto.ports import FramePort, Nic, load_adapter
 from tests.daemon.control_relay import ControlRelay
 
@@ -84,6 +86,8 @@ class Cluster:
         self._nursery = nursery
         self._weather = weather
         self._host_options = host_options
+        self.turns_of: TurnsOf = no_turns
+        """Who gives turns to jobs on the path ``shared``, at hosts that are started from now on."""
 
     async def start_switch(
         self, *, make_accelerator: MakeAccelerator = Accelerator, **options: Any
@@ -163,7 +167,13 @@ class Cluster:
         async def serve(task_status: trio.TaskStatus[HostDaemon]) -> None:
             try:
                 with scope:
-                    await run_host(settings, open_nic=open_nic, task_status=task_status)
+                    await run_host(
+                        settings,
+                        open_nic=open_nic,
+                        turns_of=self.turns_of,
+                        collective=collective_of(settings),
+                        task_status=task_status,
+                    )
             finally:
                 ended.set()
 

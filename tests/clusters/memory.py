@@ -33,7 +33,9 @@ from inaproto.ports import FramePort, FramePortCapabilities, Nic, PortCounters, 
 from inaproto.units import MS, US, Frames
 from inaproto.wire.control import ControlDecoder
 from inaproto_adapters.memory import Link, MemoryNetwork, MemoryNode, StreamTiming
+from inaproto_adapters.softnic import SoftNicConfig
 from inaproto_hil.rigs.deterministic_trio import run_deterministically
+from tests.clusters.infiniband import InfinibandNic, ethernet_of, gid_of
 
 DIRECTORY = Path("/memory")
 SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3, "window_messages": 2}
@@ -67,7 +69,7 @@ class Trace:
             self.note(f"{node} {way} {block.shape} {hashlib.sha256(block.tobytes()).hexdigest()[:16]}")
 
     def control(self, direction: str, data: bytes) -> None:
-        """Bytes that a control connection took; noted as messages, without this process' number."""
+        """Bytes that a control connection took; noted as messages, without this process' number and draws."""
         decoder = self._decoders.setdefault(direction, ControlDecoder())
         for record in decoder.feed(data):
             self.note(f"{direction} {_without_pid(record)!r}")
@@ -75,7 +77,7 @@ class Trace:
 
 def _without_pid(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: 0 if key == "pid" else _without_pid(item) for key, item in value.items()}
+        return {key: 0 if key in ("pid", "life") else _without_pid(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_without_pid(item) for item in value]
     return value
@@ -189,6 +191,8 @@ class MemoryCluster:
         self._switch_options = switch_options
         self.turns: Callable[[int], TurnsOf] = lambda host: no_turns
         """Of a host, by its number."""
+        self.infiniband: Sequence[int] = ()
+        """Hosts whose NIC is there."""
         self._lives = 0
         self._communicators: list[inaproto.Communicator] = []
 
@@ -257,6 +261,9 @@ class MemoryCluster:
         name = f"h{number}"
         node = self.network.node(name)
         values = {"name": name, "ip": f"10.0.0.{number + 1}", "dir": DIRECTORY} | SMALL | self._options
+        if number in self.infiniband:
+            del values["ip"]
+            values |= {"nic": "verbs", "gid": gid_of(number)}
         if self.seats:
             values["switch"] = self.seats[number]
         life = self.hosts[number] = HostLife(node, settings=HostSettings.model_validate(values))
@@ -265,6 +272,12 @@ class MemoryCluster:
         async def open_nic(port_path: str) -> Nic:
             port = TracedPort(node.connect_port(Path(port_path)), name, self.trace)
             settings = life.settings
+            if number in self.infiniband:
+                mac, ip = ethernet_of(number)
+                config = SoftNicConfig(mac=mac, ip=ip, first_key=1 + secrets(31), first_qpn=2 + secrets(23))
+                below = InfinibandNic(port, config)
+                below.host = number
+                return below
             nic: Nic = load_adapter("softnic").open(
                 port,
                 mac=settings.mac_bytes,
@@ -347,6 +360,7 @@ async def open_memory_cluster(
     seats: Sequence[str] = (),
     start: bool = True,
     turns: Callable[[int], TurnsOf] = lambda host: no_turns,
+    infiniband: Sequence[int] = (),
     **host_options: Any,
 ) -> AsyncIterator[MemoryCluster]:
     """A switch, or all of a fabric, and ``hosts`` host daemons, started unless the scenario does it.
@@ -364,7 +378,7 @@ async def open_memory_cluster(
     with trio.fail_after(VIRTUAL_S_MAX):
         async with trio.open_nursery() as nursery:
             cluster = MemoryCluster(seed, nursery, network, trace, host_options, switch or {}, fabric, seats)
-            cluster.turns = turns
+            cluster.turns, cluster.infiniband = turns, infiniband
             if start:
                 for name in [entry.name for entry in fabric.entries] if fabric is not None else [""]:
                     await cluster.start_switch(name)

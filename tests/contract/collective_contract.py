@@ -56,7 +56,7 @@ class Seat:
             rounds.append(({}, trio.Event()))
         said, whole = rounds[number]
         said[self.position] = data
-        if len(said) == self.size:
+        if len(said) == self.size or self._table.is_over:
             whole.set()
         await whole.wait()
         if self._table.is_over:

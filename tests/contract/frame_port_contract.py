@@ -73,6 +73,24 @@ class FramePortContract(ABC):
                 assert left.send_nowait(frame) == 1
             assert await collect(right, len(sent)) == as_bytes(sent)
 
+    async def test_frames_with_vlan_tags_and_of_ipv6_arrive_as_they_are(self) -> None:
+        """No port takes a tag off, joins what IPv6 carries, or adds to it."""
+        addresses = b"\x52\x54\0\0\0\1\x52\x54\0\0\0\2"
+        six = (
+            b"\x86\xdd\x60\0\0\0\0\x48\x11\x40" + bytes(16) + bytes(16) + b"\xc0\0\x12\xb7\0\x48" + bytes(66)
+        )
+        kinds = [six, b"\x81\0\x60\x64" + six, b"\x81\0\xa0\0" + six, b"\x81\0\0\x05\x08\x06" + bytes(60)]
+        sent = []
+        for kind in kinds:
+            for n in (1, 40):
+                frames = np.tile(np.frombuffer(addresses + kind, np.uint8), (n, 1))
+                frames[:, -1] = np.arange(n)
+                sent.append(frames)
+        async with self.running() as (left, right):
+            for frames in sent:
+                assert left.send_nowait(frames) == len(frames)
+            assert await collect(right, 41 * len(kinds)) == as_bytes(sent)
+
     async def test_batches_and_single_frames_keep_their_order(self) -> None:
         blocks, first = [], 0
         for n, length in [

@@ -25,12 +25,14 @@ from inaproto.ports import (
     CompletionKind,
     MemoryRegion,
     Nic,
+    NicCapabilities,
     PortClosed,
     QpAddress,
     QpAttributes,
     Segment,
     Status,
 )
+from inaproto.wire.messages.infiniband import InfinibandPort
 
 _GIVE_UP_S: Final = 300
 _CONNECTED_S: Final = 60
@@ -49,6 +51,23 @@ STATISTICS: Final = frozenset(
 )
 
 AGAIN: Final = ("retransmits", "timeouts", "naks_sent", "duplicates", "out_of_sequence")
+
+
+LID_OF_NOBODY: Final = 0xBFFF
+"""The highest of a port: subnet managers give the lowest first."""
+
+
+def _nobody(beside: QpAddress) -> QpAddress:
+    """An address on the network of ``beside`` that nobody there has."""
+    if beside.infiniband is None:
+        return QpAddress(b"\x52\x54\0\0\0\x63", beside.ip[:-1] + b"\x63", 77, 6)
+    at = InfinibandPort(gid=beside.infiniband.gid[:15] + b"\x63", lid=LID_OF_NOBODY)
+    return QpAddress(bytes(6), bytes(4), 77, 6, infiniband=at)
+
+
+def _place(of: NicCapabilities) -> bytes:
+    """What no other NIC has."""
+    return of.mac if of.infiniband is None else of.infiniband.gid
 
 
 def noise(nbytes: int, seed: int) -> bytearray:
@@ -150,9 +169,10 @@ class NicContract(ABC):
                 assert nic.capabilities.mtu_max >= 1024
                 assert nic.capabilities.qps_max >= 1
                 assert len(nic.capabilities.mac) == 6
-                assert len(nic.capabilities.ip) == 4
+                assert len(nic.capabilities.ip) in (4, 16)
                 assert nic.statistics().keys() >= STATISTICS
-            assert left.capabilities.mac != right.capabilities.mac
+            assert _place(left.capabilities) != _place(right.capabilities)
+            assert left.create_qp(psn=1).infiniband == left.capabilities.infiniband
 
     @pytest.mark.parametrize("mtu", [256, 1024, 4096])
     async def test_writes_of_every_length_arrive_whole(self, clock: object, mtu: int) -> None:
@@ -368,7 +388,7 @@ class NicContract(ABC):
         """Connecting to it does not fail, nor does it wait: that nobody answers is found later."""
         async with self.running() as (left, right):
             here = left.create_qp(psn=5)
-            nobody = QpAddress(b"\x52\x54\0\0\0\x63", here.ip[:3] + b"\x63", 77, 6)
+            nobody = _nobody(here)
             left.connect_qp(here.qpn, nobody, QpAttributes(timeout=8, retry_count=2))
             source = Buffer.on(left, noise(500, 1))
             left.post_receive(here.qpn, 1)
@@ -404,11 +424,11 @@ class NicContract(ABC):
         """Connected as far as that takes nobody's answer, or refused in words."""
         async with self.running() as (left, _right):
             here = left.create_qp(psn=5)
-            nobody = QpAddress(b"\x52\x54\0\0\0\x63", here.ip[:3] + b"\x63", 77, 6)
+            nobody = _nobody(here)
             left.connect_qp(here.qpn, nobody, QpAttributes(timeout=8, retry_count=2))
             with trio.fail_after(_CONNECTED_S):
                 refusal = await _refusal(left, here.qpn)
-            assert refusal is None or str(ipaddress.IPv4Address(nobody.ip)) in refusal.peer
+            assert refusal is None or str(ipaddress.ip_address(nobody.ip)) in refusal.peer
 
     async def test_what_was_not_to_be_connected_is_not_waited_for(self, clock: object) -> None:
         async with self.running() as (left, right):

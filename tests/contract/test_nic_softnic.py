@@ -62,10 +62,45 @@ class TestSoftNicOverMemory(NicContract, LossyNicContract):
             yield nics
 
 
+class TestSoftNicOverIpv6InAVlan(NicContract, LossyNicContract):
+    @pytest.fixture
+    def clock(self, autojump_clock: MockClock) -> MockClock:
+        return autojump_clock
+
+    @asynccontextmanager
+    async def pair(self) -> AsyncIterator[tuple[Nic, Nic]]:
+        link = Link(latency_ns=5 * US, bandwidth_bps=100_000_000_000)
+        async with both_closed(in_vlan(*open_memory_pair(link))) as nics:
+            yield nics
+
+    @asynccontextmanager
+    async def lossy_pair(self, seed: int) -> AsyncIterator[tuple[Nic, Nic]]:
+        link = Link(latency_ns=20 * US, bandwidth_bps=10_000_000_000, weather=WEATHER)
+        async with both_closed(in_vlan(*open_memory_pair(link, seed=seed))) as nics:
+            yield nics
+
+    @pytest.mark.parametrize("seed", range(2))
+    async def test_everything_arrives_exactly(self, clock: object, seed: int) -> None:
+        await super().test_everything_arrives_exactly(clock, seed)
+
+
+def in_vlan(left: FramePort, right: FramePort) -> tuple[Nic, Nic]:
+    open_nic = load_adapter("softnic").open
+    ips = (bytes.fromhex("fd00") + bytes(13) + bytes([host]) for host in (1, 2))
+    macs = b"\x52\x54\0\0\0\1", b"\x52\x54\0\0\0\2"
+    one, other = (
+        open_nic(port, mac=mac, ip=ip, vlan=100, priority=3)
+        for port, mac, ip in zip((left, right), macs, ips, strict=True)
+    )
+    return one, other
+
+
 async def test_the_mtu_is_what_fits_the_port() -> None:
     for frame_bytes, mtu in ((9216, 4096), (4174, 4096), (4173, 2048), (334, 256)):
         nic, _ = two_nics(*open_memory_pair(Link(frame_bytes_max=frame_bytes)))
         assert nic.capabilities.mtu_max == mtu
+    for frame_bytes, mtu in ((4198, 4096), (4197, 2048)):
+        assert in_vlan(*open_memory_pair(Link(frame_bytes_max=frame_bytes)))[0].capabilities.mtu_max == mtu
     with pytest.raises(Unsupported, match="333 bytes"):
         two_nics(*open_memory_pair(Link(frame_bytes_max=333)))
 

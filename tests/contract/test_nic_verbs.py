@@ -1,6 +1,7 @@
-"""The NIC contract over two RoCE devices of this machine: Soft-RoCE's in a guest, or real ones.
+"""The NIC contract over two RDMA devices of this machine: Soft-RoCE's in a guest, or real ones.
 
-``INAPROTO_VERBS_PAIR`` names the IPv4 addresses of two devices that reach each other: ``10.0.0.1,10.0.0.2``.
+``INAPROTO_VERBS_PAIR`` names the addresses of two devices that reach each other, ``10.0.0.1,10.0.0.2``, or on
+InfiniBand the GIDs of two ports, which must be link-local ones (``fe80:``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class TestVerbs(NicContract):
     @asynccontextmanager
     async def pair(self) -> AsyncIterator[tuple[Nic, Nic]]:
         open_nic = load_adapter("verbs").open
-        left, right = (open_nic(ip=ipaddress.IPv4Address(one).packed) for one in PAIR.split(","))
+        addresses = [ipaddress.ip_address(one) for one in PAIR.split(",")]
+        left, right = (open_nic(**{"gid" if one.is_link_local else "ip": one.packed}) for one in addresses)
         try:
             yield left, right
         finally:

@@ -63,7 +63,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStore
 
 
 def job(number: int, **fields: object) -> Job:
-    spec = JobSpec(name=f"job{number}", hosts=2, ranks_per_host=3, model="bert-base-4")
+    spec = JobSpec(name=f"job{number}", hosts=2, ranks_per_host=3, model="bert-base-4", on=("h1", "h0"))
     made = Job(
         number=number,
         spec=spec,
@@ -98,8 +98,10 @@ def test_what_was_committed_is_there_for_the_next_leader(opened: OpenStore) -> N
     first = lead(store)
     tree = TreeNames("s", ("l", "s"), ("l - s",))
     placed = job(1, state=JobState.PLACED, hosts=("h0", "h1"), tree=tree, group=1, submitted_at=1.5, why="ü")
+    placed = replace(placed, root="s")
     desired = commit(store, store.load(), SetJob(placed), SetJob(job(2)))
     desired = commit(store, desired, Give(grant(1, Slot("h0", "", 0), Slot("h0", "p", 1))), Give(grant(2)))
+    desired = commit(store, desired, Give(replace(grant(3), kind=GrantKind.PLACE)))
     desired = commit(store, desired, Release(1))
     assert store.load() == desired
     store.resign()
@@ -356,6 +358,7 @@ def test_a_store_of_the_first_schema_gets_what_it_lacks(tmp_path: Path) -> None:
     store.resign()
     with sqlite3.connect(tmp_path / "store") as connection:
         connection.execute("DROP INDEX grants_by_kind")
+        connection.execute("DROP INDEX grants_by_job")
         connection.execute("DROP TABLE events")
         connection.execute("UPDATE control SET schema_version = 1")
     connection.close()
@@ -363,6 +366,23 @@ def test_a_store_of_the_first_schema_gets_what_it_lacks(tmp_path: Path) -> None:
     assert store.load().jobs == desired.jobs
     store.keep_events([(1, "one")], [])
     assert list(store.events()) == [(1, "one")]
+    store.resign()
+
+
+def test_jobs_of_a_store_from_before_wishes_have_none(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    lead(store)
+    desired = commit(store, store.load(), SetJob(job(1)))
+    store.resign()
+    with sqlite3.connect(tmp_path / "store") as connection:
+        connection.execute("DROP INDEX grants_by_job")
+        connection.execute("UPDATE jobs SET body = json_remove(body, '$.root')")
+        connection.execute("UPDATE control SET schema_version = 3")
+    connection.close()
+    lead(store)
+    found = store.load()
+    assert found.jobs == desired.jobs
+    assert found.jobs[1].root == ""
     store.resign()
 
 

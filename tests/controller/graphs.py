@@ -13,6 +13,10 @@ HDR = {"jobs": 1}
 NDR = {"jobs_per_port": 1}
 
 
+def limited(name: str, limits: dict[str, int]) -> GraphSwitch:
+    return GraphSwitch(name, limits.get("jobs"), limits.get("jobs_per_port"))
+
+
 def cluster(
     hosts: dict[str, str], switches: dict[str, dict[str, int]], *links: tuple[str, str] | tuple[str, str, int]
 ) -> GraphTopology:
@@ -21,7 +25,7 @@ def cluster(
     made = [GraphLink(number[host], number[switch]) for host, switch in hosts.items()]
     made += [GraphLink(number[link[0]], number[link[1]], *link[2:]) for link in links]
     return GraphTopology(
-        tuple(hosts), tuple(GraphSwitch(name, **limits) for name, limits in switches.items()), tuple(made)
+        tuple(hosts), tuple(limited(name, limits) for name, limits in switches.items()), tuple(made)
     )
 
 
@@ -29,7 +33,7 @@ def drawn(draw: random.Random) -> GraphTopology:
     """Connected, all generations of switches, hosts with one or two links, parallel links."""
     limits: list[dict[str, int]] = [{}, HDR, NDR, {"jobs": 2}, {"jobs": 3, "jobs_per_port": 2}, {"jobs": 0}]
     count, hosts = draw.randint(1, 9), draw.randint(2, 14)
-    switches = tuple(GraphSwitch(f"s{number}", **draw.choice(limits)) for number in range(count))
+    switches = tuple(limited(f"s{number}", draw.choice(limits)) for number in range(count))
     links = [GraphLink(host, hosts + draw.randrange(count)) for host in range(hosts)]
     links += [GraphLink(hosts + draw.randrange(count), draw.randrange(hosts)) for _ in range(hosts // 4)]
     links += [GraphLink(hosts + draw.randrange(one), hosts + one) for one in range(1, count)]

@@ -121,10 +121,12 @@ async def live_controller(
     file.write_text(json.dumps(cluster))
     planner = ClusterPlanner(graph_file.read(file))
     roles: dict[str, AgentRole] = dict.fromkeys(sorted(planner.hosts), "host")
-    roles |= dict.fromkeys(sorted(planner.summing), "switch")
+    roles |= dict.fromkeys(sorted(planner.summing - planner.sharp), "switch")
 
     def agents(changed: Callable[[], None]) -> Agents:
-        return Agents(roles, lease_s=30, report_s=0.02, sessions_max=512, changed=changed)
+        return Agents(
+            roles, lease_s=30, report_s=0.02, sessions_max=512, changed=changed, sharp=planner.sharp
+        )
 
     clock = clock or WallClock()
     controller = Controller(open_store(str(directory / "store.db")), planner, agents, wall_clock=clock)

@@ -7,6 +7,10 @@ from typing import Final
 from tests.controller.headless_browser import Browser
 
 FONT_PX_MIN: Final = 11
+SCROLLS_BELOW_PX: Final = 1024
+"""On narrower screens pictures may be scrolled sideways; the page itself never."""
+WORD_MAX: Final = 14
+"""Letters of a word that a table does not break."""
 CONTRAST_TEXT: Final = 4.5
 """WCAG 2.2, AA, 1.4.3."""
 CONTRAST_SHAPES: Final = 3.0
@@ -32,6 +36,7 @@ _TEXTS: Final = """
     }
     return 'rgb(255, 255, 255)';
   };
+  const scrolls = e => e.classList.contains('scroll') && getComputedStyle(e).overflowX === 'auto';
   const faults = [], boxes = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
@@ -51,12 +56,12 @@ _TEXTS: Final = """
       behind = getComputedStyle(element.parentElement.querySelector('.node')).fill;
     const ratio = contrast(svg ? look.fill : look.color, behind);
     if (ratio < %(text)s) faults.push(`too pale: ${words} has ${ratio.toFixed(2)}`);
-    const clips = [];
+    const clips = [], inside = element.closest('.scroll');
     for (let at = element; at && at !== document.body; at = at.parentElement)
-      if (at.tagName === 'svg' || getComputedStyle(at).overflowX !== 'visible')
+      if (!scrolls(at) && (at.tagName === 'svg' || getComputedStyle(at).overflowX !== 'visible'))
         clips.push(at.getBoundingClientRect());
     for (const r of rects) {
-      if (r.left < -0.5 || r.right > document.documentElement.clientWidth + 0.5 ||
+      if (!inside && (r.left < -0.5 || r.right > document.documentElement.clientWidth + 0.5) ||
           clips.some(c => r.left < c.left - 1 || r.right > c.right + 1 ||
                           r.top < c.top - 2 || r.bottom > c.bottom + 2))
         faults.push(`cut off: ${words}`);
@@ -81,9 +86,21 @@ _TEXTS: Final = """
   if (wide > innerWidth) faults.push(`too wide: ${wide} px of ${innerWidth}`);
   for (const e of document.querySelectorAll('body *')) {
     const b = e.getBoundingClientRect();
-    if (b.width && (b.right > innerWidth + 0.5 || b.left < -0.5))
+    if (b.width && !e.closest('.scroll > *') && (b.right > innerWidth + 0.5 || b.left < -0.5))
       faults.push(`too wide: ${e.outerHTML.slice(0, 100)}`);
   }
+  for (const e of document.querySelectorAll('.scroll'))
+    if (innerWidth >= %(wide)s && e.scrollWidth > e.clientWidth)
+      faults.push(`too wide: ${e.innerHTML.slice(0, 100)} scrolls at ${innerWidth} px`);
+  for (const [r, words, node] of boxes)
+    if (node.parentElement.closest('td, th'))
+      for (const found of node.data.matchAll(/\\S+/g)) {
+        const range = document.createRange();
+        range.setStart(node, found.index);
+        range.setEnd(node, found.index + found[0].length);
+        if (found[0].length <= %(word)s && new Set([...range.getClientRects()].map(r => r.top)).size > 1)
+          faults.push(`broken word: ${found[0]}`);
+      }
   return faults;
 })()
 """
@@ -91,6 +108,7 @@ _TEXTS: Final = """
 
 def faults(page: Browser) -> list[str]:
     """Of the page that is open, and of what its console has said. Each begins with its kind."""
-    numbers = {"font": FONT_PX_MIN, "text": CONTRAST_TEXT, "shape": CONTRAST_SHAPES}
+    numbers = {"font": FONT_PX_MIN, "text": CONTRAST_TEXT, "shape": CONTRAST_SHAPES, "wide": SCROLLS_BELOW_PX}
+    numbers["word"] = WORD_MAX
     found: list[str] = page.look(_TEXTS % numbers)
     return found + [f"console: {one}" for one in page.complaints]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from inaproto_controller.cluster.desired import (
     Change,
@@ -19,21 +20,30 @@ from inaproto_controller.cluster.desired import (
     applied,
 )
 from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.cluster.number_groups import Groups
 from inaproto_controller.planning.cluster_planner import ClusterPlanner
 from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
 from inaproto_controller.service.plan import plan
 
 
 def racks(
-    *, racks: int = 2, hosts: int = 2, jobs: int | None = 1, per_port: int | None = None
+    *,
+    racks: int = 2,
+    hosts: int = 2,
+    jobs: int | None = 1,
+    per_port: int | None = None,
+    sharp: bool = False,
+    spines: int = 2,
 ) -> GraphTopology:
-    """Racks of hosts under two spines; every switch has the same limits."""
+    """Racks of hosts under spines; every switch has the same limits, and may sum by SHARP."""
     names = tuple(f"h{number}" for number in range(racks * hosts))
-    switches = [GraphSwitch(f"leaf{rack}", jobs, per_port) for rack in range(racks)]
-    switches += [GraphSwitch(f"spine{number}", jobs, per_port) for number in range(2)]
+    switches = [GraphSwitch(f"leaf{rack}", jobs, per_port, sharp) for rack in range(racks)]
+    switches += [GraphSwitch(f"spine{number}", jobs, per_port, sharp) for number in range(spines)]
     first = len(names)
     links = [GraphLink(host, first + host // hosts) for host in range(len(names))]
-    links += [GraphLink(first + rack, first + racks + spine) for rack in range(racks) for spine in range(2)]
+    links += [
+        GraphLink(first + rack, first + racks + spine) for rack in range(racks) for spine in range(spines)
+    ]
     return GraphTopology(names, tuple(switches), tuple(links))
 
 
@@ -67,6 +77,7 @@ class ModelAgent:
     unwanted: set[int] = field(default_factory=set)
     inbox: deque[Wishes] = field(default_factory=deque)
     outbox: deque[Agent] = field(default_factory=deque)
+    has_collective: bool = False
 
     def take(self, wishes: Wishes) -> None:
         if wishes.revision < self.applied:
@@ -84,7 +95,7 @@ class ModelAgent:
 
     def report(self) -> Agent:
         holds = {number: hold for number, (_, hold) in self.holds.items()}
-        return Agent(Presence.UP, self.applied, holds)
+        return Agent(Presence.UP, self.applied, holds, self.has_collective)
 
     def disconnect(self) -> None:
         self.inbox.clear()
@@ -100,26 +111,48 @@ class PlannedCluster:
         self.topology = topology
         self.desired = Desired()
         self.observed: dict[str, Agent] = {}
-        names = [*topology.host_names, *sorted(self.planner.summing)]
-        self.agents = {name: ModelAgent() for name in names}
+        switches = sorted(self.planner.summing - self.planner.sharp)
+        self.agents = {name: ModelAgent(has_collective=True) for name in topology.host_names}
+        self.agents |= {name: ModelAgent() for name in switches}
         self.submitted = 0
+        self.trees: dict[int, frozenset[Slot]] = {}
+        """Slots of the tree that each place was given for, by its number."""
+        self.forsaken: set[int] = set()
+        """Places that hosts had when the file lost them: an operator has said that they are down."""
 
     # -- the controller
 
     def look(self) -> tuple[Change, ...]:
-        changes = plan(self.desired, Observed(dict(self.observed)), self.planner)
-        if changes:
-            self.desired = applied(self.desired, changes)
+        return self.commit(plan(self.desired, Observed(dict(self.observed)), self.planner))
+
+    def commit(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
+        if not changes:
+            return changes
+        self.desired = applied(self.desired, changes)
+        for number, grant in self.desired.grants.items():
+            if grant.kind is GrantKind.PLACE and number not in self.trees:
+                self.trees[number] = self.slots(grant.job)
         return changes
+
+    def slots(self, job: int) -> frozenset[Slot]:
+        """Slots of the tree that the job has now."""
+        found = (
+            one.slots
+            for one in self.desired.grants.values()
+            if one.job == job and one.kind is GrantKind.TREE and one.released is None
+        )
+        return frozenset(slot for slots in found for slot in slots)
 
     def wishes(self, name: str) -> Wishes:
         mine = [one for one in self.desired.grants.values() if one.agent == name and one.released is None]
+        if not self.agents[name].has_collective:
+            mine = [one for one in mine if one.kind is not GrantKind.PLACE]
         return Wishes(self.desired.revision, tuple(mine))
 
-    def submit(self, hosts: int) -> int:
+    def submit(self, hosts: int, on: tuple[str, ...] = ()) -> int:
         self.submitted += 1
         number = self.desired.next_job
-        job = Job(number=number, spec=JobSpec(name=f"job{number}", hosts=hosts), token_hash="")
+        job = Job(number=number, spec=JobSpec(name=f"job{number}", hosts=hosts, on=on), token_hash="")
         self.desired = applied(self.desired, [SetJob(job)])
         return number
 
@@ -127,6 +160,10 @@ class PlannedCluster:
         job = self.desired.jobs[number]
         if job.state.is_live:
             self.desired = applied(self.desired, [SetJob(replace(job, state=JobState.CANCELLED))])
+
+    def wish(self, number: int, root: str) -> None:
+        """A person wishes for a root."""
+        self.desired = applied(self.desired, [SetJob(replace(self.desired.jobs[number], root=root))])
 
     # -- things that happen
 
@@ -138,11 +175,17 @@ class PlannedCluster:
             *[self._send, self._deliver, self._report, self.look] * 4,
         ]
         rare = [self._crash, self._reboot, self._lose, self._edit]
-        self.random.choice(rare if self.random.random() < 0.02 else often)()
+        rarely = 0.02
+        if self.planner.sharp:  # a move takes many steps, so jobs are to live for longer
+            often += [self._wish, self._wish, self._attach]
+            often += [self._send, self._deliver, self._report, self.look] * 24
+            rarely = 0.005
+        self.random.choice(rare if self.random.random() < rarely else often)()
 
     def _submit(self) -> None:
         if len(self.desired.live()) < 6:
-            self.submit(self.random.randint(1, self.planner.topology.hosts))
+            most = 3 if self.planner.sharp else self.planner.topology.hosts
+            self.submit(self.random.randint(1, most))
 
     def _cancel(self) -> None:
         live = self.desired.live()
@@ -181,6 +224,20 @@ class PlannedCluster:
                     after = Phase.FAILED
                 agent.holds[number] = grant, Hold(after)
 
+    def _wish(self) -> None:
+        live = self.desired.live()
+        if live:
+            switches = self.topology.switches
+            roots = ["", *(one.name for one in switches if one.name.startswith("spine"))]
+            self.wish(self.random.choice(live).number, self.random.choice(roots))
+
+    def _attach(self) -> None:
+        """Or not, for a while."""
+        _, agent = self._any()
+        for number, (grant, _) in agent.holds.items():
+            if grant.kind is GrantKind.PLACE:
+                agent.holds[number] = grant, Hold(self.random.choice([Phase.HELD, Phase.RUNNING]))
+
     def _crash(self) -> None:
         """Of the controller: what is stored stays."""
         self.observed.clear()
@@ -195,6 +252,8 @@ class PlannedCluster:
         self.observed.pop(name, None)
         if self.random.random() < 0.5:
             agent.applied, agent.holds = 0, {}
+            if self.planner.sharp and name in self.topology.host_names:
+                agent.has_collective = self.random.random() < 0.9
 
     def _lose(self) -> None:
         """Or find again, each of which has been lost."""
@@ -218,22 +277,61 @@ class PlannedCluster:
         self.edit(*gone)
 
     def edit(self, *gone: str) -> None:
+        for name in gone:
+            held = self.agents[name].holds.values()
+            self.forsaken |= {grant.number for grant, _ in held if grant.kind is GrantKind.PLACE}
         self.planner = ClusterPlanner(without(self.topology, *gone))
         self._crash()
 
     def _is_known(self, name: str) -> bool:
         """Others have no sessions."""
-        return name in self.planner.hosts or name in self.planner.summing
+        return name in self.planner.hosts or name in self.planner.summing - self.planner.sharp
 
     # -- laws
 
+    def _check_index(self) -> None:
+        """What was carried from commit to commit is what all that is promised gives."""
+        desired, index = self.desired, self.desired.index
+        anew = replace(desired).index
+        assert list(index.live) == list(anew.live) == [job.number for job in desired.live()]
+        assert index.taken.keys() == anew.taken.keys()
+        assert index.released.keys() == anew.released.keys()
+        pairs: list[tuple[Groups[Any], Groups[Any]]] = [
+            (index.by_name, anew.by_name),
+            (index.of_job, anew.of_job),
+            (index.at, anew.at),
+            (index.of_kind, anew.of_kind),
+        ]
+        for groups, again in pairs:
+            anew_keys = again.keys()
+            assert groups.keys() == anew_keys
+            assert all(groups.of(key) == again.of(key) for key in anew_keys)
+
     def check(self) -> None:
-        """No slot has two grants, at any agent, now or by what is under way."""
+        """No slot has two grants, at any agent, now or by what is under way; nor have two jobs that may be
+        attached to SHARP, and no job may be attached to two trees."""
         owner: dict[Slot, int] = {}
         for agent in self.agents.values():
             for grant, _ in agent.holds.values():
                 for slot in grant.slots:
                     assert owner.setdefault(slot, grant.job) == grant.job, (slot, grant)
+        self._check_places()
+        self._check_index()
+
+    def _check_places(self) -> None:
+        user: dict[Slot, int] = {}
+        tree: dict[int, frozenset[Slot]] = {}
+        for agent in self.agents.values():
+            for number, (grant, _) in agent.holds.items():
+                if grant.kind is not GrantKind.PLACE or number in self.forsaken:
+                    continue
+                assert agent.has_collective
+                assert tree.setdefault(grant.job, self.trees[number]) == self.trees[number], grant
+                for slot in self.trees[number]:
+                    assert user.setdefault(slot, grant.job) == grant.job, (slot, grant)
+        for job, slots in tree.items():
+            taken = self.desired.taken()
+            assert all(slot in taken and taken[slot].job == job for slot in slots), "freed too soon"
 
     def settle(self) -> None:
         """All are up, and in the file, and every message arrives, until nothing changes."""

@@ -41,6 +41,7 @@ from inaproto.wire.messages.sharing import (
 )
 from inaproto_controller.cluster.desired import Desired, Job, JobSpec, JobState
 from inaproto_controller.service.agents import Agents
+from inaproto_controller.service.observed import Presence
 from inaproto_controller.service.turns.service import SharingService
 
 DEADLINE_S: Final = 600
@@ -235,7 +236,7 @@ async def test_a_host_hears_where_a_job_is_placed(runtime_dir: Path) -> None:
             await stranger.stream.send(AgentWhere(job=job))
             answer = AgentPlacement(job=job, hosts=hosts, ranks_per_host=each)
             assert replace(await stranger.hears(AgentPlacement), id=0) == answer
-        its.agents.wish(Desired())
+        its.agents.wish(Desired(), ())
         await stranger.stream.send(AgentWhere(job="train"))
         assert (await stranger.hears(AgentPlacement)).hosts == ()
 
@@ -306,3 +307,38 @@ async def test_a_host_that_comes_again_before_it_was_missed_has_to_say_what_it_h
         await its.host("h0")
         await before.ends()
         await its.until(lambda: not its.group()["jobs"])
+
+
+@pytest.mark.parametrize(
+    ("hosts", "lease_s", "report_s", "every_s"),
+    [
+        (3, 30.0, 2.0, 2.0),
+        (1024, 30.0, 2.0, 4.0),
+        (1024, 12.0, 2.0, 3.0),
+        (4096, 3600.0, 2.0, 5.0),
+        (3, 3600.0, 600.0, 5.0),
+    ],
+    ids=["few", "many", "a short lease", "as often as links need", "never less often"],
+)
+async def test_many_agents_report_less_often(
+    runtime_dir: Path, hosts: int, lease_s: float, report_s: float, every_s: float
+) -> None:
+    roles: dict[str, AgentRole] = {f"x{number}": "host" for number in range(hosts - len(HOSTS))}
+    async with controlled(runtime_dir, roles=roles, lease_s=lease_s, report_s=report_s) as its:
+        host = Host("h0", UNIX.dial(runtime_dir / "agents.sock"))
+        its.hosts.append(host)
+        await host.stream.send(AgentHello(role="host", agent="h0", boot_id="h0"))
+        assert (await host.hears(AgentWelcome)).report_ms == 1000 * every_s
+
+
+async def test_what_time_alone_changes_is_news(runtime_dir: Path, autojump_clock: object) -> None:
+    """A host that nobody hears of is lost without another word of anybody."""
+    agents = Agents({"h0": "host"}, lease_s=30.0, report_s=2.0, sessions_max=8, changed=lambda: None)
+    agents.lead(1, Desired())
+    agents.news()
+    assert agents.observed().agent("h0").presence is Presence.UNKNOWN
+    await trio.sleep(30)
+    assert (agents.observed().agent("h0").presence, agents.news()) == (Presence.UNKNOWN, set())
+    await trio.sleep(1)
+    assert (agents.observed().agent("h0").presence, agents.news()) == (Presence.GONE, {"h0"})
+    assert agents.news() == set()

@@ -18,7 +18,7 @@ import pytest
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster.capacity import CapacityModel, limited, of_generation, said
 from inaproto_controller.cluster.desired import JobState, TreeNames
-from inaproto_controller.cluster.graph_file import of_networkx, parse_json
+from inaproto_controller.cluster.graph_file import document, of_networkx, parse_json
 from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
 from inaproto_controller.cluster.network import FatTreeNetwork
 from inaproto_controller.cluster.requests import Request
@@ -77,6 +77,13 @@ def test_a_generation_has_its_model_and_an_unknown_one_that_of_quantum(
     assert of_networkx(graph).switches == (model.limit("s"),)
 
 
+@pytest.mark.parametrize("generation", ["quantum", "quantum-2"])
+def test_a_switch_that_sums_by_sharp_is_written_as_such(generation: str) -> None:
+    topology = read(generation=generation)
+    assert parse_json(json.dumps(document(topology)).encode()) == topology
+    assert ClusterPlanner(topology).sharp == {"s"}
+
+
 def test_a_switch_has_one_quota() -> None:
     with pytest.raises(ConfigError, match=r"switches\[0\] \(s\): generation says the quota"):
         read(generation="quantum", jobs=2)
@@ -87,7 +94,7 @@ def test_who_does_not_sum_gets_no_limit_by_a_model() -> None:
     links = (GraphLink(0, 1), GraphLink(1, 2, 1), GraphLink(2, 3, 0))
     topology = GraphTopology(("h",), switches, links)
     by_port = limited(topology, CapacityModel.PORT)
-    assert by_port.switches == (GraphSwitch("new", jobs_per_port=1), *switches[1:])
+    assert by_port.switches == (GraphSwitch("new", jobs_per_port=1, sharp=True), *switches[1:])
     assert by_port.links == links
     assert said(by_port) == {"model": "port", "port": 1}
     assert said(topology) == {"model": "mixed", "mixed": 1}
@@ -120,7 +127,7 @@ def scenario(folder: Path, table: str) -> Scenario:
 def test_a_scenario_has_the_model_in_place_of_quotas(tmp_path: Path) -> None:
     by_port = scenario(tmp_path, 'graph = "one.json"\ncapacity_model = "port"').cluster
     assert isinstance(by_port, GraphTopology)
-    assert by_port.switches == (GraphSwitch("s", jobs_per_port=1),)
+    assert by_port.switches == (CapacityModel.PORT.limit("s"),)
     for model in CapacityModel:
         found = scenario(tmp_path, f'degree = 4\ncapacity_model = "{model}"')
         network = found.setting(found.variants[0], 0).network

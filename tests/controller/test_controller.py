@@ -17,10 +17,10 @@ import trio.testing
 from inaproto.core.migration.moves import STABLE
 from inaproto.core.rendezvous.tokens import Grant, Refusal, TokenIssuer
 from inaproto.errors import InvariantBroken
-from inaproto_controller.cluster.desired import JobSpec, JobState
+from inaproto_controller.cluster.desired import Change, Desired, JobSpec, JobState
 from inaproto_controller.planning.cluster_planner import ClusterPlanner
 from inaproto_controller.service.agents import Agents
-from inaproto_controller.service.controller import HISTORY_ROWS, Controller, JobRefused, NotLeading
+from inaproto_controller.service.controller import HISTORY_ROWS, Controller, JobRefused, NameTaken, NotLeading
 from inaproto_controller.service.metrics import controller_metrics
 from inaproto_controller.service.store.sqlite import SqliteStore
 from tests.controller.planned_cluster import racks
@@ -97,6 +97,84 @@ async def test_a_promise_waits_for_a_few_events_not_for_all(tmp_path: Path) -> N
         assert store.calls[1:3] == ["events", "sharing/shared"], "behind the secret of tokens"
         while len(store.calls) < 12:  # noqa: ASYNC110  of another thread
             await trio.sleep(0.01)
+
+
+class HeldStore(SqliteStore):
+    """A commit takes as long as the test likes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.commits = 0
+        self.is_committing, self.may_commit = threading.Event(), threading.Event()
+
+    def commit(self, changes: Sequence[Change], after: Desired) -> None:
+        self.commits += 1
+        self.is_committing.set()
+        assert self.may_commit.wait(DEADLINE_S)
+        super().commit(changes, after)
+
+
+async def test_those_who_wait_for_a_slow_disk_are_committed_together(tmp_path: Path) -> None:
+    store = HeldStore(tmp_path / "store")
+    found: dict[str, int] = {}
+
+    async def submit(name: str) -> None:
+        found[name] = (await controller.submit(JobSpec(name=name, hosts=1), SUBMISSION)).job.number
+
+    async def is_refused(name: str) -> None:
+        with pytest.raises(NameTaken):
+            await controller.submit(JobSpec(name=name, hosts=2), SUBMISSION)
+
+    async with leading(tmp_path / "store", store=store) as controller, trio.open_nursery() as nursery:
+        nursery.start_soon(submit, "first")
+        while not store.is_committing.is_set():  # noqa: ASYNC110  of another thread
+            await trio.sleep(0.01)
+        cancelled = trio.CancelScope()
+
+        async def submit_and_leave() -> None:
+            with cancelled:
+                await submit("nobody waits for it")
+
+        for number in range(20):
+            nursery.start_soon(submit, f"job{number}")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(submit_and_leave)
+        nursery.start_soon(is_refused, "job7")
+        await trio.testing.wait_all_tasks_blocked()
+        cancelled.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        store.may_commit.set()
+        while len(found) < 21:  # noqa: ASYNC110  of other tasks
+            await trio.sleep(0.01)
+        assert sorted(found.values()) == list(range(1, 22))
+        assert [job.spec.name for job in controller.jobs(live=False)] == sorted(found, key=found.__getitem__)
+    assert store.commits <= 6, "the first one, all others, and what was planned in between"
+    async with leading(tmp_path / "store") as second:
+        assert {job.spec.name: job.number for job in second.jobs(live=False)} == found
+
+
+async def test_who_is_cancelled_while_another_commits_for_it_harms_nobody(tmp_path: Path) -> None:
+    store = HeldStore(tmp_path / "store")
+    async with leading(tmp_path / "store", store=store) as controller, trio.open_nursery() as nursery:
+        left = trio.CancelScope()
+
+        async def submit_and_leave() -> None:
+            with left:
+                await controller.submit(JobSpec(name="left", hosts=1), SUBMISSION)
+
+        async with controller._one_commit:
+            nursery.start_soon(controller.submit, JobSpec(name="stays", hosts=1), SUBMISSION)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(submit_and_leave)
+            await trio.testing.wait_all_tasks_blocked()
+        while not store.is_committing.is_set():  # noqa: ASYNC110  of another thread
+            await trio.sleep(0.01)
+        left.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        store.may_commit.set()
+        after = (await controller.submit(JobSpec(name="after", hosts=1), SUBMISSION)).job
+        assert after.number == 3
+        assert [job.spec.name for job in controller.jobs(live=False)] == ["stays", "left", "after"]
 
 
 async def test_who_was_overtaken_reads_everything_anew(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from inaproto.errors import InvariantBroken
 from inaproto_controller.cluster.desired import Desired, Free, Give, Grant, GrantKind, JobState, Slot, applied
 from inaproto_controller.planning.placement.occupancy import fragments
 from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
-from inaproto_controller.service.plan import BEHIND, plan
+from inaproto_controller.service.plan import BEHIND, plan, rests_on
 from tests.controller.planned_cluster import PlannedCluster, racks
 
 
@@ -103,6 +103,51 @@ def _check_trees(cluster: PlannedCluster) -> None:
         if job.state is JobState.PLACED and job.spec.hosts > 1 and job.tree is None:
             for tree in cluster.planner.candidates(job.number):
                 assert any(switch in held for switch in tree.switches)
+
+
+def test_a_job_that_names_its_hosts_gets_these_in_its_order() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(2, on=("h3", "h1"))
+    job = settled(cluster).desired.jobs[number]
+    assert (job.state, job.hosts) == (JobState.PLACED, ("h3", "h1"))
+
+
+def test_who_names_taken_hosts_holds_up_only_those() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    first = cluster.submit(1, on=("h1",))
+    waiting = cluster.submit(2, on=("h1", "h2"))
+    behind = cluster.submit(1, on=("h2",))
+    beside = cluster.submit(1, on=("h0",))
+    anywhere = cluster.submit(1)
+    jobs = settled(cluster).desired.jobs
+    assert jobs[waiting].why == "waits for hosts that it names: h1 is taken"
+    assert jobs[behind].why == "waits for hosts that it names: h2 is taken"
+    assert (jobs[beside].hosts, jobs[anywhere].hosts) == (("h0",), ("h3",))
+    cluster.cancel(first)
+    jobs = settled(cluster).desired.jobs
+    assert jobs[waiting].hosts == ("h1", "h2")
+    assert jobs[behind].why == "waits for hosts that it names: h2 is taken"
+    cluster.cancel(waiting)
+    assert settled(cluster).desired.jobs[behind].hosts == ("h2",)
+
+
+def test_who_names_hosts_waits_behind_a_job_that_takes_any() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    cluster.submit(1, on=("h0",))
+    cluster.submit(4)
+    named = cluster.submit(1, on=("h1",))
+    job = settled(cluster).desired.jobs[named]
+    assert (job.state, job.why) == (JobState.QUEUED, BEHIND)
+
+
+def test_a_named_host_that_is_away_or_gone_is_said() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    cluster.observed["h0"] = Agent(Presence.UP)
+    number = cluster.submit(3, on=("h0", "h1", "h9"))
+    cluster.look()
+    assert cluster.desired.jobs[number].why == (
+        "waits for hosts that it names: h1 does not report, h9, which the cluster file has no more"
+    )
 
 
 def test_a_job_goes_its_way() -> None:
@@ -264,7 +309,30 @@ def test_a_host_that_was_started_anew_has_lost_its_ranks() -> None:
     cluster.settle()
     cluster.agents["h1"].holds, cluster.agents["h1"].applied = {}, 0
     job = settled(cluster).desired.jobs[number]
-    assert (job.state, job.why) == (JobState.FAILED, "host h1 was started anew and has lost its ranks")
+    assert (job.state, job.why) == (
+        JobState.FAILED,
+        "host h1 was started anew, and its ranks have not come back",
+    )
+
+
+def test_ranks_may_come_back_to_a_host_that_was_started_anew() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(2)
+    cluster.settle()
+    set_phase(cluster, number, Phase.RUNNING)
+    cluster.settle()
+    up = cluster.observed["h1"]
+    for holds in ({}, {grant: Hold() for grant in up.holds}):  # before it has its wishes, and after
+        cluster.observed["h1"] = replace(up, applied=0, holds=holds, is_anew=True)
+        cluster.look()
+        assert cluster.desired.jobs[number].state is JobState.RUNNING
+    cluster.observed["h1"] = replace(cluster.observed["h1"], is_anew=False)  # none has, for too long
+    cluster.look()
+    job = cluster.desired.jobs[number]
+    assert (job.state, job.why) == (
+        JobState.FAILED,
+        "host h1 was started anew, and its ranks have not come back",
+    )
 
 
 def test_a_job_that_was_only_placed_is_placed_again() -> None:
@@ -316,6 +384,47 @@ def test_two_grants_of_a_slot_are_a_fault_of_ours() -> None:
         applied(Desired(), [give(1), give(2)])
     with pytest.raises(InvariantBroken, match="the next one is 2"):
         applied(Desired(), [give(1), give(1)])
+
+
+def test_what_was_planned_is_made_unless_one_of_its_jobs_was_changed_meanwhile() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    for name in cluster.agents:
+        cluster.observed[name] = Agent(Presence.UP)
+    one = cluster.submit(2)
+    before = cluster.desired
+    changes = plan(before, Observed(cluster.observed), cluster.planner)
+    assert any(isinstance(change, Give) for change in changes)
+    assert rests_on(changes, before, before)
+    other = cluster.submit(2)
+    assert rests_on(changes, before, cluster.desired), "one more waits, which is no change of the first"
+    made = applied(cluster.desired, changes)
+    assert (made.jobs[one].state, made.jobs[other].state) == (JobState.PLACED, JobState.SUBMITTED)
+    cluster.cancel(one)
+    assert not rests_on(changes, before, cluster.desired)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_looks_at_news_alone_comes_to_the_same(seed: int) -> None:
+    cluster = PlannedCluster(racks(), seed)
+    compared = 0
+    for _ in range(300):
+        cluster.look()
+        seen, planner = Observed(dict(cluster.observed)), cluster.planner
+        cluster.walk()
+        if cluster.planner is not planner:
+            continue  # for another cluster file a controller is started anew, and looks at all
+        observed = Observed(dict(cluster.observed))
+        news = {name for name in cluster.agents if observed.agent(name) != seen.agent(name)}
+        of_all = plan(cluster.desired, observed, planner)
+        assert plan(cluster.desired, observed, planner, news_of=news) == of_all
+        compared += of_all != ()
+    assert compared > 5
+
+
+def test_what_was_planned_to_be_freed_is_freed_though_its_job_is_there_no_more() -> None:
+    grant = Grant(number=1, job=1, kind=GrantKind.SEATS, agent="h0", slots=(Slot("h0", "", 0),), released=1)
+    desired = Desired(grants={1: grant}, revision=1, next_grant=2)
+    assert rests_on([Free(1)], desired, replace(desired, revision=2))
 
 
 def test_jobs_that_are_over_are_forgotten_in_order() -> None:

@@ -311,6 +311,10 @@ def test_command_draws_figure_7(tmp_path: Path) -> None:
     assert f"wrote {picture}" in result.output
     first = picture.read_bytes()
     assert first.startswith(b"<?xml")
+    for words in ("FR: flat ring", "TA: Tencent all-reduce", "PN: parallel NetReduce", "PR: parallel rings"):
+        assert f"<!-- {words} -->".encode() in first, "who has not read the paper knows no letters"
+    assert first.count(b"<!-- ms for 100 MB -->") == 3, "each panel has its unit"
+    assert b"<!-- Time of an all-reduce" in first
     invoke("netreduce", "--plot", str(folder))
     assert picture.read_bytes() == first, "one input, one picture"
 

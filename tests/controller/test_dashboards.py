@@ -33,7 +33,8 @@ async def told(directory: Path) -> Samples:
     """Of one daemon of each kind."""
     found: Samples = {}
     async with open_cluster(directory, 0, switch=False) as cluster:
-        await cluster.start_switch(metrics=str(directory / "switch.metrics"))
+        listens: dict[str, Any] = {"control_listen": "127.0.0.1:0"}  # so that it has a certificate
+        await cluster.start_switch(metrics=str(directory / "switch.metrics"), **listens)
         await cluster.start_host(metrics=str(directory / "host.metrics"))
         for name in ("switch", "host"):
             found |= await scrape(directory / f"{name}.metrics")

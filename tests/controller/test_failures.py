@@ -83,6 +83,7 @@ def test_failures_are_written_and_read_again() -> None:
         ({3: FailureEvent(nan, Part.HOST, 3, False)}, "event 3: at nan s"),
         ({1: FailureEvent(1.0, Part.SWITCH, 10, False)}, "event 1: no switch 10; there are 10"),
         ({1: FailureEvent(1.0, Part.SWITCH, -1, False)}, "event 1: no switch -1"),
+        ({1: FailureEvent(1.0, Part.ROW, 0, False)}, "event 1: no row 0; there are 0: say with row_racks"),
         ({2: FailureEvent(2.5, Part.HOST, 3, False)}, "event 2: host 3 is down already"),
         ({2: FailureEvent(2.5, Part.HOST, 4, True)}, "event 2: host 4 is up already"),
     ],
@@ -98,7 +99,7 @@ def test_given_failures_that_cannot_happen(change: dict[int, FailureEvent], mess
     [
         ('"version": 1', '"version": 2', "version 2 is not 1"),
         ('"events"', '"event"', "an object with version and events"),
-        ('"part": "switch"', '"part": "link"', "event 1: part 'link': host or switch"),
+        ('"part": "switch"', '"part": "link"', "event 1: part 'link': host, switch or row"),
         ('"number": 3', '"number": true', "event 0: seconds a number"),
         ('"up": true', '"up": 1', "event 2: seconds a number"),
         ('"seconds": 9.0', '"second": 9.0', "event 3: an object with seconds, part, number, up"),

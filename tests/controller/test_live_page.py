@@ -29,6 +29,8 @@ from inaproto_controller.service.page.timeline_picture import (
     Happened,
     timeline,
 )
+from inaproto_controller.service.plan import BEHIND
+from inaproto_controller.service.why_no_tree import GAINS_NOTHING
 from tests.controller.live_controllers import LiveController, live_controller, turn
 from tests.controller.planned_cluster import racks
 
@@ -284,17 +286,21 @@ def test_what_needs_attention_is_said_the_worst_first() -> None:
         job(3, "h0", "h1", tree=TreeNames("s", ("s",), ())),
     ]
     rounds = [RoundSeen("p", 1, n, n, n, "votes are missing" if n % 5 else "committed") for n in range(20)]
-    found = needs_attention(status, presences, jobs, rounds)
+    jobs.append(job(4, state=JobState.QUEUED, why=BEHIND))
+    reasons = {1: "leaf0 is taken by big"}
+    found = needs_attention(status, presences, jobs, rounds, reasons)
     assert [(one.kind, one.text) for one in found] == [
         ("bad", "Silent for longer than the lease: h2, s0, s1, s2, s3, s4, s5, s6 and 13 more"),
         ("warn", "Not heard of lately: h1"),
         ("warn", "job2 waits for 2 hosts"),
-        ("warn", "Without a tree, so summed by their hosts: job1"),
+        ("warn", "Without a tree: job1: leaf0 is taken by big"),
         ("warn", "p: 16 of its last 20 rounds were aborted, mostly: votes are missing"),
     ]
-    assert needs_attention(status, {"h0": "up"}, jobs[2:], rounds[:9]) == []
+    assert needs_attention(status, {"h0": "up"}, jobs[2:], rounds[:9], reasons) == []
+    due = {1: f"bert-base-4 {GAINS_NOTHING}"}
+    assert needs_attention(status, {"h0": "up"}, jobs[:1], [], due) == [], "who gains nothing misses nothing"
     many = [job(n, state=JobState.QUEUED, why="waits") for n in range(40)]
-    assert [one.text for one in needs_attention(status, {}, many, [])][-1] == "and 28 more"
+    assert [one.text for one in needs_attention(status, {}, many, [], {})][-1] == "and 28 more"
 
 
 async def test_jobs_on_the_path_shared_are_told_as_their_root_reports_them(

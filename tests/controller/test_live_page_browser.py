@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from tests.controller.live_controllers import HOSTS, LiveController, live_contro
 from tests.controller.page_checks import faults
 
 WIDTH = 1280
+NARROW = (390, 768)
+"""Of a phone and of a tablet."""
 BOXES = """
 Object.fromEntries([...document.querySelectorAll(%s)].map(e => {
   const b = e.getBoundingClientRect();
@@ -25,7 +28,7 @@ Object.fromEntries([...document.querySelectorAll(%s)].map(e => {
 OVERFLOWING = """
 [...document.querySelectorAll('body *')].filter(e => {
   const b = e.getBoundingClientRect();
-  return b.width && (b.right > innerWidth + 0.5 || b.left < -0.5);
+  return b.width && !e.closest('.scroll > *') && (b.right > innerWidth + 0.5 || b.left < -0.5);
 }).map(e => e.outerHTML.slice(0, 200))
 """
 
@@ -37,7 +40,25 @@ def boxes(page: Browser, selector: str) -> dict[str, list[float]]:
     return found
 
 
-async def shown(live: LiveController, directory: Path) -> dict[str, Any]:
+def narrow(page: Browser, url: str, width: int) -> dict[str, Any]:
+    """The page on another screen."""
+    page.open(url + "?refresh_s=0", width=width, height=844)
+    return {
+        "faults": faults(page),
+        "scroll": page.look("[document.documentElement.scrollWidth, innerWidth]"),
+        "labels": page.look(
+            "Math.min(...[...document.querySelectorAll('#topology text')].map(e => "
+            "parseFloat(getComputedStyle(e).fontSize) * e.closest('svg').getBoundingClientRect().width"
+            " / e.closest('svg').viewBox.baseVal.width))"
+        ),
+        "cells": page.look(
+            "[...document.querySelectorAll('#jobs tbody tr:first-child td')].map(e => "
+            "getComputedStyle(e, '::before').content)"
+        ),
+    }
+
+
+async def shown(live: LiveController, directory: Path, widths: Sequence[int] = NARROW) -> dict[str, Any]:
     """Everything that the tests ask of the page, from one start of the browser."""
 
     def see() -> dict[str, Any]:
@@ -68,6 +89,7 @@ async def shown(live: LiveController, directory: Path) -> dict[str, Any]:
                 "scroll": page.look("[document.documentElement.scrollWidth, innerWidth]"),
                 "scripts": page.look("document.scripts.length"),
                 "faults": faults(page),
+                "narrow": {width: narrow(page, live.url, width) for width in widths},
             }
 
     found: dict[str, Any] = await trio.to_thread.run_sync(see)
@@ -94,6 +116,11 @@ async def test_topology_and_timeline_are_where_they_should_be(runtime_dir: Path,
         found = await shown(live, tmp_path)
 
     assert found["faults"] == []
+    for width, there in found["narrow"].items():
+        assert there["faults"] == [], width
+        assert there["scroll"] == [width, width]
+        assert there["labels"] >= 11, "as large as on a desk; the picture is scrolled instead"
+        assert {'"job"', '"state"', '"why"'} <= set(there["cells"]), "each cell says what it is"
     assert found["scripts"] == 0, "a page that stays as it is needs none"
     assert found["overflowing"] == []
     assert found["scroll"] == [WIDTH, WIDTH]
@@ -141,10 +168,12 @@ async def test_a_crowded_page_overflows_nowhere(runtime_dir: Path, tmp_path: Pat
         for epoch in range(1, 60):
             turn(live, "p" * 300, f"job-{epoch % 40}-{'W' * 50}", epoch)
         live.history.fell_back("x" * 300, "y" * 300)
-        found = await shown(live, tmp_path)
+        found = await shown(live, tmp_path, NARROW[:1])
     assert found["faults"] == []
     assert found["overflowing"] == []
     assert found["scroll"] == [WIDTH, WIDTH]
+    for width, there in found["narrow"].items():
+        assert (there["faults"], there["scroll"]) == ([], [width, width])
     topology = found["pictures"]["topology"]
     assert all(topology[0] <= box[0] and box[2] <= topology[2] for box in found["marks"].values())
     assert set(found["nodes"]) >= {"<b>spine</b>"}

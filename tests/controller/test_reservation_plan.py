@@ -9,7 +9,7 @@ import pytest
 from inaproto_controller.cluster.desired import Change, Grant, GrantKind, applied
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.cluster.reserved import UFM, Pool, guids_of, parse_pkeys, pkey_of
-from inaproto_controller.service.observed import Agent, Hold, Observed, Presence
+from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
 from inaproto_controller.service.plan import plan
 from inaproto_controller.service.sharp.comparison import Comparison, Entry, Put, Take, compare
 from tests.controller.planned_cluster import PlannedCluster, racks
@@ -52,10 +52,7 @@ class ReservedCluster(PlannedCluster):
             self.look_at_ufm()
         agents = {**self.observed, UFM: self.ufm_agent}
         observed = Observed(agents, barred_pkeys=self.barred)
-        changes = plan(self.desired, observed, self.planner, pool=self.pool)
-        if changes:
-            self.desired = applied(self.desired, changes)
-        return changes
+        return self.commit(plan(self.desired, observed, self.planner, pool=self.pool))
 
     def look_at_ufm(self) -> None:
         """One look, which may break off anywhere."""
@@ -71,7 +68,9 @@ class ReservedCluster(PlannedCluster):
                 self.do(change)
             if not changes:
                 break
-        holds = {number: Hold() for number in found.held}
+        holds = {
+            number: Hold(Phase.RUNNING if number in found.standing else Phase.HELD) for number in found.held
+        }
         self.ufm_agent = Agent(Presence.UP, self.desired.revision, holds)
         self.barred = frozenset(found.barred)
 

@@ -150,6 +150,17 @@ WRONG = {
         "until = 5.0\n" + CLUSTER_TABLE + JOB + "[failures]\nhost_mtbf = 100.0\n",
         "failures: mtbf and mttr belong together",
     ),
+    "rows of no size": (
+        "until = 5.0\n" + CLUSTER_TABLE + JOB + "[failures]\nrow_mtbf = 100.0\nrow_mttr = 5.0\n",
+        "failures: row_racks: say how many racks a row has",
+    ),
+    "rows that never fail": (
+        "until = 5.0\n"
+        + CLUSTER_TABLE
+        + JOB
+        + "[failures]\nhost_mtbf = 100.0\nhost_mttr = 5.0\nrow_racks = 2\n",
+        "failures: row_racks: for row_mtbf and row_mttr, or for rows in file",
+    ),
     "no failures": ("until = 5.0\n" + CLUSTER_TABLE + JOB + "[failures]\n", "failures: give either file, or"),
     "no file of failures": (
         CLUSTER_TABLE + JOB + "[failures]\nfile = 'none.json'\n",
@@ -470,3 +481,19 @@ def test_failures_are_drawn_or_listed_alike_for_all_variants(tmp_path: Path) -> 
     (tmp_path / "failures.json").write_text(json.dumps(failures.document(events[0])))
     listed = loaded(tmp_path, SMALL + "[failures]\nfile = 'failures.json'\n")
     assert listed.failures(settings[0], 0) == events[0]
+
+
+def test_rows_fail_as_the_file_says(tmp_path: Path) -> None:
+    """Of rows of one rack there are four."""
+    drawn = "until = 60.0\n" + SMALL + "[failures]\nrow_racks = 1\nrow_mtbf = 20.0\nrow_mttr = 5.0\n"
+    scenario = loaded(tmp_path, drawn)
+    setting = scenario.setting(scenario.variants[0], 3)
+    events = scenario.failures(setting, 3)
+    assert {(event.part, event.number) for event in events} == {(failures.Part.ROW, row) for row in range(4)}
+    runs = run_all(scenario, (3,), jobs=1)
+    assert all(run.measures["restarts"] > 0 for run in runs)
+    (tmp_path / "failures.json").write_text(json.dumps(failures.document(events)))
+    listed = loaded(
+        tmp_path, "until = 60.0\n" + SMALL + "[failures]\nrow_racks = 1\nfile = 'failures.json'\n"
+    )
+    assert run_all(listed, (3,), jobs=1) == runs

@@ -101,6 +101,17 @@ def test_the_page_says_it_all_and_needs_nothing_from_elsewhere(tmp_path: Path) -
     }
 
 
+def test_hosts_that_are_busy_are_neither_good_nor_bad(tmp_path: Path) -> None:
+    """They are most busy where jobs take longest: that is not the best, which is bold."""
+    out = tmp_path / "page.html"
+    path = written(tmp_path)
+    assert CliRunner().invoke(cli, ["simulate", str(path), "--report", str(out)]).exit_code == 0
+    rows = re.findall(r"<tr.*?</tr>", out.read_text(), re.DOTALL)
+    (busy,) = [row for row in rows if ">hosts busy<" in row]
+    assert "best" not in busy
+    assert any("best" in row for row in rows), "or it would be no wonder"
+
+
 def test_names_of_people_s_jobs_are_text(tmp_path: Path) -> None:
     name = "<script>alert(1)</script> & $x_1$"
     text = SMALL.replace('name = "shared"', f'name = "{name}"').replace("[models.mine]", '[models."<b>\\"$"]')

@@ -17,6 +17,7 @@ from inaproto_controller.planning.trees.builder import Changes, TreeJob
 from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.failures import FailureEvent, Part, Reliability, draw_failures
+from inaproto_controller.simulate.outages import Outages, rows_of
 from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.results import Operation, Result
 from inaproto_controller.simulate.setting import Migration
@@ -32,6 +33,7 @@ def run(
     *failures: FailureEvent,
     checkpoint_steps: int = 1,
     trees: str = "exclusive",
+    row_racks: int | None = None,
     operations: list[Operation] | None = None,
 ) -> Result:
     setting = make_setting(
@@ -42,6 +44,7 @@ def run(
         requests,
         failures=failures,
         checkpoint_steps=checkpoint_steps,
+        row_racks=row_racks,
         on_operation=None if operations is None else operations.append,
     )
 
@@ -140,6 +143,76 @@ def test_whatever_fails_all_jobs_end_and_the_same_seed_gives_the_same(trees: str
         for job in result.jobs:
             assert job.seconds >= job.possible_seconds * (1 - 1e-12)
     assert restarts > 20
+
+
+def test_a_row_takes_its_racks_and_gives_them_back() -> None:
+    """Four rows of two racks: with the first one down, the job of eight hosts goes on in the second one."""
+    fails_at = 3.5 * TIMES.step_ina
+    result = run(
+        [Request(MODEL, 8, 10), Request(MODEL, 32, 1)],
+        down(fails_at, Part.ROW, 0),
+        up(20.0, Part.ROW, 0),
+        row_racks=2,
+    )
+    small, whole = result.jobs
+    assert (small.restarts, small.placed_on) == (1, tuple(range(8, 16)))
+    assert whole.start == 20.0
+    assert {moment.hosts_down for moment in result.moments} == {0, 8}
+
+
+@pytest.mark.parametrize("trees", ["exclusive", "sticky", "rebuild-all"])
+@pytest.mark.parametrize("row_racks", [1, 3])
+def test_a_row_fails_as_its_hosts_and_switches_do_at_once(trees: str, row_racks: int) -> None:
+    """Rows of racks and, between them, switches above: the same without rows, part by part."""
+    rows = rows_of(make_setting(TREE).network, row_racks)
+    assert sorted(host for row in rows for host in row.hosts) == list(range(32))
+    assert [switch for row in rows for switch in row.switches] == list(range(8))
+    draw = random.Random(f"{trees} {row_racks} rows")
+    requests = [Request(MODEL, draw.choice([1, 2, 4, 8, 20]), 4) for _ in range(25)]
+    drawn = draw_failures(
+        {Part.ROW: len(rows), Part.SWITCH: 16},
+        {Part.ROW: Reliability(1.0, 0.2), Part.SWITCH: Reliability(5.0, 0.5)},
+        until=30.0,
+        seed=row_racks,
+    )
+    failures = [one for one in drawn if one.part is Part.ROW or one.number >= 8]
+    apart = [
+        part
+        for one in failures
+        for part in (
+            [
+                *(FailureEvent(one.seconds, Part.HOST, int(host), one.up) for host in rows[one.number].hosts),
+                *(FailureEvent(one.seconds, Part.SWITCH, at, one.up) for at in rows[one.number].switches),
+            ]
+            if one.part is Part.ROW
+            else [one]
+        )
+    ]
+    found = run(requests, *failures, trees=trees, row_racks=row_racks)
+    assert found == run(requests, *apart, trees=trees)
+    assert sum(job.restarts for job in found.jobs) > 3
+
+
+def test_a_host_that_failed_in_a_row_stays_down_until_both_are_up() -> None:
+    network = make_setting(TREE).network
+    events = [
+        down(1.0, Part.HOST, 2),
+        down(2.0, Part.ROW, 0),
+        down(3.0, Part.SWITCH, 1),
+        up(4.0, Part.ROW, 0),
+        up(5.0, Part.HOST, 2),
+        up(6.0, Part.SWITCH, 1),
+    ]
+    outages = Outages(network, events, rows_of(network, 2))
+    assert [outages.take() for _ in events] == [
+        ([2], [], []),
+        ([0, 1, 3, 4, 5, 6, 7], [], [0, 1]),
+        ([], [], []),
+        ([], [0, 1, 3], [0]),
+        ([], [2], []),
+        ([], [4, 5, 6, 7], [1]),
+    ]
+    assert outages.hosts_down == 0
 
 
 def test_failures_that_cannot_happen_are_named() -> None:

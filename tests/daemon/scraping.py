@@ -22,7 +22,7 @@ async def scrape(path: Path) -> Samples:
     for family in text_string_to_metric_families(text):
         assert family.name.startswith("inaproto_"), family
         assert family.documentation, family
-        assert family.type in ("counter", "gauge"), family
+        assert family.type in ("counter", "gauge", "histogram"), family
         for sample in family.samples:
             key = sample.name, frozenset(sample.labels.items())
             assert key not in found
@@ -37,9 +37,9 @@ async def fetch(where: Path | tuple[str, int], path: str, accept: str = "") -> t
     def get() -> tuple[int, str]:
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX if isinstance(where, Path) else socket.AF_INET)
-        connection.sock.settimeout(ANSWER_S)
-        connection.sock.connect(str(where) if isinstance(where, Path) else where)
         try:
+            connection.sock.settimeout(ANSWER_S)
+            connection.sock.connect(str(where) if isinstance(where, Path) else where)
             connection.request("GET", path, headers={"accept": accept} if accept else {})
             answer = connection.getresponse()
             if answer.status == 200 and not accept:

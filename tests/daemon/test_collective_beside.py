@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ import trio
 import inaproto
 from inaproto.errors import ConfigError, JobError, Unsupported
 from inaproto.faults.collective import NO_FAULTS, CollectiveFaults
+from inaproto.ports import Attachment, OutOfBand
+from inaproto.wire.messages.controller import AgentWelcome, GrantRecord
 from inaproto_adapters.memory import MemoryTree, tree_named
 from tests.clusters.jobs import WEATHER, Comms, close_all, daemon, fabric_of, restart_switch
 from tests.clusters.memory import MemoryCluster, in_memory, run_world
@@ -268,3 +271,83 @@ def test_a_library_that_is_none() -> None:
     for wrong in ("softnic", "nothing"):
         with pytest.raises((Unsupported, ConfigError), match=wrong):
             collective_of(settings.model_copy(update={"collective": wrong}))
+
+
+# --- places that a controller gives and takes back (MINA, section IV-A)
+
+
+def granted(cluster: MemoryCluster, *, place: bool, hosts: Sequence[int] = THREE) -> None:
+    """A controller that gives places has placed the job at these hosts, and tells them so."""
+    for host in hosts:
+        seat = GrantRecord(
+            grant=1, job=1, name="train", kind="seats", slots=(), first_rank=host, ranks=1, size=3
+        )
+        own = (GrantRecord(grant=2, job=1, name="train", kind="place", slots=()),)
+        grants = daemon(cluster, host).grants
+        grants.connected(AgentWelcome(term=1, report_ms=1000, gives_places=True), lambda message: None)
+        grants.want((seat, *(own if place else ())))
+
+
+def places_of(cluster: MemoryCluster, host: int) -> list[str]:
+    """The phases of the places that a host holds."""
+    return [hold.phase for hold in daemon(cluster, host).grants.holds() if hold.grant == 2]
+
+
+@in_memory("collective/no place", hosts=3, **beside("no place"))
+async def test_iv_a_a_placed_job_attaches_with_a_place_alone(cluster: MemoryCluster) -> None:
+    asked: list[str] = []
+
+    async def attach(job: str, attempt: int, others: OutOfBand) -> Attachment:
+        asked.append(job)
+        return await library.attach(job, attempt, others)
+
+    beside_0 = daemon(cluster, 0).collective
+    assert beside_0 is not None
+    library = beside_0.library
+    beside_0.library = SimpleNamespace(attach=attach, aclose=library.aclose)
+    granted(cluster, place=False)
+    comms = await cluster.job("train", THREE, exact_plan=False)
+    for index in range(20):
+        assert await reduce(comms, index) == "switch"
+    assert ring_of(cluster)["collective"]["may_attach"] is False
+    assert not asked, "the library hears nothing of it"
+    granted(cluster, place=True)
+    assert places_of(cluster, 0) == ["held"]
+    await until_it_stands(comms, 20)
+    assert places_of(cluster, 0) == ["running"]
+    await close_all(comms)
+    await trio.sleep(1)
+    assert places_of(cluster, 0) == ["held"]
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_iv_a_a_place_is_left_under_a_running_job_and_nothing_is_lost(seed: int) -> None:
+    """Hosts hear of it one after the other, and each says that it has none only when it has left."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        granted(cluster, place=True)
+        comms = await cluster.job("train", THREE, exact_plan=False)
+        index = await until_it_stands(comms)
+        dice = random.Random(seed)
+        for _ in range(4):
+            for number, host in enumerate(dice.sample(THREE, 3)):
+                granted(cluster, place=False, hosts=(host,))
+                assert number or places_of(cluster, host) == ["running"]
+                if dice.random() < 0.5:
+                    assert await reduce(comms, index) in ("sharp", "switch")
+                    index += 1
+            for _ in range(3):
+                await reduce(comms, index)
+                index += 1
+            await trio.sleep(0.5)
+            assert [places_of(cluster, host) for host in THREE] == [[], [], []]
+            assert {ring_of(cluster, host)["collective"]["session"] for host in THREE} == {"detached"}
+            for host in dice.sample(THREE, 3):
+                granted(cluster, place=True, hosts=(host,))
+                await trio.sleep(dice.random() / 10)
+            index = await until_it_stands(comms, index)
+        redone = ring_of(cluster)["collective"]["redone_by_code"]
+        assert redone == {}, "who leaves takes the operation under way along"
+        await close_all(comms)
+
+    run_world(f"collective/left/{seed}", scenario, hosts=3, **beside(f"left {seed}"))

@@ -14,9 +14,10 @@ import pytest
 import trio
 
 import inaproto
+from inaproto.daemon.net.controller_link import ControllerLink
 from inaproto.daemon.net.names import AGENTS_SOCKET
 from inaproto.errors import JobError, JoinRefused
-from inaproto.wire.messages.controller import AgentWelcome
+from inaproto.wire.messages.controller import AgentWelcome, AgentWishes
 from inaproto_controller.service import agents as service_agents
 from inaproto_controller.service.agents import Agents
 from tests.clusters.loopback import Cluster, open_cluster
@@ -215,3 +216,42 @@ async def test_a_controller_of_before_is_not_asked(
         assert not cluster.hosts[2].daemon.controller.problem
         assert asked == []
         nursery.cancel_scope.cancel()
+
+
+async def test_a_running_job_outlives_a_host_daemon_that_is_replaced(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next daemon's first report says that it has nothing, and it takes its wishes a moment later."""
+    async with (
+        running(runtime_dir) as daemon,
+        open_cluster(runtime_dir, 2, controller=agents(runtime_dir)) as cluster,
+    ):
+        token = await submitted(daemon, cluster)
+        ranks = await cluster.job("train", 2, key=token)
+        await daemon.until("train", "running")
+        take, late = ControllerLink._take, []
+
+        def take_later(self: ControllerLink, wishes: AgentWishes) -> None:
+            late.append((self, wishes))
+
+        monkeypatch.setattr(ControllerLink, "_take", take_later)
+        await cluster.hosts[1].stop()
+        await cluster.restart_host(1)
+        for _ in range(20):  # the controller looks at what it knows by now
+            assert (await daemon.ask(daemon.client.job, "train"))["state"] == "running"
+        monkeypatch.undo()
+        for link, wishes in late:
+            take(link, wishes)
+
+        async def add(rank: int) -> None:
+            assert (await ranks[rank].all_reduce(np.full(4, rank + 1, np.float32)) == 3).all()
+
+        async with trio.open_nursery() as nursery:
+            for rank in range(2):
+                nursery.start_soon(add, rank)
+        assert [comm.returns for comm in ranks] == [0, 1]
+        assert (await daemon.ask(daemon.client.job, "train"))["state"] == "running"
+        async with trio.open_nursery() as nursery:
+            for comm in ranks:
+                nursery.start_soon(comm.aclose)
+        await daemon.until("train", "ended")

@@ -23,13 +23,13 @@ def test_a_controller_that_is_killed_in_the_midst_of_things_keeps_its_word(tmp_p
     report = tmp_path / "report.json"
     argv = [inaproto_command(), "crashes", "--seed", str(SEED), "--kills", "5", "--baseline", "0"]
     # How long training stands still is not judged here: other tests run beside this one.
-    argv += ["--lease-ms", "60000", "--out", str(tmp_path / "logs"), "--json", str(report)]
+    argv += ["--lease-ms", "60000", "--agents", "12", "--out", str(tmp_path / "logs"), "--json", str(report)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert report.exists(), done.stdout + done.stderr
     found = json.loads(report.read_text())
     assert found["violations"] == [], done.stdout
     assert [phase["kills"] for phase in found["phases"]] == [5]
-    assert found["seen"]["welcomes"] > 5
+    assert found["seen"]["welcomes"] > 5 * 12
     assert found["seen"]["promises checked"] > 0
     assert found["training"][-1]["stop"]["count"] > 0
     assert found["too_little"] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from inaproto_hil.rigs.cluster import ClusterConfig, ClusterError, LocalCluster, stop_children
+from inaproto_hil.rigs.cluster import Child, ClusterConfig, ClusterError, LocalCluster, stop_children
 
 ENDED_WITHIN_S = 300.0
 
@@ -47,6 +47,33 @@ def test_a_worker_that_fails_is_named_with_its_log() -> None:
         worker.process.wait()
         with pytest.raises(ClusterError, match=r"rank0 ended with status 1\n--- rank0 .*\nout of luck\n"):
             cluster.check()
+
+
+def test_logs_that_cannot_be_kept_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a disk that is full, where each line that a daemon prints would else be a traceback of a thread."""
+    monkeypatch.setattr(LocalCluster, "_new_log", lambda *_: Path("/dev/full"))
+    with pytest.raises(ClusterError) as failed, LocalCluster(ClusterConfig(hosts=1)):
+        pass
+    assert str(failed.value) == (
+        "/dev/full: No space left on device; make room there, or name another directory"
+    )
+
+
+def test_who_fails_where_no_room_is_left_is_told_without_half_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalCluster(ClusterConfig(hosts=1)) as cluster:
+        worker = cluster.start_worker("rank0", [sys.executable, "-c", "raise SystemExit(1)"], sink=ignored)
+        worker.process.wait()
+        room = os.statvfs(cluster.directory)
+        monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*room[:4], 0, *room[5:])))
+        with pytest.raises(ClusterError) as failed:
+            cluster.check()
+    told = f"rank0 ended with status 1; {cluster.directory}: No space left on device; make room there"
+    assert str(failed.value).startswith(told)
+    assert "\n" not in str(failed.value)
+
+
+def ignored(child: Child, line: str | None) -> None:
+    """A sink."""
 
 
 KILLED = """

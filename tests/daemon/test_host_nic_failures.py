@@ -252,7 +252,8 @@ async def test_a_ring_whose_processes_go_while_it_connects_is_not_waited_for(run
 
 
 async def test_a_host_that_is_stopped_while_it_connects_says_so(runtime_dir: Path) -> None:
-    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+    """If none of its ranks looks for a successor of it."""
+    async with open_cluster(runtime_dir, 0, recover_ms=0, **SMALL) as cluster:
         slow = await with_a_slow_host(cluster)
         heard: list[str] = []
 

@@ -15,7 +15,7 @@ from inaproto.core.host.link import Link
 from inaproto.core.host.view import Phase
 from inaproto.core.plan.accumulators import Accumulators
 from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.daemon.host.local_rank import LocalRank
+from inaproto.daemon.host.local_rank import Keeps, LocalRank
 from inaproto.daemon.host.ring import HostRing
 from inaproto.errors import InvariantBroken, JobError, JoinRefused, LocalMisuse, RankLost
 from inaproto.ports import Completion, CompletionKind, Status
@@ -45,8 +45,10 @@ class Process:
         self.errors: list[JobError] = []
         self.has_joined = False
 
-    def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None:
+    def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool, keeps: Keeps) -> None:
         self.has_joined = True
+
+    def resumed(self) -> None: ...
 
     def waits(self, refused: str) -> None: ...
 

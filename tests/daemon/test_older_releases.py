@@ -51,9 +51,11 @@ def older_hosts(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         unread = is_older(self) and isinstance(message, AllReduce)
         takes(self, as_before(message, "call") if unread else message)
 
-    def say(self: ClientSession, message: Message) -> None:
-        unsaid = is_older(self) and isinstance(message, Joined)
-        says(self, as_before(message, "named") if unsaid else message)
+    def say(self: ClientSession, message: Message, *descriptors: int) -> None:
+        if is_older(self) and isinstance(message, Joined):
+            says(self, as_before(message, "named", "successor_ms"))
+        else:
+            says(self, message, *descriptors)
 
     def obey(self: Fabric, message: Message) -> None:
         if not (self.settings.name in names and isinstance(message, AskCalls)):

@@ -22,6 +22,8 @@ from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, numpy
 
 PATIENT = ("--recover-ms", "3600000")
 """Who waits for a host that is gone waits longer than the test may take: all hear of it without that."""
+SUCCESSOR = ("--recover-ms", "3000")
+"""A rank waits so long for another daemon in the place of its own."""
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def cluster() -> Iterator[LocalCluster]:
         hosts=4,
         weather="drop=0.01,reorder=0.01",
         switch_options=PATIENT,
-        host_options=(*small, *PATIENT),
+        host_options=(*small, *SUCCESSOR),
     )
     with LocalCluster(config) as running:
         yield running

@@ -37,9 +37,11 @@ def as_from_hardware(where: Namespace, interface: str) -> None:
     where.ip("link", "set", interface, "gso_max_segs", "1")
 
 
-def start_host(found: Bench, number: int, where: Namespace, interface: str) -> None:
+def start_host(
+    found: Bench, number: int, where: Namespace, interface: str, *more: str, network: str = "10.5.0."
+) -> None:
     link = ("--dir", str(found.directory), "--port", f"packet:{interface}")
-    host = found.daemon(where, "host", "--name", f"h{number}", "--ip", f"10.5.0.{number + 1}", *link)
+    host = found.daemon(where, "host", "--name", f"h{number}", "--ip", f"{network}{number + 1}", *link, *more)
     assert host.ready_line.startswith("ready")
 
 
@@ -120,6 +122,33 @@ async def test_hosts_of_a_vlan_are_summed(runtime_dir: Path, adapter: str) -> No
                 start_host(found, number, where, "eth0")
             await sums_by_the_switch(found, 2)
         assert seen == {TAG}
+
+
+@pytest.mark.parametrize(("adapter", "network"), [("packet", "fd00::"), ("xdp", "10.5.0.")])
+async def test_softnics_put_what_they_send_into_a_vlan(runtime_dir: Path, adapter: str, network: str) -> None:
+    if adapter == "xdp":
+        require_xdp()
+    seen: set[bytes] = set()
+
+    def look(frame: bytes) -> bytes:
+        if frame[12:14] == TAG[:2]:
+            seen.add(frame[12:18])
+        return frame
+
+    vlan = ("--vlan", "100", "--service-level", "3")
+    with (
+        bench(runtime_dir, adapter=adapter) as found,
+        namespaces("far 0", "far 1") as hosts,
+        trio.fail_after(2 * DEADLINE_S),
+    ):
+        for port in found.ports:
+            as_from_hardware(found.switch, port)
+        found.start_switch()
+        with between(found, hosts, look, look):
+            for number, where in enumerate(hosts):
+                start_host(found, number, where, "eth0", *vlan, network=network)
+            await sums_by_the_switch(found, 2)
+    assert seen == {TAG + (b"\x08\x00" if network == "10.5.0." else b"\x86\xdd")}
 
 
 async def test_hosts_behind_routers_are_summed(runtime_dir: Path) -> None:

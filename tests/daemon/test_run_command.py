@@ -176,7 +176,14 @@ def test_daemons_that_run_are_used_and_left(runtime_dir: Path) -> None:
         assert "rank 0 of 2 of job far" in ends[0][2]
 
 
-def test_a_switch_that_is_killed_is_started_again_and_the_job_goes_on(runtime_dir: Path) -> None:
+@pytest.mark.parametrize(
+    ("victim", "its"),
+    [("the switch", "['switch']"), ("host daemon h1", "['hosts'][1]")],
+    ids=["switch", "host"],
+)
+def test_a_daemon_that_is_killed_is_started_again_and_the_job_goes_on(
+    runtime_dir: Path, victim: str, its: str
+) -> None:
     text = """
 import inaproto, os, signal, subprocess
 import numpy as np
@@ -188,9 +195,9 @@ with inaproto.connect_blocking() as comm:
             found = subprocess.run(["inaproto", "status", "--json", "--dir", os.path.dirname(
                 os.environ["INAPROTO_HOST_SOCKET"])], capture_output=True, check=True).stdout
             import json
-            os.kill(json.loads(found)["switch"]["pid"], signal.SIGKILL)
+            os.kill(json.loads(found)ITS["pid"], signal.SIGKILL)
 print("done")
-"""
+""".replace("ITS", its)
     (runtime_dir / "out").mkdir()
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     config = runtime_dir / "patient.toml"
@@ -200,7 +207,7 @@ print("done")
     with started(runtime_dir / "out", *options, *words, **path) as run:
         code, out, err = run.end()
     assert (code, out.count("done")) == (0, 2), err
-    assert "the switch was ended by SIGKILL" in err
+    assert f"{victim} was ended by SIGKILL" in err
     assert "it is started again" in err
     assert "two ranks on two hosts: a ring of two sends each byte once" in err
     assert list((runtime_dir / "out").iterdir()) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -13,9 +15,11 @@ import trio
 
 from inaproto.core.collective.events import Phase, Weight
 from inaproto.errors import FabricError
-from inaproto.units import MS
+from inaproto.units import MS, S
+from inaproto.wire.ina_header import Dtype, Op
 from inaproto_adapters.sharp.attachment import SharpAttachment
 from inaproto_adapters.sharp.codes import name_of, outcome_of
+from inaproto_adapters.sharp.memory import page_aligned
 from tests.contract.collective_contract import Seat, Table
 from tests.daemon.sharp_ranks import ONE_TRY, RETRYING, Ranks
 from tests.seeds import seeds
@@ -27,6 +31,7 @@ RELEASING: Final = ("dereg_mr", "comm_destroy", "finalize")
 ROUNDS: Final = ("agree", "init", "init", "init", "vote", "comm_init", "comm_init", "comm_init", "vote")
 """In which the ranks of an attachment talk, in order."""
 SHORT: Final = replace(ONE_TRY, exchange_ns=150 * MS, call_ns=150 * MS)
+LONG: Final = 240 * S
 
 
 class Troubled:
@@ -66,6 +71,54 @@ async def test_no_round_that_fails_is_taken_for_success(sharp_double: Double, nu
         assert places == []
     await ranks.release()
     assert sharp_double.left() == NOTHING
+
+
+@pytest.mark.parametrize("function", ["init", "caps_query", "comm_init"])
+async def test_a_rank_whose_call_failed_frees_the_others_long_before_their_deadlines(
+    sharp_double: Double, function: str
+) -> None:
+    """They are inside the same call: the vote is what their callbacks hear next, and are refused."""
+    sharp_double.inject(function, -9, rank=1)
+    ranks = Ranks(sharp_double, 3, session=replace(ONE_TRY, exchange_ns=LONG, call_ns=LONG, unwind_ns=LONG))
+    with trio.fail_after(LONG / S / 4):
+        assert await ranks.attach() == []
+    assert all(name_of(-9) in error for error in ranks.errors)
+    await ranks.release()
+    assert sharp_double.left() == NOTHING
+
+
+async def test_a_caller_who_leaves_is_out_of_a_callback_long_before_its_deadline(
+    sharp_double: Double,
+) -> None:
+    """What it waits for in a callback never comes: the callback is refused, and the call unwinds."""
+    table, is_inside = Table(2), trio.Event()
+
+    async def trouble() -> None:
+        is_inside.set()
+        await trio.sleep_forever()
+
+    seats: list[Any] = [Troubled(table.seat(0), 1, trouble), table.seat(1)]
+    session = replace(ONE_TRY, exchange_ns=LONG, call_ns=LONG, unwind_ns=LONG)
+    ranks = Ranks(sharp_double, 2, session=session, seats=seats)
+
+    async def other() -> None:
+        with suppress(FabricError):
+            await ranks.attach_one(1)
+
+    with trio.fail_after(LONG / S / 4):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            with trio.CancelScope() as scope:
+                nursery.start_soon(_cancel_once, is_inside, scope)
+                await ranks.attach_one(0)
+            table.give_up()
+    assert scope.cancelled_caught
+    assert sharp_double.left() == NOTHING
+
+
+async def _cancel_once(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 @pytest.mark.parametrize("number", range(len(ROUNDS)), ids=lambda number: f"{number}-{ROUNDS[number]}")
@@ -147,6 +200,35 @@ async def test_every_code_of_an_operation(sharp_double: Double, rank: int) -> No
         assert isinstance(results[0], FabricError)  # its peer never came: its deadline, or the code
         await ranks.release()
         assert sharp_double.count("regions") == 0
+
+
+async def test_one_that_never_ends_is_ended_though_another_has_failed(sharp_double: Double) -> None:
+    """Nobody waits for longer than its deadline, and nothing spins until the place is given back."""
+    sharp_double.inject("req_test", NEVER, rank=1)
+    sharp_double.inject("do_allreduce_nb", -2, rank=1, nth=2)
+    ranks = Ranks(sharp_double, 2, operation_ns=100 * MS)
+    place = (await ranks.attach())[1]
+    memory = [page_aligned(256) for _ in range(4)]
+    keys = [await place.register(one) for one in memory]
+    errors: list[FabricError] = []
+
+    async def reduce(source: int, into: int) -> None:
+        with pytest.raises(FabricError) as caught:
+            await place.all_reduce(source, into, 256, Dtype.F32, Op.SUM)
+        errors.append(caught.value)
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reduce, keys[0], keys[1])
+            await trio.sleep(0.02)
+            nursery.start_soon(reduce, keys[2], keys[3])
+    assert name_of(-2) in str(errors[0])
+    assert "has not ended in 0.1 s" in str(errors[1])
+    assert place.view().phase is Phase.DEAD
+    began = time.process_time()
+    await trio.sleep(0.3)
+    assert time.process_time() - began < 0.2
+    await ranks.release()
 
 
 @pytest.mark.parametrize("rank", [1, -1], ids=["one rank", "all ranks"])

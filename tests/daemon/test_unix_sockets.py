@@ -159,4 +159,18 @@ def test_a_run_directory_of_somebody_else_is_refused(runtime_dir: Path) -> None:
         runtime_dir.chmod(0o755)
         with unprivileged(), pytest.raises(ConfigError, match="belongs to user 12345"):
             make_run_directory(theirs, "switch")
+        with pytest.raises(ConfigError, match="belongs to user 12345, not to 0"):
+            make_run_directory(theirs, "switch")
+        os.chown(theirs, 0, 0)
     make_run_directory(theirs, "switch")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+def test_a_run_directory_that_everybody_may_write_is_refused(runtime_dir: Path, mode: int) -> None:
+    open_to_all = runtime_dir / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(mode)
+    with pytest.raises(ConfigError, match=r"everybody may write in .*open; chmod o-w it"):
+        make_run_directory(open_to_all, "switch")
+    open_to_all.chmod(0o770)
+    make_run_directory(open_to_all, "switch")

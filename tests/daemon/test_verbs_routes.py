@@ -37,3 +37,24 @@ async def test_a_peer_behind_a_router_is_resolved_when_the_router_is() -> None:
             assert await neighbours.resolve(OWN, FAR, "roce", TABLE)
             assert neighbours.is_resolved(OWN, FAR, "roce", TABLE)
             assert not neighbours.is_resolved(OWN, NEAR, "roce", TABLE)
+
+
+async def test_with_ipv6_neighbour_discovery_finds_both() -> None:
+    own, router_ip, near, far = (
+        ipaddress.IPv6Address(text).packed for text in ("fd00:1::1", "fd00:1::fe", "fd00:1::2", "fd00:2::1")
+    )
+    with namespaces("here", "router") as (here, router):
+        join(here, "roce", router, "inner")
+        for namespace, name in ((here, "roce"), (router, "inner")):
+            namespace.write(f"ipv6/conf/{name}/disable_ipv6", "0")
+        router.ip("address", "add", "fd00:1::fe/64", "dev", "inner", "nodad")
+        here.ip("address", "add", "fd00:1::1/64", "dev", "roce", "nodad")
+        with here.entered():
+            assert neighbours.next_hop(own, far, "roce") == far
+            here.ip("-6", "route", "add", "fd00:2::/64", "via", "fd00:1::fe", "dev", "roce")
+            assert neighbours.next_hop(own, far, "roce") == router_ip
+            assert neighbours.next_hop(own, near, "roce") == near
+            assert not neighbours.is_resolved(own, far, "roce", TABLE)
+            assert await neighbours.resolve(own, far, "roce", TABLE)
+            assert neighbours.is_resolved(own, far, "roce", TABLE)
+            assert not neighbours.is_resolved(own, near, "roce", TABLE)

@@ -271,6 +271,7 @@ static int arrive(struct request *q) {
         int is_streaming = q->spec.aggr_mode == SHARP_AGGREGATION_STREAMING ||
                            (q->spec.aggr_mode == SHARP_AGGREGATION_NONE && q->bytes > 16384);
         if (is_streaming && am->set.lock_mode == 1) s->code = lock_tree(job), s->locks = !s->code;
+        if (is_lost(job)) s->code = SHARP_COLL_ECONN_TREE;
     } else if (s->dtype != (int)q->spec.dtype || s->op != (int)q->spec.op || s->kind != q->kind || s->length != q->bytes)
         code = SHARP_COLL_EINVAL;
     if (!code && s->code) {
@@ -296,7 +297,8 @@ static int post(struct sharp_coll_comm *comm, struct request wish, const char *f
     q->seq = comm->next_seq;
     code = arrive(q);
     if (code < 0) {
-        if (code == SHARP_COLL_ELOCK_FAILED) comm->next_seq++; /* all ranks were refused this one */
+        /* All ranks are refused this one. */
+        if (code == SHARP_COLL_ELOCK_FAILED || code == SHARP_COLL_ECONN_TREE) comm->next_seq++;
         free(q);
         return code;
     }

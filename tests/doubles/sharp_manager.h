@@ -24,7 +24,7 @@ struct job {
 
 struct settings {
     int64_t preset, capacity, trees_max, jobs_max, lock_mode, lock_on_comm_init, foreign_lock;
-    int64_t quota, cleanup_ms, delay_permille, osts, hang_ms;
+    int64_t quota, cleanup_ms, delay_permille, osts, hang_ms, lost;
 };
 
 struct am {
@@ -149,7 +149,7 @@ static int fault(const char *function, int rank) {
 static int64_t *setting(const char *key) {
     static const char *names[] = { "preset", "capacity", "trees_max", "jobs_max", "lock_mode",
                                    "lock_on_comm_init", "foreign_lock", "quota", "cleanup_ms",
-                                   "delay_permille", "osts", "hang_ms" };
+                                   "delay_permille", "osts", "hang_ms", "lost" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], key)) return (int64_t *)&am->set + i;
     return 0;
@@ -250,6 +250,12 @@ static void clean_up(void) {
     }
 }
 
+/* Whether a switch or port of the job is that which is set as lost. */
+static int is_lost(const struct job *job) {
+    for (int i = 0; i < job->n; i++) if (am->set.lost && am->set.lost == job->ids[i]) return 1;
+    return 0;
+}
+
 static int create_job(uint64_t id, int size, const char *device, int *where) {
     struct job wish = { .id = id, .used = 1, .size = size };
     int free_at = -1, used = 0, j, i;
@@ -265,7 +271,7 @@ static int create_job(uint64_t id, int size, const char *device, int *where) {
         if (am->jobs[j].id == id) return SHARP_COLL_EJOB_CREATE;
     }
     if (used >= am->set.jobs_max || free_at < 0) return SHARP_COLL_EJOB_CREATE;
-    if (used >= am->set.trees_max) return SHARP_COLL_ENOTREE;
+    if (used >= am->set.trees_max || is_lost(&wish)) return SHARP_COLL_ENOTREE;
     for (i = 0; i < wish.n && am->set.lock_mode == 0; i++) {
         int users = 0;
         for (j = 0; j < JOBS; j++)

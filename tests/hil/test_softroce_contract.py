@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -20,12 +21,13 @@ pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
 TREE = Path(inaproto.__file__).parents[1]
 
 
-async def test_verbs_keep_the_nic_contract(softroce: Image) -> None:
+@pytest.mark.parametrize("network", [{}, {"vlan": 5, "ipv6": True}], ids=["IPv4", "IPv6 in a VLAN"])
+async def test_verbs_keep_the_nic_contract(softroce: Image, network: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="ina-") as folder:
         wire = Wire(Path(folder, "wire.sock"))
         async with trio.open_nursery() as nursery:
             await nursery.start(wire.run)
-            async with boot(softroce, [wire.path] * 2, mtu=4096) as guest:
+            async with boot(softroce, [wire.path] * 2, mtu=4096, **network) as guest:
                 addresses = ",".join(host.ip for host in guest.hosts)
                 argv = [
                     sys.executable,

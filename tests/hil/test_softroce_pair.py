@@ -129,6 +129,15 @@ async def _without_loss(pair: Pair) -> None:
     whole(rewritten)
     assert (rewritten.wire.naks, rewritten.wire.again) == (0, 0)
 
+    # Marked packets are taken like others, and nobody is told of congestion; who is told does not mind.
+    marked = await pair.transfer(TransferPlan(), faults.mark(0, 10, 63, LAST))
+    whole(marked)
+    assert (marked.wire.data, marked.wire.acks, marked.wire.notifications) == (256, 4, 0)
+
+    notified = await pair.transfer(TransferPlan(), faults.notify)
+    whole(notified)
+    assert (notified.wire.data, notified.wire.acks, notified.wire.again) == (256, 4, 0)
+
 
 async def _asked_for_again(pair: Pair) -> None:
     # A packet whose ICRC is wrong is dropped in silence: only the next one is a gap.

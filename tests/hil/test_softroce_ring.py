@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,13 @@ from inaproto.ports import FramePort, load_adapter
 from inaproto.units import Frames
 from inaproto_hil.softroce.image import Image
 from inaproto_hil.softroce.switched import SwitchedConfig, run_switched
+from tests.hil.softroce.congestion import Congestion
 from tests.hil.softroce.cut import Cut
 from tests.hil.softroce.filtered_port import FilteredPort
 
 pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
 
-_TAGGED, _IPV4, _ROCE = b"\x81\0", b"\x08\0", (4791).to_bytes(2, "big")
+_TAGGED, _IPV4, _IPV6, _ROCE = b"\x81\0", b"\x08\0", b"\x86\xdd", (4791).to_bytes(2, "big")
 _ARP, _ARP_REQUEST = b"\x08\x06", b"\0\1"
 
 
@@ -31,32 +33,52 @@ async def test_three_kernel_hosts_are_summed(softroce: Image) -> None:
     assert sum(one["retry_exceeded"] for one in found.devices) == 0
 
 
-class Tags:
-    """Counts RoCE packets at the ports of the switch by the VLAN in which they are."""
+class Forms:
+    """Counts RoCE packets at the ports of the switch by IP version, and the VLAN in which they are."""
 
     def __init__(self) -> None:
-        self.counted: Counter[tuple[str, int | None]] = Counter()
+        self.counted: Counter[tuple[str, str]] = Counter()
 
     def wrap(self, port: FramePort, name: str) -> FramePort:
         return FilteredPort(port, name, self._look)
 
     def _look(self, frames: Frames, port: str, *, is_result: bool) -> Frames:
         for frame in map(bytes, frames):
-            tagged = frame[12:14] == _TAGGED
-            headers = frame[18 if tagged else 14 :]
-            if frame[16 if tagged else 12 :][:2] == _IPV4 and headers[22:24] == _ROCE:
-                vlan = int.from_bytes(frame[14:16], "big") & 0xFFF if tagged else None
-                self.counted["out" if is_result else "in", vlan] += 1
+            vlan = (
+                f" in VLAN {int.from_bytes(frame[14:16], 'big') & 0xFFF}" if frame[12:14] == _TAGGED else ""
+            )
+            kind, headers = (frame[16:18], frame[18:]) if vlan else (frame[12:14], frame[14:])
+            form = "IPv4" if kind == _IPV4 and headers[22:24] == _ROCE else ""
+            form = form or ("IPv6" if kind == _IPV6 and headers[42:44] == _ROCE else "")
+            if form:
+                self.counted["out" if is_result else "in", form + vlan] += 1
         return frames
 
 
 async def test_kernel_hosts_in_a_vlan_are_summed(softroce: Image) -> None:
-    tags = Tags()
+    forms = Forms()
     config = SwitchedConfig(hosts=2, mtu=1024, rows=[("float32", 64 << 10)], vlan=5)
-    found = await run_switched(softroce, config, tags.wrap)
+    found = await run_switched(softroce, config, forms.wrap)
     assert [(row["wrong"], row["paths"]) for row in found.rows] == [(0, ["switch"])]
-    assert set(tags.counted) == {("in", 5), ("out", 5)}, tags.counted
+    assert set(forms.counted) == {("in", "IPv4 in VLAN 5"), ("out", "IPv4 in VLAN 5")}, forms.counted
     assert sum(one["retry_exceeded"] for one in found.devices) == 0
+
+
+async def test_congestion_of_one_host_is_told_to_it_alone(softroce: Image) -> None:
+    """What is marked on its way in is marked on its way out, nothing else is; notifications go back to it."""
+    host = bytes([10, 0, 0, 2])
+    congestion = Congestion(host, nth=5)
+    config = SwitchedConfig(hosts=3, mtu=1024, rows=[("float32", 64 << 10)], timeout=19, seconds=300)
+    found = await run_switched(softroce, config, congestion.wrap)
+    assert [(row["wrong"], row["paths"]) for row in found.rows] == [(0, ["switch"])]
+    assert sum(one["retry_exceeded"] for one in found.devices) == 0
+    assert congestion.marked_in >= 192 // 5
+    assert set(congestion.marked_out) == {host}
+    again = found.devices[1]["retransmits"]
+    assert abs(congestion.marked_out[host] - congestion.marked_in) <= again
+    assert congestion.said
+    place = congestion.places[congestion.said[0][:6]]
+    assert congestion.heard == [(place, frame) for frame in congestion.said]
 
 
 class LateAnswers:
@@ -122,6 +144,44 @@ async def test_queue_pairs_whose_retries_are_spent_are_made_anew(softroce: Image
     assert cut.frames_lost > 0
     assert sum(one["retry_exceeded"] for one in found.devices) > 0
     assert [(row["iterations"], row["wrong"]) for row in found.rows] == [(12, 0)]
+
+
+@pytest.mark.parametrize(
+    ("network", "form"),
+    [
+        ({"vlan": 5}, "IPv4 in VLAN 5"),
+        ({"ipv6": True}, "IPv6"),
+        ({"vlan": 5, "ipv6": True}, "IPv6 in VLAN 5"),
+    ],
+    ids=["VLAN", "IPv6", "IPv6 in a VLAN"],
+)
+async def test_kernel_hosts_and_ours_over_a_vlan_and_ipv6(
+    softroce: Image, network: dict[str, Any], form: str
+) -> None:
+    """Two userspace NICs outside and two kernel devices in the guest in one ring; the links lose frames."""
+    forms = Forms()
+    weather = Weather(drop=0.005)
+
+    def wrap(port: FramePort, name: str) -> FramePort:
+        return forms.wrap(_weathered(weather, port, name), name)
+
+    config = SwitchedConfig(
+        hosts=2,
+        own=2,
+        mtu=1024,
+        rows=[("float32", 8 << 10)],
+        iterations=200,
+        timeout=15,
+        seconds=300,
+        **network,
+    )
+    found = await run_switched(softroce, config, wrap)
+    assert [(row["iterations"], row["wrong"], row["paths"]) for row in found.rows] == [
+        (200, 0, ["switch"])
+    ] * 2
+    assert set(forms.counted) == {("in", form), ("out", form)}, forms.counted
+    assert sum(one["retry_exceeded"] for one in found.devices) == 0
+    assert sum(one["retransmits"] for one in found.devices) > 0
 
 
 async def test_our_nics_and_the_kernel_s_sum_together(softroce: Image) -> None:

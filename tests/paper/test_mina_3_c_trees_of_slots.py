@@ -78,13 +78,13 @@ def test_moduli_say_the_same_for_each_pair_of_slots() -> None:
     network.enter(0, [0, 4])
     network.enter(70, [1, 5, 20])
     network.enter(3, [8, 25])
-    assert network.moduli[0, 70] == network.moduli[70, 0] == 4  # racks of one pod: the same way up from them
-    assert network.moduli[70, 3] == 16
-    assert network.moduli[0, 0] == network.moduli[0, 5] == 0
-    with pytest.raises(ValueError, match="read-only"):
-        network.moduli[0, 0] = 1
+    assert network.modulus(0, 70) == network.modulus(70, 0) == 4  # racks of one pod: alike up from them
+    assert network.modulus(70, 3) == 16
+    assert network.modulus(0, 0) == network.modulus(0, 5) == 0
+    assert network.near(70).tolist() == [0, 3]
     network.leave(70)
-    assert not network.moduli[70].any()
+    assert network.modulus(0, 70) == network.modulus(70, 0) == 0
+    assert network.near(0).tolist() == network.near(3).tolist() == []
 
 
 def test_slots_that_are_not_what_a_call_needs_are_refused() -> None:
@@ -119,6 +119,7 @@ def test_roots_through_a_switch_are_those_whose_trees_have_it(tree: FatTree) -> 
                 passed[first[layer - 1] + number].append(root)
         for switch, roots in passed.items():
             assert network.roots_through(3, switch).tolist() == roots
+            assert set(network.slots_through(switch)) >= ({3} if roots else set())
         network.leave(3)
     racks = [network.hosts_at(switch).tolist() for switch in range(tree.nodes(1))]
     for switch in range(0, tree.nodes(1), tree.up[0]):

@@ -19,8 +19,6 @@ from inaproto_hil.evaluation.paring.rows import (
     ALIKE,
     AS_PRINTED,
     BEYOND,
-    DIFFERS,
-    NOT_REPRODUCIBLE,
     UNKNOWN,
     Outcomes,
     Reasons,
@@ -49,7 +47,7 @@ from inaproto_hil.evaluation.paring.runs import (
 )
 from inaproto_hil.evaluation.paring.settings import grid, setting_at
 from inaproto_hil.evaluation.report import render, write_report
-from inaproto_hil.evaluation.rows import DrawnRow, Row
+from inaproto_hil.evaluation.rows import DIFFERS, NOT_REPRODUCIBLE, DrawnRow, Row
 from tests.paper.test_mina_5_figures import Page
 
 
@@ -252,7 +250,14 @@ def test_the_command_says_what_is_inside_and_why_the_rest_is_not_asked_for(tmp_p
     report = json.loads(done.stdout)
     assert report == json.loads((out / "report.json").read_text())
     assert [row["verdict"] for row in report["figures"][0]["rows"][:2]] == ["exact", "exact"]
-    assert "12 of 12 values are inside their tolerances" in done.stderr
+    told = " ".join(done.stderr.split())
+    assert "12 of 12 values are inside their tolerances; nothing is asked of 6 more: 2 as printed, " in told
+    assert "4 not reproducible; the last column says why" in told
+    page = " ".join((out / "report.html").read_text().split())
+    assert "All values" not in page
+    assert '<p class="partly">12 of 12 values are inside their tolerances; nothing is asked of 6 more' in page
+    assert '<th class="prose">why</th>' in page, "over its words"
+    assert "<td>19.4</td>" in page, "the paper has no more digits"
     assert "none that Algorithms 2 to 4" in " ".join(done.stderr.split())
 
 

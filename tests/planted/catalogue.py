@@ -24,6 +24,7 @@ from tests.planted.receiver_faults import RECEIVER_FAULTS
 from tests.planted.recovery_faults import RECOVERY_FAULTS
 from tests.planted.selective_faults import SELECTIVE_FAULTS
 from tests.planted.sender_faults import SENDER_FAULTS
+from tests.planted.successor_faults import SUCCESSOR_FAULTS
 from tests.planted.switch_faults import SWITCH_FAULTS
 from tests.planted.turn_faults import TURN_FAULTS
 
@@ -45,6 +46,7 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
         *LAUNCH_FAULTS,
         *PLACEMENT_FAULTS,
         *COLLECTIVE_FAULTS,
+        *SUCCESSOR_FAULTS,
     )
 }
 

@@ -47,8 +47,8 @@ HOST_FAULTS: Final = (
         LOCAL,
         "copies a result to the host's first rank alone",
         RingOrders.take,
-        "self._tensors.views(action.op_index, action.offset, action.nbytes)",
-        "self._tensors.views(action.op_index, action.offset, action.nbytes)[:1]",
+        "self._tensors.views(op_index, offset, nbytes)",
+        "self._tensors.views(op_index, offset, nbytes)[:1]",
         shape=crowded,
     ),
     PlantedFault(

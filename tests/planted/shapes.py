@@ -10,6 +10,7 @@ from inaproto.faults.weather import Weather
 from inaproto.sim.frames.draw.machines import with_machines
 from inaproto.sim.frames.draw.racks import draw_racks
 from inaproto.sim.frames.draw.recovering import recovering
+from inaproto.sim.frames.draw.successors import draw_successors
 from inaproto.sim.frames.draw.swarm import Fault, FaultKind, WorldConfig
 from inaproto.sim.frames.draw.topology import LinkConfig, map_trunks
 from inaproto.units import MS, US, S
@@ -240,3 +241,8 @@ def with_shards(config: WorldConfig) -> WorldConfig:
 def across_racks(config: WorldConfig) -> WorldConfig:
     """Several switches, jobs across them, and all that befalls them."""
     return draw_racks(config.seed)
+
+
+def replaced_daemons(config: WorldConfig) -> WorldConfig:
+    """Host daemons die under their processes, and all that befalls them."""
+    return draw_successors(config.seed)

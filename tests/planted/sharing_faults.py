@@ -73,7 +73,7 @@ _FAULTS: Final = (
         SHARING,
         "waits for a seat to drain for as long as it is heard of",
         SharingCoordinator._owed,
-        "owed += [(seat, one.turn.epoch) for seat in one.undrained]",
+        "owed += [one.turn.epoch for one in rounds.turns if one.turn.until == AT_ONCE]",
         "pass",
     ),
     fault(
@@ -81,8 +81,8 @@ _FAULTS: Final = (
         SHARING,
         "waits for a seat to do what was decided for as long as it is heard of",
         SharingCoordinator._owed,
-        "owed = [(seat, rounds.decided) for seat in rounds.missing]",
-        "pass",
+        "[rounds.decided] if rounds.phase is Phase.COMMITTING else []",
+        "[]",
     ),
     PlantedFault(
         "left_out_for_ever",

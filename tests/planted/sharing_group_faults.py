@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from inaproto.core.sharing.group import SharingGroup
+from inaproto.core.sharing.known_seats import KnownSeats
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.sharing_word_faults import SHARING
 
@@ -45,16 +46,16 @@ GROUP_FAULTS: Final = (
     _fault(
         "ring_in_part_planned",
         "gives turns to a job of which some seats are not known",
-        SharingGroup._jobs,
-        "len(seats) == hold.hosts and ring not in self._over",
-        "ring not in self._over",
+        KnownSeats._count,
+        " and len(seats or ()) == hold.hosts",
+        "",
     ),
     _fault(
         "planned_before_all_are_heard",
         "plans turns after a restart before all seats that had one are heard of, or lost",
         SharingGroup._settle,
-        "if None in self._holds.values():",
-        "if False:",
+        "not self._seats.are_heard or ",
+        "",
     ),
     _fault(
         "held_no_more_untold",

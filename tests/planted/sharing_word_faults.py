@@ -124,8 +124,8 @@ WORD_FAULTS: Final = (
         "old_votes_count",
         "takes votes on an earlier round for those on this one",
         Rounds._voted,
-        "if vote.version != round_.version or vote.seat not in round_.change.seats:",
-        "if vote.seat not in round_.change.seats:",
+        "if vote.version != round_.version or vote.seat not in round_.asked:",
+        "if vote.seat not in round_.asked:",
     ),
     _fault(
         "said_before_written",

@@ -64,8 +64,8 @@ def test_a_library_without_faults_sums_what_it_takes() -> None:
 def test_a_host_that_takes_its_result_without_the_others_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     decided = CollectiveCalls._decided
 
-    def alone(self: CollectiveCalls, operation: Operation, least: int, most: int) -> None:
-        decided(self, operation, most, most)
+    def alone(self: CollectiveCalls, operation: Operation, least: int, most: int, stays: bool) -> None:
+        decided(self, operation, most, most, stays)
 
     monkeypatch.setattr(CollectiveCalls, "_decided", alone)
     rules = set()

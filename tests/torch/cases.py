@@ -117,6 +117,17 @@ def loss_of(model: nn.Module, samples: torch.Tensor) -> torch.Tensor:
     return (model(samples) - samples[:, :3]).square().mean()
 
 
+_KEPT: list[torch.nn.Module] = []
+
+
+def ddp(*given: Any, **options: Any) -> Any:
+    """DDP for the life of the process. Where the last reference to a gloo group goes while an all-reduce of
+    it ends, torch waits with the GIL held for a thread that wants it (seen with torch alone)."""
+    model = DistributedDataParallel(*given, **options)
+    _KEPT.append(model)
+    return model
+
+
 def trained_alone(size: int, steps: int) -> str:
     """Weights of one process that adds the ranks' gradients from rank 0 on, as DDP has them: divided
     before.
@@ -141,7 +152,7 @@ def trained_alone(size: int, steps: int) -> str:
 def train(place: Place, backend: str, steps: int = 4, **options: Any) -> dict[str, Any]:
     """DDP, of ``options``."""
     place.begin(backend)
-    model = DistributedDataParallel(network(), **options)
+    model = ddp(network(), **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(steps):
         optimizer.zero_grad()
@@ -227,7 +238,7 @@ def hooks_and_forms(place: Place, form: str) -> dict[str, Any]:
     place.begin("gloo")
     torch.manual_seed(0)
     buckets = {} if form in {"compile", "powersgd"} else {"bucket_cap_mb": 0.01}
-    model: Any = DistributedDataParallel(network(), gradient_as_bucket_view=True, **buckets)
+    model: Any = ddp(network(), gradient_as_bucket_view=True, **buckets)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
     FORMS[form](place, model, optimizer)
     found = {"weights": digest_of(model), "carriers": carriers()}
@@ -352,7 +363,7 @@ def hooks_of_ours(place: Place, hook: str) -> dict[str, Any]:
     from inaproto.torch import hooks
 
     place.begin("gloo")
-    model = DistributedDataParallel(network(), bucket_cap_mb=0.01)
+    model = ddp(network(), bucket_cap_mb=0.01)
     model.register_comm_hook(None, getattr(hooks, hook))
     _steps(place, model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), 4)
     odd = torch.ones(3)
@@ -485,7 +496,7 @@ def killed(place: Place, how: str) -> list[str]:
     import signal
 
     place.begin("gloo")
-    model = DistributedDataParallel(network())
+    model = ddp(network())
     # Twice, for in the second DDP makes its buckets anew, and tells the others by gloo.
     _steps(place, model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
     if place.rank == 1:
@@ -514,7 +525,7 @@ def killed_at_random(place: Place, seed: int) -> dict[str, Any]:
     import threading
 
     place.begin("gloo")
-    model = DistributedDataParallel(network(), bucket_cap_mb=0.01, broadcast_buffers=False)
+    model = ddp(network(), bucket_cap_mb=0.01, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     _steps(place, model, optimizer, 3)
     draw = random.Random(seed)
@@ -540,7 +551,7 @@ def daemon_killed(place: Place, seed: int, pid: int, steps: int) -> dict[str, An
     import threading
 
     place.begin("gloo")
-    model = DistributedDataParallel(network(), bucket_cap_mb=0.01, broadcast_buffers=False)
+    model = ddp(network(), bucket_cap_mb=0.01, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     draw = random.Random(seed)
     last, after_s = draw.randrange(2, steps - 20), draw.random() * 0.1

@@ -46,7 +46,7 @@ from inaproto.wire.control_messages import (
 )
 from inaproto.wire.messages.trees import FabricTree
 from tests.unit.rendezvous_fabrics import fabric_adding
-from tests.unit.rendezvous_members import hello, member
+from tests.unit.rendezvous_members import hello, member, on_infiniband
 
 T = TypeVar("T", bound=Message)
 PAIRS: Mapping[int, tuple[int, ...]] = {0: (0, 1), 1: (2, 3)}
@@ -80,11 +80,13 @@ class World:
         overlays: Sequence[int] = (),
         plan: ReductionPlan | None = None,
         at: Sequence[str] = (),
+        infiniband: Sequence[int] = (),
         **config: Any,
     ) -> None:
         """``old``: hosts of a release that knows of no parking; ``overlays``: those that know that path.
 
-        ``plan``: what the fabric adds, by positions; ``at``: at which switch of it each host is.
+        ``plan``: what the fabric adds, by positions; ``at``: at which switch of it each host is;
+        ``infiniband``: hosts that are there.
         """
         if plan is not None:
             config["switches"], seats = fabric_adding(plan)
@@ -98,11 +100,15 @@ class World:
         self.installed: dict[int, InstallRing] = {}
         self.trees: dict[int, FabricTree] = {}
         """Of rings that are on one of their own."""
+        self.infiniband = infiniband
         self.session = {host: SessionId(host) for host in ranks}
         for host in ranks:
             switch = at[host] if at else ""
             said = replace(hello(host), parks=host not in old, overlays=host in overlays, switch=switch)
-            self.step(HostArrived(self.session[host], said))
+            self.step(HostArrived(self.session[host], self._at_its_network(said, host)))
+
+    def _at_its_network(self, told: Any, host: int) -> Any:
+        return on_infiniband(told, host) if host in self.infiniband else told
 
     def step(self, event: RendezvousEvent) -> list[RendezvousAction]:
         before = phases(self.core)
@@ -137,8 +143,10 @@ class World:
         return self.session[self.host_of[rank]]
 
     def member(self, rank: int, **changes: Any) -> Member:
-        told: Member = replace(member(rank, host=self.host_of[rank], size=self.size), **changes)
-        return told
+        host = self.host_of[rank]
+        told = replace(member(rank, host=host, size=self.size), **changes)
+        of_its_network: Member = self._at_its_network(told, host)
+        return of_its_network
 
     def asks(self, rank: int, **changes: Any) -> list[RendezvousAction]:
         return self.step(MemberAsked(self.at(rank), self.member(rank, **changes), 7))
@@ -187,7 +195,7 @@ class World:
             into=replace(link.into, qpn=600 + host, slot_bytes=LARGE, **changes),
             below=below,
         )
-        return self.step(MemberHalted(self.session[host], told, 8))
+        return self.step(MemberHalted(self.session[host], self._at_its_network(told, host), 8))
 
     def goes_away(self, host: int) -> list[RendezvousAction]:
         actions = self.step(SessionEnded(self.session[host], "its cable was pulled"))

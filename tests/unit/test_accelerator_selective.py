@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.switched_ring import SwitchedRing, by_port, emitted
+from tests.unit.switched_ring import SwitchedRing, block, by_port, emitted
 
 
 def ring() -> SwitchedRing:
@@ -32,6 +32,8 @@ def test_what_comes_again_is_answered_on_its_own_flow_with_no_more_than_that() -
     switched.finish(0)
     assert by_port(switched.send(0, 0, 1)) == {1: switched.results(0, 1)[1]}
     assert by_port(switched.send(0, 0, 3)) == {1: switched.results(0, 3)[1]}
+    together = block(*switched.message(0, 0)[1:3])
+    assert by_port(switched.arrive_blocks(0, together)) == {1: switched.results(0, 1, 2)[1]}
 
 
 def test_what_comes_again_before_its_result_is_done_changes_nothing() -> None:

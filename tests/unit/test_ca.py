@@ -46,6 +46,25 @@ def test_credentials_are_private_and_renewed_in_place(tmp_path: Path) -> None:
     )
 
 
+def test_who_has_no_certificate_cannot_be_revoked_and_who_has_is_named(tmp_path: Path) -> None:
+    """A mistyped name would leave the wrong host admitted, in silence."""
+    run("init", "--dir", tmp_path / "ca")
+    crl = (tmp_path / "ca" / "crl.pem").read_bytes()
+    revoke = ("revoke", "--dir", tmp_path / "ca", "--role")
+    none = run(*revoke, "host", "--name", "h9")
+    assert (none.exit_code, "of a host there is none" in none.output) == (2, True)
+    issue(tmp_path, "host", "h0")
+    issue(tmp_path, "switch", "h9")
+    wrong = run(*revoke, "host", "--name", "h9")
+    assert wrong.exit_code == 2
+    assert "host 'h9'" in wrong.output
+    assert "of a host there are h0" in wrong.output
+    assert (tmp_path / "ca" / "crl.pem").read_bytes() == crl
+    assert run(*revoke, "host", "--name", "h0").exit_code == 0
+    again = run(*revoke, "host", "--name", "h0")
+    assert (again.exit_code, "0 revoked" in again.output) == (0, True)
+
+
 def test_nothing_is_overwritten_and_mistakes_are_named(tmp_path: Path) -> None:
     missing = issue(tmp_path, "host", "h0")
     assert (missing.exit_code, "no authority in" in missing.output) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 import weakref
@@ -13,7 +14,7 @@ from typing import Final
 import pytest
 from click.testing import CliRunner, Result
 
-from inaproto.cli import cli, collect_seldom
+from inaproto.cli import _SECTIONS, cli, collect_seldom
 from inaproto.daemon.settings.config import HostSettings, SwitchSettings
 
 
@@ -42,9 +43,36 @@ def test_help_of_a_daemon_explains_every_field(
     result = invoke(command, "--help")
     assert result.exit_code == 0
     for name, field in model.model_fields.items():
-        assert f"--{name.replace('_', '-')} VALUE" in result.output
+        assert re.search(rf"--{name.replace('_', '-')} [A-Za-z0-9:|_-]+\s", result.output), name
         assert field.description, f"{name} has no explanation"
     assert "Example: inaproto" in result.output
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("host", ("--dir PATH", "--ip IP", "--mtu 256|512", "--recover-ms MS", "--log-level debug|info")),
+        (
+            "switch",
+            ("--ranks-max N", "--control-listen ADDRESS:PORT", "--tls PATH", "--log-format text|json"),
+        ),
+        ("controller", ("--cluster PATH", "--lease-ms MS", "--token-days DAYS", "--trees roots|paring")),
+    ],
+)
+def test_help_of_a_daemon_says_what_its_values_are(command: str, words: tuple[str, ...]) -> None:
+    output = invoke(command, "--help").output
+    assert [word for word in words if word not in output] == []
+
+
+def test_commands_stand_in_sections_and_none_is_cut_off() -> None:
+    output = invoke("--help").output
+    titles = [line.rstrip(":") for line in output.splitlines() if re.fullmatch(r"[A-Z][a-z ]+:", line)]
+    assert titles[:6] == ["Options", *_SECTIONS]
+    output = output.partition("Run a job:")[2].partition("Example:")[0]
+    assert "..." not in output
+    for names in _SECTIONS.values():
+        for name in names:
+            assert len(re.findall(rf"^  {name} ", output, re.MULTILINE)) == 1, name
 
 
 def test_the_list_of_commands_loads_nothing_that_takes_long() -> None:

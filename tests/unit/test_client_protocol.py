@@ -156,13 +156,13 @@ def test_regions_in_use_never_overlap_and_come_back() -> None:
 def test_segments_are_sealed_against_shrinking_and_announced_once() -> None:
     memory = SharedMemory()
     memory.register(10_000)
-    ((segment, descriptor),) = memory.take_unannounced()
+    (segment,) = memory.take_unannounced()
     assert memory.take_unannounced() == []
-    assert fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+    assert fcntl.fcntl(segment.descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
     with pytest.raises(PermissionError):
-        os.ftruncate(descriptor, 0)
+        os.ftruncate(segment.descriptor, 0)
     assert segment.nbytes >= 10_000
-    os.close(descriptor)
+    memory.close()
 
 
 def test_registered_buffers_and_parts_of_them_are_found() -> None:
@@ -197,10 +197,7 @@ def test_buffers_share_segments_and_do_not_overlap() -> None:
         assert found is not None
         assert found.offset % ALIGNMENT == 0
         assert found.nbytes == array.nbytes
-    taken = memory.take_unannounced()
-    for _, descriptor in taken:
-        os.close(descriptor)
-    assert len(taken) < 128
+    assert len(memory.take_unannounced()) < 128
     assert memory.nbytes < 1.3 * sum(sizes)
 
 
@@ -208,10 +205,7 @@ def test_ten_thousand_small_buffers_take_a_handful_of_segments() -> None:
     memory = SharedMemory()
     for _ in range(10_000):
         memory.register(256)
-    taken = memory.take_unannounced()
-    assert len(taken) <= 3
-    for _, descriptor in taken:
-        os.close(descriptor)
+    assert len(memory.take_unannounced()) <= 3
 
 
 def test_at_the_limit_of_segments_larger_regions_are_used_again_and_then_the_caller_is_told() -> None:
@@ -406,13 +400,14 @@ def test_a_missing_runtime_directory_is_not_where_the_daemon_listens(tmp_path: P
     assert f"/tmp/inaproto-{os.getuid()}" in why
 
 
-def test_a_closed_channel_closes_the_descriptors_that_it_is_given() -> None:
+def test_a_closed_channel_has_no_descriptors_of_its_segments_and_sends_none() -> None:
     comm, daemon = communicator()
+    segment = comm.channel.memory.register(10).segment
     comm.channel.close()
-    descriptor = os.memfd_create("test")
-    the_channel(comm).send(b"x", descriptor)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
+        os.fstat(segment.descriptor)
+    the_channel(comm).announce_segment(segment)
+    assert daemon.recv(1) == b""
     daemon.close()
 
 

@@ -169,15 +169,21 @@ def test_leaving_during_a_call_waits_for_it_and_gives_back() -> None:
 
 
 def test_a_configuration_that_cannot_be_meant_is_refused() -> None:
-    wrongs: list[dict[str, Any]] = [
-        {"tries_max": 0},
-        {"backoff_ns": 6 * S},
-        {"jitters": ()},
-        {"jitters": (-1,)},
+    small, jitters = (
+        "a number that is too small: SessionConfig",
+        "^a session's jitters: at least one, none below 0$",
+    )
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"tries_max": 0}, small),
+        ({"drain_ns": 0}, small),
+        ({"backoff_ns": 6 * S}, small),
+        ({"jitters": ()}, jitters),
+        ({"jitters": (-1,)}, jitters),
     ]
-    for wrong in wrongs:
-        with pytest.raises(LocalMisuse):
+    for wrong, words in wrongs:
+        with pytest.raises(LocalMisuse, match=words):
             SessionConfig(**wrong)
+    SessionConfig(tries_max=1, backoff_ns=S, backoff_max_ns=S)
 
 
 @pytest.mark.parametrize("seed", seeds(200))

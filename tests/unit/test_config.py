@@ -106,7 +106,7 @@ def test_shown_configuration_can_be_read_back(tmp_path: Path) -> None:
         ({"window_messages": 0}, "greater than or equal to 1"),
         (
             {"ip": "10.0.0"},
-            "ip (flag --ip): '10.0.0' is not allowed: must be an IPv4 address such as 10.0.0.1",
+            "ip (flag --ip): '10.0.0' is not allowed: must be an address such as 10.0.0.1 or fd00::1",
         ),
         ({"ip": "224.0.0.1"}, "the address of one host"),
         ({"mac": "01:00:00:00:00:01"}, "its first byte is even"),
@@ -123,11 +123,37 @@ def test_bad_values_are_named(flags: dict[str, object], words: str) -> None:
 
 
 def test_missing_values_say_the_three_ways_to_give_them() -> None:
-    text = refused_host({})
-    assert text.splitlines() == [
-        "name: is missing; give --name, INAPROTO_NAME or the field name in the configuration file",
-        "ip: is missing; give --ip, INAPROTO_IP or the field ip in the configuration file",
-    ]
+    ways = "is missing; give --{0}, INAPROTO_{1} or the field {0} in the configuration file"
+    assert refused_host({}) == f"name: {ways.format('name', 'NAME')}"
+    text = refused_host({"name": "h0"})
+    assert text == f"ip: {ways.format('ip', 'IP')} (a NIC on InfiniBand has a gid instead)"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"gid": "fe80::1"}, "gid (flag --gid): the softnic is on Ethernet; give --nic verbs, or --ip"),
+        ({"gid": "fe80::1", "nic": "verbs", "ip": "10.0.0.1"}, "a NIC on InfiniBand has no ip (flag --ip)"),
+        ({"gid": "fe80::1", "nic": "verbs", "mac": "02:00:00:00:00:01"}, "has no mac (flag --mac)"),
+        ({"gid": "mlx5_0", "nic": "verbs"}, "must be a GID such as fe80::"),
+        ({"gid": "ff02::1", "nic": "verbs"}, "must be the GID of one port"),
+        ({"gid": "::ffff:10.0.0.1", "nic": "verbs"}, "must be the GID of one port"),
+        ({"gid": "fe80::", "nic": "verbs"}, "must be the GID of one port"),
+        ({"ip": "10.0.0.1", "router_lid": "7"}, "router_lid (flag --router-lid): needs gid; give --gid, too"),
+        ({"gid": "fe80::1", "nic": "verbs", "router_lid": "49152"}, "less than 49152"),
+    ],
+)
+def test_a_host_on_infiniband_has_a_gid_alone(flags: dict[str, object], words: str) -> None:
+    assert words in refused_host({"name": "h0", **flags})
+
+
+def test_the_addresses_of_a_host_on_infiniband_are_zeros_but_for_its_gid() -> None:
+    flags = {"name": "h0", "nic": "verbs", "gid": "FE80:0:0:0:248A:0703:00B4:1C2A", "router_lid": "9"}
+    settings = load_host_settings(flags, None, {}).settings
+    assert settings.gid == "fe80::248a:703:b4:1c2a"
+    assert settings.gid_bytes == bytes.fromhex("fe80000000000000248a070300b41c2a")
+    assert (settings.mac_bytes, settings.ip_bytes, settings.router_lid) == (bytes(6), bytes(4), 9)
+    assert load_host_settings(HOST, None, {}).settings.gid_bytes is None
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ class Planned(World):
         self.plane = ControlPlane(RendezvousConfig(recover_ns=recover_ns), fabric)
         self.ranks, self.size = THREE, 3
         self.host_of = {0: 0, 1: 1, 2: 2}
+        self.infiniband = ()
         self.now = 0
         self.answers = answers
         self.orders: list[Order] = []

@@ -100,3 +100,10 @@ def test_percentiles_are_values_that_were_measured() -> None:
     values = [float(value) for value in range(1, 101)]
     assert [runs.percentile(values, percent) for percent in (50, 99, 100)] == [50.0, 99.0, 100.0]
     assert runs.percentile([3.0], 99) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"), [(0.98607, "0.99"), (0.9666, "0.97"), (0.9999, "0.99"), (1.0, "1.00"), (0.5, "0.50")]
+)
+def test_an_accuracy_is_that_of_its_picture_and_never_1_before_it_is(share: float, shown: str) -> None:
+    assert runs.two_digits(share) == shown

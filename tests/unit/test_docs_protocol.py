@@ -52,7 +52,7 @@ _INTEGERS: Final = {
     (0, CLOCK_MAX): "clock",
 }
 _TEXTS: Final = {(1, 128): "name", (0, 256): "secret", (1, 1024): "path", (0, 8192): "text"}
-_OCTETS: Final = {6: "mac", 4: "ip"}
+_OCTETS: Final = {6: "mac", 4: "ip", 16: "gid"}
 
 
 def rows(section: str) -> list[list[str]]:

@@ -12,8 +12,9 @@ import pytest
 
 from inaproto.doctor import daemons, ethernet, firewall, limits, lossless, reach, software
 from inaproto.doctor import site as sites
-from inaproto.doctor.checklist import all_checks, examine, has_failed
-from inaproto.doctor.findings import Check, Finding, Outcome
+from inaproto.doctor.checklist import Answer, all_checks, examine, has_failed
+from inaproto.doctor.findings import Check, Finding, Outcome, ok, untestable
+from inaproto.doctor.report import show
 from inaproto.doctor.site import Asked, Ran, Site, addresses_in, run_program
 from inaproto.errors import Unsupported
 
@@ -46,6 +47,32 @@ def programs(outputs: Mapping[str, str]) -> Any:
         return Ran(0, found[0]) if found else None
 
     return run
+
+
+# --- what people read
+
+
+def test_what_cannot_be_tested_is_said_once_for_all_checks_that_it_holds_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def check(name: str, *findings: Finding) -> Answer:
+        return Answer(Check(name, "for a reason", lambda _: findings), findings)
+
+    lacking, other = untestable("no device is here"), untestable("no address", "give --ip")
+    show(
+        [
+            check("gid", lacking),
+            check("mtu", other),
+            check("memory", ok("9 MiB free")),
+            check("link", lacking),
+        ]
+    )
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.count("no device is here") == 1
+    assert "not testable here: gid, link: no device is here" in told
+    assert "not testable here: mtu: no address -> give --ip" in told
+    assert told.index("9 MiB free") < told.index("not testable here"), "what was found is first"
+    assert told.endswith("1 ok, 0 warning, 0 failed, 3 not testable here")
 
 
 # --- software, limits

@@ -244,8 +244,12 @@ def test_settings_take_the_directory_from_the_fabric(runtime_dir: Path) -> None:
         ConfigError, match=r"dir \(flag --dir\): is /tmp/x, but .* says .*leaf0; leave it out"
     ):
         load_switch_settings(same | {"dir": "/tmp/x"}, None, {})
-    with pytest.raises(ConfigError, match=r"name .*is for a switch of a fabric; give --fabric, too"):
+    with pytest.raises(
+        ConfigError, match=r"name .*is for a switch of a fabric .*give --fabric, --controller or "
+    ):
         load_switch_settings({"name": "leaf0"}, None, {})
+    known = {"name": "spine", "control_listen": "127.0.0.1:0"}
+    assert load_switch_settings(known, None, {}).settings.name == "spine", "which hosts call tls://spine@..."
     assert load_switch_settings({}, None, {"INAPROTO_NAME": "h0"}).settings.fabric is None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,12 @@ def virtual(port: int) -> VirtualConnection:
         (spec(role=Role(inputs=(0, virtual(1)), delivers=(0, 1))), "it spans several switches"),
         (spec(psn_bits=8, packets=4), "PSNs"),
         (spec(msg_id_bits=16), "message ids"),
+        (
+            spec(
+                flows=tuple(replace(flow(rank, 1), src_ip=bytes(16), dst_ip=bytes(16)) for rank in range(2))
+            ),
+            "its hosts have IPv6 addresses",
+        ),
     ],
 )
 async def test_a_ring_that_no_accelerator_of_this_kind_can_have(refused: RingSpec, why: str) -> None:

@@ -11,6 +11,7 @@ from inaproto.core.host.collective import (
     ATTACH_LAST_NS,
     FAILURES_MAX,
     Action,
+    Allowed,
     Attach,
     Attached,
     AttachFailed,
@@ -110,6 +111,35 @@ def test_an_operation_that_all_hosts_have_is_taken(stands: At) -> None:
     assert len(stands.core) == 0
     view = stands.core.view()
     assert (view.tried, view.taken, view.redone, view.stands) == (1, 1, {}, True)
+
+
+def test_a_digest_of_0_is_one_like_another(stands: At) -> None:
+    stands(Tried(OpIndex(0), 1, 0))
+    assert stands(Counted(OpIndex(0), 0, 0)) == [TakeTried(operation(0))]
+    stands.call(1)
+    stands(Tried(OpIndex(1), 1, 0))
+    assert stands(Counted(OpIndex(1), 0, 5))[0] == FellBack(
+        operation(1), Code.DIFFERS, "hosts have different results"
+    )
+
+
+def test_what_is_tried_taken_and_redone_is_counted(stands: At) -> None:
+    for index in (0, 1):
+        stands(Tried(OpIndex(index), 1, 5), Counted(OpIndex(index), 5, 5))
+        stands.call(index + 1)
+    for index in (2, 3):
+        stands(TryFailed(OpIndex(index), 1, "locked", False), Counted(OpIndex(index), -1, -1))
+        stands.call(index + 1)
+    view = stands.core.view()
+    assert (view.tried, view.taken, view.redone) == (5, 2, {Code.FAILED: 2})
+
+
+def test_the_operation_that_has_to_make_progress_is_the_first(stands: At) -> None:
+    stands.call(1)
+    assert stands.core.head == operation(0)
+    stands(Tried(OpIndex(0), 1, 5), Counted(OpIndex(0), 5, 5), Tried(OpIndex(1), 1, 5))
+    stands(Counted(OpIndex(1), 5, 5))
+    assert stands.core.head is None
 
 
 def test_the_next_is_tried_without_a_question(stands: At) -> None:
@@ -278,6 +308,120 @@ def test_what_comes_too_late_is_nothing(stands: At) -> None:
     assert stands(Tried(OpIndex(0), 2, 5), Tried(OpIndex(1), 1, 5)) == []
     assert stands(Attached(7), AttachFailed(1, "x"), Released(1), Lost(3, "x"), BaseEnded(OpIndex(9))) == []
     assert stands.core.view().session is Session.ATTACHED
+
+
+# --- a place that is taken back (MINA, section IV-A)
+
+
+def test_iv_a_a_place_that_is_taken_back_is_left_with_the_operation_that_all_have_voted_on(
+    stands: At,
+) -> None:
+    assert stands(Allowed(False)) == []
+    assert stands(Tried(OpIndex(0), 1, 5)) == [Vote(vote_on(operation(0)), 5, stays=False)]
+    found = stands(Counted(OpIndex(0), 5, 5, stays=False))
+    assert found == [TakeTried(operation(0)), Release(1)]
+    assert (stands.core.view().taken, stands.core.view().reason) == (1, "a place in it was taken back")
+    assert not stands.core.stands
+    assert stands.call(1) == [ToBase(operation(1))]
+    assert stands.call(2) == [Vote(vote_on(operation(2)), -Code.ABSENT)], "asked for after one"
+
+
+def test_iv_a_hosts_that_have_not_heard_of_it_leave_with_the_others(stands: At) -> None:
+    assert stands(Tried(OpIndex(0), 1, 5)) == [Vote(vote_on(operation(0)), 5)]
+    assert stands(Counted(OpIndex(0), 5, 5, stays=False)) == [TakeTried(operation(0)), Release(1)]
+    stands(Released(1))
+    assert stands.wakes() == [Attach(2)]
+
+
+def test_iv_a_an_operation_that_fails_as_a_host_leaves_is_redone_and_all_leave(stands: At) -> None:
+    stands(TryFailed(OpIndex(0), 1, "locked", False))
+    found = stands(Counted(OpIndex(0), -1, 5, stays=False))
+    assert found[1:] == [ToBase(operation(0)), Release(1)]
+    assert not stands.core.stands
+
+
+def test_iv_a_who_has_no_place_does_not_attach(at: At) -> None:
+    assert at(Allowed(False)) == []
+    assert at.core.deadline is None
+    assert at(Superseded(4)) == []
+    assert at.core.deadline is None
+    assert at.call(0) == [Vote(vote_on(operation(0)), -Code.ABSENT)]
+    assert at(Counted(OpIndex(0), -2, -2)) == [ToBase(operation(0))]
+    assert at.core.view().reason == "", "who never had a place has lost none"
+    assert at(Allowed(True), Allowed(True)) == []
+    assert at.wakes() == [Attach(4)]
+
+
+def test_iv_a_an_attempt_under_way_is_given_up(at: At) -> None:
+    at.wakes()
+    assert at(Allowed(False)) == [Release(1)]
+    assert at(Attached(1), Released(1)) == []
+    assert at.core.deadline is None
+
+
+def test_iv_a_a_place_in_which_nothing_was_tried_is_left_at_once(attached: At) -> None:
+    assert attached(Allowed(False)) == [Release(1)]
+    assert attached.core.view().reason == "a place in it was taken back"
+
+
+def test_iv_a_a_place_of_which_a_question_was_denied_is_left_at_once(attached: At) -> None:
+    attached.call(0)
+    attached(Counted(OpIndex(0), -2, 1))
+    assert attached(Allowed(False)) == [Release(1)]
+
+
+def test_iv_a_who_has_no_place_when_asked_says_so_and_leaves_at_once(at: At) -> None:
+    at.wakes()
+    at.call(0)
+    assert at(Attached(1), Allowed(False)) == [Release(1)], "it has answered that it is not attached"
+
+
+def test_iv_a_after_the_end_of_the_job_no_place_is_taken(at: At) -> None:
+    at(Closing())
+    assert at(Allowed(False), Allowed(True)) == []
+    assert at.core.deadline is None
+    assert at.core.view().is_allowed
+
+
+def test_iv_a_an_attempt_that_does_not_stand_is_left_at_once_though_an_earlier_one_does(stands: At) -> None:
+    """Nobody has asked anything since the host came back, and perhaps nobody will."""
+    stands(Tried(OpIndex(0), 1, 5))
+    stands(Counted(OpIndex(0), 5, 5))
+    stands(Lost(1, "a link"), Released(1))
+    assert stands.wakes() == [Attach(2)]
+    stands(Attached(2))
+    assert stands.core.stands
+    assert stands(Allowed(False)) == [Release(2)]
+    assert stands.call(1) == [Vote(vote_on(operation(1)), -Code.ABSENT, stays=False)]
+
+
+def test_iv_a_what_was_said_to_a_question_holds(attached: At) -> None:
+    """Others may be trying the operation by now."""
+    attached.call(0)
+    assert attached(Allowed(False)) == []
+    assert attached(Counted(OpIndex(0), 1, 1)) == [Stands(OpIndex(0), 1), Try(operation(0), 1)]
+    assert attached(Tried(OpIndex(0), 1, 5)) == [Vote(vote_on(operation(0)), 5, stays=False)]
+
+
+def test_iv_a_a_question_that_fails_ends_what_was_kept_for_it(attached: At) -> None:
+    attached.call(0)
+    attached(Allowed(False))
+    assert attached(Counted(OpIndex(0), -2, 1)) == [Release(1), ToBase(operation(0))]
+
+
+def test_iv_a_a_place_that_is_given_again_before_the_vote_is_kept(stands: At) -> None:
+    stands(Allowed(False), Allowed(True))
+    assert stands(Tried(OpIndex(0), 1, 5)) == [Vote(vote_on(operation(0)), 5)]
+
+
+def test_how_long_it_has_taken_to_come_and_to_leave(at: At) -> None:
+    at.wakes()
+    at.now = Instant(7)
+    at(Attached(1), Allowed(False))
+    at.now = Instant(10)
+    at(Released(1))
+    view = at.core.view()
+    assert (view.attach_ns, view.release_ns, view.is_allowed) == (7, 3, False)
 
 
 def test_the_end_of_the_job_gives_the_attachment_back(stands: At) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -16,7 +17,18 @@ from inaproto.wire.ina_header import Dtype, Op
 TERMS = CollectiveTerms("sharp", frozenset({Dtype.F32}), frozenset({Op.SUM}), 64, 4096)
 OPERATIONS = 40
 STEPS_MAX = 40_000
-MARKS = ("taken", "failed", "absent", "lost", "timed_out", "differs", "stood again", "small", "superseded")
+MARKS = (
+    "taken",
+    "failed",
+    "absent",
+    "lost",
+    "timed_out",
+    "differs",
+    "stood again",
+    "small",
+    "superseded",
+    "left",
+)
 
 
 class Host:
@@ -24,7 +36,7 @@ class Host:
 
     def __init__(self, number: int) -> None:
         self.core = c.CollectiveCalls(TERMS, try_ns=800 * MS, steady_ns=number)
-        self.base: list[tuple[Operation, int]] = []
+        self.base: list[tuple[Operation, int, bool]] = []
         self.base_done = 0
         self.trying: tuple[int, int] | None = None
         self.results: dict[int, str] = {}
@@ -41,6 +53,7 @@ class Swarm:
         self.now = Instant(0)
         self.marks: Counter[str] = Counter()
         self.weather = self.dice.choice((0.0, 0.05, 0.3))
+        self.places = True
         self.stood = 0
 
     def feed(self, host: Host, event: c.Event) -> None:
@@ -52,10 +65,10 @@ class Swarm:
             case c.Try(operation, attempt):
                 assert host.session == ("attached", attempt)
                 host.trying = (operation.index, attempt)
-            case c.Vote(vote, said):
-                host.base.append((vote, said))
+            case c.Vote(vote, said, stays):
+                host.base.append((vote, said, stays))
             case c.ToBase(operation):
-                host.base.append((operation, 0))
+                host.base.append((operation, 0, True))
                 self.marks["small"] += operation.nbytes < TERMS.bytes_min
             case c.TakeTried(operation):
                 self.result(host, operation.index, "collective")
@@ -69,7 +82,9 @@ class Swarm:
                 assert host.session[0] == "", "released strictly before the next"
                 host.session = ("attaching", attempt)
             case c.Release(attempt):
-                assert host.session == ("attached", attempt)
+                assert host.session in (("attached", attempt), ("attaching", attempt))
+                trying = [other.trying for other in self.hosts if other.trying is not None]
+                assert self.weather or not trying, "nothing is under way in what is left"
                 host.session = ("releasing", attempt)
                 host.trying = None
 
@@ -84,14 +99,17 @@ class Swarm:
         host = self.dice.choice(self.hosts)
         at = host.base_done
         given = [other.base[at] for other in self.hosts if len(other.base) > at]
-        assert len({operation for operation, _ in given}) <= 1, "the base carries the same everywhere"
+        assert len({operation for operation, _, _ in given}) <= 1, "the base carries the same everywhere"
         if len(given) < len(self.hosts):
             return
         host.base_done += 1
         operation = given[0][0]
         if operation.index >> 31:
             said = [each[1] for each in given]
-            self.feed(host, c.Counted(OpIndex(operation.index & ~(1 << 31)), min(said), max(said)))
+            stay = all(each[2] for each in given)
+            self.marks["left"] += not stay and 0 <= min(said) == max(said)
+            index = OpIndex(operation.index & ~(1 << 31))
+            self.feed(host, c.Counted(index, min(said), max(said), stay))
         else:
             self.result(host, operation.index, "base")
             self.feed(host, c.BaseEnded(operation.index))
@@ -158,6 +176,12 @@ class Swarm:
             self.marks["superseded"] += host.session[0] == "attached"
             self.feed(host, c.Superseded(latest))
 
+    def allowed(self) -> None:
+        """A controller gives or takes back the places of all, and some hear of it later."""
+        if self.dice.random() < 0.1:
+            self.places = self.dice.random() < 0.7
+        self.feed(self.dice.choice(self.hosts), c.Allowed(self.places))
+
     def calls(self) -> None:
         host = self.dice.choice(self.hosts)
         if host.called < OPERATIONS and host.called < len(host.results) + 5:
@@ -173,7 +197,15 @@ class Swarm:
                 self.feed(host, c.Woke())
 
     def run(self) -> None:
-        moves = (self.base_ends, self.collective_ends, self.session_ends, self.calls, self.time_passes)
+        moves: tuple[Callable[[], None], ...] = (
+            self.base_ends,
+            self.collective_ends,
+            self.session_ends,
+            self.calls,
+            self.time_passes,
+        )
+        if self.dice.random() < 0.5:
+            moves += (self.allowed,)
         for _ in range(STEPS_MAX):
             self.dice.choice((*moves, self.superseded) if self.attaching else moves)()
             if all(len(host.results) == OPERATIONS for host in self.hosts):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -12,7 +12,7 @@ from inaproto.core.host import events
 from inaproto.core.host.driver import HostDriver
 from inaproto.core.host.operations import BASE, INA, Operation, PostMessage, TakeResult, Woke
 from inaproto.core.host.view import Phase
-from inaproto.errors import FabricError, InvariantBroken, LocalMisuse
+from inaproto.errors import FabricError, InvariantBroken, LocalMisuse, RankLost
 from inaproto.units import Instant, MsgId, OpIndex
 from inaproto.wire.control_messages import IntoAddress, OutAddress
 from inaproto.wire.ina_header import Dtype, Op
@@ -35,6 +35,9 @@ def refused(cause: str) -> FabricError:
     return FabricError("send", "h1", "posting", cause, retryable=False)
 
 
+WRITTEN: Final = "the journal is written"
+
+
 def stub(**fields: Any) -> Any:
     return SimpleNamespace(**fields)
 
@@ -51,7 +54,9 @@ class Driver(HostDriver):
         self.ended: deque[Operation] = deque()
         """Sums that all ranks have."""
         self._orders, self._faults = orders, faults or {}
-        self.stub = stub(step=self._core_step, engine=ENGINE, phase=Phase.RUNNING, deadline=Instant(9))
+        self.stub = stub(
+            step=self._core_step, engine=ENGINE, phase=Phase.RUNNING, deadline=Instant(9), has_ended=False
+        )
         self.held = stub(
             tensors=None,
             begin=lambda: None,
@@ -66,6 +71,8 @@ class Driver(HostDriver):
             event_of=lambda completion: completion,
             events_of=list,
             links={BASE: None},
+            write_facts=lambda **begins: self.done.append(WRITTEN),
+            write_end=lambda error=None: self.done.append(error or "over"),
         )
         self.begin(self.stub, self.held)
 
@@ -108,6 +115,7 @@ class Driver(HostDriver):
         self.done.append("closing")
 
 
+ERROR = RankLost("rank 1 is lost")
 REFUSED, OURS = refused("queue full"), InvariantBroken("cannot be")
 
 
@@ -136,10 +144,18 @@ REFUSED, OURS = refused("queue full"), InvariantBroken("cannot be")
             ["all closed", NOTED],
             [events.LinksRefused("no memory")],
         ),
-        ([TREE], {}, [TREE, BASE], []),
-        ([LINKS[INA]], {}, [LINKS[INA], INA], []),
-        ([LINKS[BASE]], {}, [LINKS[BASE], BASE], []),
-        ([TREE, NOTED], {TREE: ValueError("no address")}, [NOTED], [events.LinkUnusable("no address")]),
+        ([TREE], {}, [WRITTEN, TREE, BASE], []),
+        ([LINKS[INA]], {}, [WRITTEN, LINKS[INA], INA], []),
+        ([LINKS[BASE]], {}, [WRITTEN, LINKS[BASE], BASE], []),
+        (
+            [TREE, NOTED],
+            {TREE: ValueError("no address")},
+            [WRITTEN, NOTED],
+            [events.LinkUnusable("no address")],
+        ),
+        ([events.RanksBegun(4)], {}, [WRITTEN, events.RanksBegun(4)], []),
+        ([events.RankFailed(1, ERROR)], {}, [ERROR, events.RankFailed(1, ERROR)], []),
+        ([events.Ended()], {}, ["over", events.Ended()], []),
         ([events.SumLocally(OPERATION)], {}, [events.SumLocally(OPERATION)], []),
     ],
 )

@@ -71,6 +71,9 @@ class Tensors:
         assert op_index == 0
         return [self.tensor[offset : offset + nbytes]]
 
+    def operation(self, op_index: int) -> Operation:
+        raise AssertionError("no journal asks")
+
     def payload(self, op_index: int, offset: int, nbytes: int) -> Segment:
         assert op_index == 0
         return Segment(self._region.key, self._region.va + offset, nbytes)
@@ -92,6 +95,7 @@ class Held:
             ring=stub(position=1),
             engine=OverlayEngine(ring_config(tree.root, 3), tree),
             ranks=range(2),
+            done_path="switch",
         )
         self.nic, self._psn = nic or ListingNic(), 500
         self.of = Holdings(

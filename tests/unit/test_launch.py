@@ -401,6 +401,12 @@ def test_sigterm_is_passed_on_and_a_script_that_ends_well_by_it_has() -> None:
     assert other.status == 42
 
 
+def test_any_exception_after_ctrl_c_is_an_end_by_ctrl_c() -> None:
+    job = Supervision(range(2), 10)
+    drive(job, (0, "signalled", INT), (1, "exited", 0, 1), (2, "exited", 1, 1))
+    assert job.status == 130
+
+
 def test_signals_of_schedulers_are_passed_on_and_end_nothing() -> None:
     job = Supervision(range(2), 10)
     assert drive(job, (0, "signalled", USR1)) == [Send(USR1, (0, 1))]

@@ -100,7 +100,7 @@ async def test_where_memory_is_short_none_is_ready_and_who_asks_hears_of_it(
         nursery.cancel_scope.cancel()
 
 
-def test_a_link_takes_receive_slots_staging_slots_and_headers() -> None:
+def test_a_link_takes_staging_slots_and_headers() -> None:
     settings = HostSettings(name="h0", ip="10.0.0.1", mtu=1024, message_packets=3, window_messages=4)
-    assert link_bytes(settings) == 8 * (2 * 3 * 1024 + INA_HEADER_BYTES)
-    assert memory_bytes(slots=2, slot_bytes=100, areas=3) == 4 * 200 + 6 * INA_HEADER_BYTES
+    assert link_bytes(settings) == 8 * (3 * 1024 + INA_HEADER_BYTES)
+    assert memory_bytes(slots=2, slot_bytes=100, areas=3) == 200 + 6 * INA_HEADER_BYTES

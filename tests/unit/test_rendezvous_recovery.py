@@ -393,6 +393,24 @@ def test_one_whose_job_has_ended_meanwhile_hears_why() -> None:
     assert not sent(world.asks(2, progress=5, boot_id="another"), Error)
 
 
+def test_one_who_missed_that_all_have_left_hears_that_its_job_is_closed() -> None:
+    """First: a host whose ranks have left ends well by that; for any other its job has ended."""
+    world = World().running()
+    world.core._state.config = replace(world.core._state.config, boot_id="this")
+    for rank in (0, 1, 2):
+        if rank == 2:
+            world.goes_away(0)
+        world.step(MemberLeft(world.session[rank], Left(job="train", rank=rank, operations=5)))
+    assert world.core.view().jobs == ()
+    world.arrive(0)
+    [closed, refused] = [
+        it.message for it in world.asks(0, progress=5, boot_id="this") if isinstance(it, Send)
+    ]
+    assert isinstance(closed, Closed)
+    assert isinstance(refused, Error)
+    assert refused.message.endswith("it has ended meanwhile: all its ranks left")
+
+
 def test_a_host_may_not_direct_its_predecessor_elsewhere_when_halted() -> None:
     for wrong, why in (
         ({"ip": member(1).into.ip}, "a host speaks for itself"),

@@ -48,6 +48,9 @@ class MemorySlots:
     def result(self, slot: int, nbytes: int) -> memoryview:
         return memoryview(self.received[slot])[:nbytes]
 
+    def result_at(self, slot: int) -> int:
+        raise AssertionError("no journal asks")
+
     def staged(self, slot: int, nbytes: int) -> memoryview:
         return memoryview(self.staging[slot])[:nbytes]
 
@@ -79,6 +82,9 @@ class MemoryTensors:
 
     def views(self, op_index: int, offset: int, nbytes: int) -> list[memoryview]:
         return [memoryview(self.bytes[op_index])[offset : offset + nbytes]]
+
+    def operation(self, op_index: int) -> Operation:
+        raise AssertionError("no journal asks")
 
     def payload(self, op_index: int, offset: int, nbytes: int) -> Span:
         return Span(op_index, offset, nbytes)

@@ -33,6 +33,9 @@ class Slots:
     def result(self, slot: int, nbytes: int) -> memoryview:
         return memoryview(self.received[slot])[:nbytes]
 
+    def result_at(self, slot: int) -> int:
+        raise AssertionError("no journal asks")
+
     def staged(self, slot: int, nbytes: int) -> memoryview:
         return memoryview(self.staging[slot])[:nbytes]
 
@@ -63,6 +66,9 @@ class HostTensors:
     def views(self, op_index: int, offset: int, nbytes: int) -> list[memoryview]:
         assert op_index == OP_INDEX
         return [memoryview(tensor)[offset : offset + nbytes] for tensor in self.of]
+
+    def operation(self, op_index: int) -> Operation:
+        raise AssertionError("no journal asks")
 
     def payload(self, op_index: int, offset: int, nbytes: int) -> tuple[int, int]:
         assert (op_index, self.ranks) == (OP_INDEX, 1)

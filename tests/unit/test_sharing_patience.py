@@ -183,8 +183,7 @@ def test_who_answers_slowly_and_always_is_never_left_out() -> None:
 
 def test_without_patience_there_is_no_end_to_it() -> None:
     patience = Patience(None)
-    seat = Seat(A, "h0")
-    patience.owes([(seat, Epoch(1))], Instant(0))
+    patience.owes([Epoch(1)], Instant(0))
     patience.bar(A, Instant(0))
     assert patience.mute(Instant(10**18)) == []
     assert patience.failed([A], Instant(0)) == []
@@ -257,10 +256,10 @@ def test_by_equal_indices_a_job_that_goes_on_is_met_apart_as_often_as_it_may() -
 
 def test_a_seat_owes_an_answer_since_it_was_asked() -> None:
     patience = Patience(CONFIG)
-    seat = Seat(A, "h0")
-    patience.owes([(seat, Epoch(1))], Instant(5 * S))
+    patience.owes([Epoch(1)], Instant(5 * S))
+    patience.owes([Epoch(1), Epoch(2)], Instant(6 * S))
     assert patience.mute(Instant(15 * S - 1)) == []
-    assert patience.mute(Instant(15 * S)) == [seat]
+    assert patience.mute(Instant(15 * S)) == [Epoch(1)]
 
 
 def test_a_job_that_has_voted_begins_anew_and_no_other_one() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rotating import ROTATING, left_out
 from tests.seeds import ALL, ROTATION, ROTATIONS, SEEDS, how_to_repeat, seeds
 from tests.slow import SLOW, functions_of, is_slow
 
@@ -20,6 +21,25 @@ def test_what_is_listed_as_slow_is_there(entry: str) -> None:
     found = set(re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE))
     missing = [name for name in functions_of(entry) if name not in found]
     assert not missing, f"tests/slow.py: {entry}: not in that file: {missing}"
+
+
+@pytest.mark.parametrize("entry", sorted(ROTATING))
+def test_what_rotates_is_there(entry: str) -> None:
+    path, _, test = entry.partition("::")
+    assert re.search(rf"^(?:async )?def {test}\b", (TESTS / path).read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 24])
+def test_all_cases_of_what_rotates_run_in_four_rotations(count: int) -> None:
+    name = f"tests/{min(ROTATING)}"
+    cases = [f"{name}[{number}]" for number in range(count)]
+    others = ["tests/unit/test_tiers.py::test_x[1]", "tests/unit/test_tiers.py::test_x[2]"]
+    runs = [{*cases, *others} - left_out([*others, *cases], str(rotation)) for rotation in range(ROTATIONS)]
+    assert set().union(*runs) == {*cases, *others}
+    for its in runs:
+        assert its >= {*others}
+        assert 1 <= len(its) - len(others) <= -(-count // min(ROTATIONS, count))
+    assert left_out(cases, ALL) == set()
 
 
 def test_of_a_slow_file_or_test_some_stay_fast() -> None:

@@ -243,6 +243,28 @@ def test_the_first_result_past_a_told_gap_leaves_once(
 # -- repeats of a host whose receiver is elsewhere -------------------------------------------------
 
 
+@pytest.mark.parametrize("selective", [False, True])
+def test_what_is_sent_again_is_in_the_vlan_of_its_receiver(*, selective: bool) -> None:
+    tag = b"\x81\0\x60\x64"
+    tree = SwitchedTree(selective=selective)
+
+    def send(rank: int, offset: int) -> None:
+        frame = tree.hosts.message(rank, 0)[offset]
+        tree.from_host(rank, frame[:12] + tag + frame[12:])
+        tree.settle()
+
+    for rank in ALL:
+        for offset in range(4):
+            send(rank, offset)
+    first = {rank: sorted(frames) for rank, frames in tree.got.items()}
+    assert {frame[12:16] for frames in first.values() for frame in frames} == {tag}
+    for rank in ALL:
+        tree.got[(rank + 1) % 4].clear()
+        for offset in range(4):
+            send(rank, offset)
+    assert {rank: sorted(set(frames)) for rank, frames in tree.got.items()} == first
+
+
 def test_the_leaf_where_a_repeated_packet_is_delivered_asks_for_its_result() -> None:
     tree = SwitchedTree()
     tree.finish(0, lambda sent: is_result_for("L2", sent))

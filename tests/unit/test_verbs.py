@@ -49,6 +49,11 @@ def test_a_device_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) -> No
     assert devices.find_device(b"\x0a\0\0\1") is READY
     with pytest.raises(Unsupported, match=r"rxe1 with 10\.0\.0\.2.*port 1 is down"):
         devices.find_device(b"\x0a\0\0\2")
+    six = Device("rxe2", 1, bytes.fromhex("fd00") + bytes(13) + b"\7", READY.mac, "eth0", 3, 1024)
+    monkeypatch.setattr(devices, "list_devices", lambda: [READY, DOWN, broken, six])
+    assert devices.find_device(six.ip) is six
+    with pytest.raises(Unsupported, match=r"the InfiniBand device with the address fd00::7"):
+        devices.find_device(six.ip, infiniband=True)
     with pytest.raises(Unsupported, match=r"10\.0\.0\.9.*rxe0 \(10\.0\.0\.1\), mlx5_1 \(port 1 is down"):
         devices.find_device(b"\x0a\0\0\x09")
 

@@ -55,12 +55,12 @@ def counted(window: int, wake_up: int) -> tuple[Calls, dict[str, float]]:
         (
             8,
             8,
-            23.34375,
-            46.375,
+            27.21875,
+            47.59375,
             {"completions": 1.5, "poll": 0.125, "post_send": 0.125, "post_recv": 0.125},
         ),
-        (8, 1, 55.4375, 70.53125, {"completions": 1.5, "poll": 1, "post_send": 0.40625, "post_recv": 1}),
-        (2, 1, 62.375, 77.53125, {"completions": 2, "poll": 1, "post_send": 0.96875, "post_recv": 1}),
+        (8, 1, 56.6875, 70.875, {"completions": 1.5, "poll": 1, "post_send": 0.40625, "post_recv": 1}),
+        (2, 1, 63.625, 77.875, {"completions": 2, "poll": 1, "post_send": 0.96875, "post_recv": 1}),
     ],
 )
 def test_calls_of_a_message(

@@ -137,7 +137,12 @@ def test_how_a_stream_is_cut_makes_no_difference(sizes: list[int], data: st.Data
         (b"\xc0", "a message is a map, not NoneType"),
         (b"\x93\x01\x02\x03", "a message is a map, not list"),
         (b"\x80", "v is None, this side speaks 1"),
-        (packed(v=2), "v is 2"),
+        (
+            packed(v=2),
+            "of another release of inaproto: it speaks version 2 of the control protocol, this side 1",
+        ),
+        (packed(v=0), "v is 0, this side speaks 1"),
+        (packed(v=1 << 16), "v is 65536, this side speaks 1"),
         (packed(v=True), "v is True"),
         (packed(v=1.0), "v is 1.0"),
         (packed(type=b"ping"), "type is b'ping', not a text"),

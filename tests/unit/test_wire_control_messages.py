@@ -19,7 +19,7 @@ from inaproto.errors import (
     RankLost,
     TensorMismatch,
 )
-from inaproto.wire.control import ControlDecoder, ControlRecord
+from inaproto.wire.control import ARRAY_ITEMS_MAX, DEPTH_MAX, ControlDecoder, ControlRecord
 from inaproto.wire.control_messages import (
     MESSAGES,
     Error,
@@ -45,6 +45,7 @@ from inaproto.wire.ina_header import Dtype, Op
 from inaproto.wire.messages import fields as control_fields
 from inaproto.wire.messages.client import AllReduce, Done, Join, Ok
 from inaproto.wire.messages.clocks import CLOCK_MAX, Clocks, ClocksKind, WorkerId
+from inaproto.wire.messages.fields import Many, Record, field_kinds, is_bounded
 from inaproto.wire.messages.models import Epoch, EpochKind
 from inaproto.wire.messages.switch import InputKind, NoteKind, VirtualConnection
 from inaproto.wire.messages.trees import TreeKind
@@ -136,9 +137,9 @@ def test_every_message_there_and_back(cls: type[Message], data: st.DataObject) -
 
 def test_all_messages_of_the_protocol() -> None:
     names = (
-        "join join_waits joined buffer ok all_reduce filled taken done leave status status_reply error hello "
-        "welcome member rank_refused ring ready start op_started ask_calls calls job_status broken "
-        "halt halted gone regroup regrouped left closed failed ping pong "
+        "join rejoin join_waits joined buffer ok all_reduce filled taken done leave status status_reply "
+        "error hello welcome member rank_refused ring ready start op_started ask_calls calls job_status "
+        "broken halt halted gone regroup regrouped left closed failed ping pong "
         "ina_park ina_parked ina_stands collective_word "
         "switch_hello switch_welcome switch_admit switch_opened trunk_report ring_install ring_remove "
         "ring_installed install_refused ring_faulted "
@@ -212,7 +213,10 @@ def test_an_unknown_type_is_answered_not_refused() -> None:
         ({"out": None}, "out is None, not a map"),
         ({"out": {}}, "out.mac is missing"),
         ({"out": {"mac": b"12345", "ip": b"1234", "qpn": 1, "psn": 1}}, "out.mac is b'12345', not 6 bytes"),
-        ({"out": {"mac": b"123456", "ip": "1234", "qpn": 1, "psn": 1}}, "out.ip is '1234', not 4 bytes"),
+        (
+            {"out": {"mac": b"123456", "ip": "1234", "qpn": 1, "psn": 1}},
+            "out.ip is '1234', not 4 or 16 bytes",
+        ),
         ({"out": {"mac": b"123456", "ip": b"1234", "qpn": 1 << 24, "psn": 1}}, "out.qpn is 16777216"),
     ],
 )
@@ -361,3 +365,22 @@ def decode_failed(message: Failed) -> Failed:
 def test_ids_default_to_none_given() -> None:
     assert Ok() == Ok(id=0)
     assert Ping(id=3) != Ping(id=4)
+
+
+def test_what_is_not_looked_at_again_is_within_what_a_peer_takes() -> None:
+    def depth(kind: object) -> int:
+        if isinstance(kind, Many):
+            assert kind.items_max <= ARRAY_ITEMS_MAX
+            return 1 + depth(kind.item)
+        if isinstance(kind, Record):
+            return below(kind.cls)
+        return 0
+
+    def below(cls: type[Any]) -> int:
+        return 1 + max((depth(kind) for kind, _ in field_kinds(cls).values()), default=0)
+
+    bounded = [cls for cls in MESSAGES.values() if is_bounded(cls)]
+    assert len(bounded) > len(MESSAGES) / 2
+    assert max(map(below, bounded)) <= DEPTH_MAX
+    free = [cls for cls in MESSAGES.values() if not is_bounded(cls)]
+    assert free, "status reports are of anybody's own"

@@ -76,8 +76,8 @@ def edges(kind: Kind) -> list[Any]:
             return [False, True]
         case Choice() | OneOf():
             return list(kind.values)
-        case Octets(nbytes):
-            return [bytes(nbytes), b"\xff" * nbytes]
+        case Octets(nbytes, other):
+            return [bytes(nbytes), b"\xff" * (other or nbytes)]
         case Blob(most):
             return [b"", b"\xff" * most]
         case Behind(least):
@@ -123,9 +123,10 @@ def wrong(kind: Kind) -> Iterator[tuple[Any, str]]:
         case Choice() | OneOf():
             for value in ("", kind.values[0].upper(), 0):
                 yield value, f" is {value!r}, not one of {', '.join(kind.values)}"
-        case Octets(nbytes):
-            for value in (bytes(nbytes - 1), bytes(nbytes + 1), "x" * nbytes):
-                yield value, f" is {value!r}, not {nbytes} bytes"
+        case Octets(nbytes, other):
+            lengths = f"{nbytes} or {other}" if other else f"{nbytes}"
+            for value in (bytes(nbytes - 1), bytes(nbytes + 1), bytes((other or nbytes) + 1), "x" * nbytes):
+                yield value, f" is {value!r:.60}, not {lengths} bytes"
         case Blob(most):
             for value in (bytes(most + 1), "x"):
                 yield value, f" is {value!r:.60}, not up to {most} bytes"

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.units import Frames
-from inaproto.wire.vlan import by_tag, is_tagged, may_have_tag, vlan_of, with_tag
+from inaproto.wire.outer import dress, is_dressed, peel
+from inaproto.wire.vlan import vlan_of, with_tag
 from tests.unit.test_wire_connection import FRAME, put, tagged
 
 TAG = b"\x81\0\x60\x64"
@@ -33,8 +34,8 @@ def test_the_number_of_a_vlan(tag: bytes, vlan: int) -> None:
 def test_frames_stay_in_order_and_every_tag_can_be_put_back(tags: list[bytes], together: int) -> None:
     frames = [wearing(tag, FRAME + (bytes(4) if not tag else b"")) for tag in tags]
     blocks = [block(*frames[at : at + together]) for at in range(0, len(frames), together)]
-    found = by_tag(blocks)
-    assert [row.tobytes() for tag, parts in found for part in parts for row in with_tag(part, tag)] == frames
+    found = peel(blocks)
+    assert [row.tobytes() for tag, parts in found for part in parts for row in dress(part, tag)] == frames
     for tag, parts in found:
         if tag:
             assert {row.tobytes() for part in parts for row in part} == {FRAME}
@@ -43,7 +44,7 @@ def test_frames_stay_in_order_and_every_tag_can_be_put_back(tags: list[bytes], t
 def test_groups_are_as_long_as_can_be_and_what_is_plain_is_not_copied() -> None:
     plain = block(FRAME, FRAME)
     both = block(wearing(TAG), wearing(TAG), wearing(b"\x81\0\0\1"))
-    found = by_tag([plain, both, plain, plain])
+    found = peel([plain, both, plain, plain])
     assert [(tag, [len(part) for part in parts]) for tag, parts in found] == [
         (b"", [2]),
         (TAG, [2]),
@@ -51,7 +52,9 @@ def test_groups_are_as_long_as_can_be_and_what_is_plain_is_not_copied() -> None:
         (b"", [2, 2]),
     ]
     assert found[0][1][0] is plain
+    assert dress(plain, b"") is plain
     assert with_tag(plain, b"") is plain
+    assert [row.tobytes() for row in with_tag(plain, TAG)] == [wearing(TAG)] * 2
 
 
 @pytest.mark.parametrize(
@@ -71,33 +74,24 @@ def test_groups_are_as_long_as_can_be_and_what_is_plain_is_not_copied() -> None:
     ],
 )
 def test_frames_that_are_left_as_they_are(frame: bytes) -> None:
-    assert not is_tagged(block(frame)) if frame else not may_have_tag(np.empty((1, 0), np.uint8))
+    assert not is_dressed(block(frame) if frame else np.empty((1, 0), np.uint8))
     if frame:
-        assert [(tag, [part.tobytes() for part in parts]) for tag, parts in by_tag([block(frame)])] == [
+        assert [(tag, [part.tobytes() for part in parts]) for tag, parts in peel([block(frame)])] == [
             (b"", [frame])
         ]
 
 
-def test_a_tagged_frame_is_known_by_its_first_byte_behind_the_addresses() -> None:
-    assert may_have_tag(block(wearing(TAG)))
-    assert is_tagged(block(wearing(TAG)))
-    assert not may_have_tag(block(FRAME))
-    assert not may_have_tag(np.empty((0, 100), np.uint8))
-    assert not may_have_tag(block(wearing(TAG)[:16]))
-    assert may_have_tag(block(wearing(TAG)[:17]))
-
-
 def test_the_shortest_that_can_have_a_tag_loses_it() -> None:
     shortest = wearing(TAG)[:62]
-    assert is_tagged(block(shortest))
-    ((tag, (part,)),) = by_tag([block(shortest)])
+    assert is_dressed(block(shortest))
+    ((tag, (part,)),) = peel([block(shortest)])
     assert (tag, part.tobytes()) == (TAG, FRAME[:58])
 
 
 def test_frames_of_a_block_are_judged_one_by_one() -> None:
     mixed = block(wearing(TAG), wearing(b"\x88\xa8\0\1"))
-    assert is_tagged(mixed), "its first frame is"
-    assert [(tag, [len(part) for part in parts]) for tag, parts in by_tag([mixed])] == [
+    assert is_dressed(mixed), "its first frame is"
+    assert [(tag, [len(part) for part in parts]) for tag, parts in peel([mixed])] == [
         (TAG, [1]),
         (b"", [1]),
     ]

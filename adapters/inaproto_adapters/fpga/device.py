@@ -97,6 +97,7 @@ DRAIN_POLL_S: Final = 0.001
 MSG_ID_BITS: Final = 32
 PLACES_MAX: Final = 8
 """Of a pool."""
+_IPV4_BYTES: Final = 4
 _SEVERAL: Final = "it spans several switches, this accelerator sums for rings of one"
 _OF_NO_RING: Final = (Counter.DROP_UNKNOWN_RING, Counter.DROP_NOT_REGISTERED)
 OF_FAULTS: Final[dict[int, str]] = {Counter.DROP_LAYOUT: "packet layout", Counter.POOL_CONFLICTS: TURN_LOST}
@@ -470,6 +471,10 @@ class FpgaDevice:
         inputs, added = (spec.flows, "ranks") if spec.role is None else (spec.role.inputs, "inputs")
         reasons: list[tuple[bool, str]] = [
             (spec.ring_id in self._rings, f"ring {spec.ring_id} is installed already"),
+            (
+                any(len(flow.src_ip) != _IPV4_BYTES for flow in spec.flows),
+                "its hosts have IPv6 addresses, and this accelerator sums what comes over IPv4 alone",
+            ),
             (twice is not None, f"the connection of rank {twice} belongs to another ring"),
             (spec.role is not None and not here.tree_ranks, _SEVERAL),
             (spec.role is not None and not spec.role.inputs, "it is steered to another switch"),

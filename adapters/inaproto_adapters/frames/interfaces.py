@@ -40,6 +40,7 @@ _ETH_FLAG_LRO: Final = 1 << 15
 _ARPHRD_ETHER: Final = 1
 _RTMGRP_LINK: Final = 1
 _IFREQ_BYTES: Final = 40
+_IPV4_BYTES: Final = 4
 _NLMSG_BYTES: Final = 16
 _NLM_F_REQUEST: Final = 1
 _RTM_NEWLINK: Final = 16
@@ -212,7 +213,8 @@ def require_stranger(name: str, mac: bytes, ip: bytes) -> None:
             'leave mac at "auto"'
         )
     try:
-        asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        family = socket.AF_INET if len(ip) == _IPV4_BYTES else socket.AF_INET6
+        asking = socket.socket(family, socket.SOCK_DGRAM)
     except OSError as error:
         raise Unsupported(
             f"asking for the addresses of {name}",
@@ -220,12 +222,12 @@ def require_stranger(name: str, mac: bytes, ip: bytes) -> None:
         ) from None
     with asking:
         try:
-            asking.bind((socket.inet_ntoa(ip), 0))
+            asking.bind((socket.inet_ntop(family, ip), 0))
         except OSError:  # not an address of this machine
             return
     raise ConfigError(
-        f"ip: {socket.inet_ntoa(ip)} is an address of this machine's kernel, which would refuse the NIC's "
-        "packets (ICMP port unreachable) and answer ARP for it; give the NIC an address of its own"
+        f"ip: {socket.inet_ntop(family, ip)} is an address of this machine's kernel, which would refuse the "
+        "NIC's packets (ICMP port unreachable) and answer ARP for it; give the NIC an address of its own"
     )
 
 

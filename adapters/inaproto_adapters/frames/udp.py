@@ -153,10 +153,9 @@ class UdpLink:
 
     def require_stranger(self, mac: bytes, ip: bytes) -> None:
         """Raises ``ConfigError`` for a NIC of another address: frames for it would come elsewhere."""
-        if socket.inet_ntoa(ip) != self.address:
-            raise ConfigError(
-                f"ip: {socket.inet_ntoa(ip)} cannot be at {self.name}, whose NIC has its address"
-            )
+        asked = str(ipaddress.ip_address(ip))
+        if asked != self.address:
+            raise ConfigError(f"ip: {asked} cannot be at {self.name}, whose NIC has its address")
 
     async def attach(self) -> UdpPort:
         """See ``Link.attach``."""

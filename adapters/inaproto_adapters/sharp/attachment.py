@@ -54,6 +54,7 @@ from inaproto.errors import FabricError, LocalMisuse
 from inaproto.ports import OutOfBand, RandomBits
 from inaproto.units import Instant
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto_adapters.sharp.bell import Bell
 from inaproto_adapters.sharp.callbacks import announce, withdraw
 from inaproto_adapters.sharp.calls import ContextCalls
 from inaproto_adapters.sharp.codes import error_of, outcome_of
@@ -68,6 +69,9 @@ log = logging.getLogger("inaproto.sharp")
 
 _PEERS: Final = "the job's other hosts"
 _CALLS: Final = tuple(Call)
+PREPARED_MAX: Final = 256
+Prepared = tuple[Any, tuple[Region, Region]]
+"""Of an all-reduce: its struct, and its memory."""
 _kept: Final[list[object]] = []
 """Memory of contexts that died in the middle of an operation: the library may still write to it."""
 
@@ -75,10 +79,18 @@ _kept: Final[list[object]] = []
 class _Pending:
     """An operation that somebody may wait for."""
 
-    def __init__(self, index: int) -> None:
+    __slots__ = "done", "index", "outcome", "until"
+
+    def __init__(self, index: int, until: float, bell: Bell | None) -> None:
         self.index = index
-        self.done = trio.Event()
+        self.until = until
         self.outcome = FINE
+        self.done = trio.Event() if bell is None else bell
+        """What wakes who waits."""
+
+    def end(self) -> None:
+        if isinstance(self.done, trio.Event):
+            self.done.set()
 
 
 class SharpAttachment:
@@ -88,6 +100,9 @@ class SharpAttachment:
         self, library: SharpLibrary, config: SharpConfig, job: str, others: OutOfBand, bits: RandomBits
     ) -> None:
         self._config, self._job, self._bits = config, job, bits
+        self._caps = config.capabilities
+        self._prepared: dict[tuple[int, int, int, Dtype, Op], Prepared] = {}
+        """All-reduces by their arguments: to look at these again takes longer than a small one does."""
         self._session = CollectiveSession(config.session)
         self._inbox: deque[SessionEvent] = deque()
         self._wake = trio.Event()
@@ -95,6 +110,10 @@ class SharpAttachment:
         self._key = announce(self._rounds)
         self._calls = ContextCalls(library, config, others.position, others.size, self._key)
         self._lane = Lane(library, f"sharp {job}")
+        self._bell = Bell()
+        self._operation_s = config.operation_ns / 1e9
+        self._watching = trio.CancelScope()
+        trio.lowlevel.spawn_system_task(self._watch)
         self._asks: Agree | Vote | None = None
         self._answers: deque[Attached | NotAttached | Released] = deque()
         self._regions = Regions()
@@ -241,7 +260,9 @@ class SharpAttachment:
         log.error("job %s: SHARP's context is lost, and is not used any more: %s", self._job, outcome.why)
         for pending in self._pending.values():
             pending.outcome = outcome
-            pending.done.set()
+            pending.end()
+        if not self._bell.is_free:
+            self._bell.ring()
 
     # --- memory
 
@@ -269,6 +290,7 @@ class SharpAttachment:
         if any(region in operation.buffers for operation in self._pending):
             raise LocalMisuse("an operation still uses this memory")
         if self._regions.drop(key) is not None:
+            self._prepared.clear()
             await self._called(partial(self._calls.deregister, [region]), self._config.session.call_ns)
 
     async def _called(self, run: Callable[[], Outcome], within_ns: int) -> Outcome:
@@ -311,25 +333,55 @@ class SharpAttachment:
     async def all_reduce(self, source: int, into: int, nbytes: int, dtype: Dtype, op: Op) -> None:
         """See :class:`inaproto.ports.Attachment`."""
         self._require_attached("all-reduce")
-        its, to = self._regions.at(source), self._regions.at(into)
-        self._require(its, to, nbytes, dtype, op)
-        pending = _Pending(next(self._indices))
-        spec = self._calls.all_reduce_spec(its, to, nbytes, dtype, op)
-        operation = Operation(self._calls.comm, spec, (its, to), self._ended)
-        self._pending[operation] = pending
+        prepared = self._prepared.get((source, into, nbytes, dtype, op))
+        if prepared is None:
+            prepared = self._prepare(source, into, nbytes, dtype, op)
+        bell = self._bell if self._bell.is_free else None
+        operation = Operation(self._calls.comm, *prepared, self._ended, bell)
+        until = trio.current_time() + self._operation_s
+        self._pending[operation] = pending = _Pending(next(self._indices), until, bell)
         self.counters["operations"] += 1
         self._lane.post(operation)
-        with trio.move_on_after(self._config.operation_ns / 1e9):
-            await pending.done.wait()
-        if not pending.done.is_set():
-            seconds = self._config.operation_ns / 1e9
-            late = Outcome(0, Weight.FATAL, f"an all-reduce has not ended in {seconds:g} s")
-            self._step(OperationFailed(pending.index, late))
+        await (pending.done.wait() if bell is None else self._rung(operation, bell))
         if pending.outcome.weight:
             raise _failed(pending.outcome)
 
+    async def _watch(self) -> None:
+        """End what is late. One task for all operations: a deadline of each one's own costs half as much as a
+        small one does."""
+        with self._watching:
+            while True:
+                now = trio.current_time()
+                first = next(iter(self._pending.values()), None)
+                if first is not None and first.until <= now:  # a dead session hears it, and does nothing
+                    late = f"an all-reduce has not ended in {self._operation_s:g} s"
+                    self._step(OperationFailed(first.index, Outcome(0, Weight.FATAL, late)))
+                    first = None
+                await trio.sleep_until(now + self._operation_s if first is None else first.until)
+
+    async def _rung(self, operation: Operation, bell: Bell) -> None:
+        """Until it has ended, or died. Who is cancelled leaves the bell to the lane, which may ring it."""
+        bell.is_free = False
+        try:
+            await bell.wait()
+            bell.is_free = operation.code is not None
+        finally:
+            operation.is_left = True
+            if operation.code is not None:
+                self._ended(operation, operation.code)
+
+    def _prepare(self, source: int, into: int, nbytes: int, dtype: Dtype, op: Op) -> Prepared:
+        """Raises ``LocalMisuse``. The library only reads the struct, so it serves all operations of these."""
+        its, to = self._regions.at(source), self._regions.at(into)
+        self._require(its, to, nbytes, dtype, op)
+        if len(self._prepared) >= PREPARED_MAX:
+            self._prepared.clear()
+        found = self._calls.all_reduce_spec(its, to, nbytes, dtype, op), (its, to)
+        self._prepared[source, into, nbytes, dtype, op] = found
+        return found
+
     def _require(self, source: Region, into: Region, nbytes: int, dtype: Dtype, op: Op) -> None:
-        caps = self._config.capabilities
+        caps = self._caps
         if dtype not in caps.dtypes or op not in OP_NUMBERS:
             raise LocalMisuse(f"SHARP is not offered for {dtype.name} and {op.name}")
         if not 0 < nbytes <= min(source.nbytes, into.nbytes, caps.operation_bytes_max):
@@ -344,13 +396,15 @@ class SharpAttachment:
 
     def _ended(self, operation: Operation, code: int) -> None:
         """In Trio, from the lane."""
-        pending = self._pending.pop(operation)
+        pending = self._pending.pop(operation, None)
+        if pending is None:
+            return  # who waited for it has seen the code, too
         if code and not pending.outcome.weight:
             pending.outcome = outcome_of(code)
             if pending.outcome.weight is not Weight.BUSY:
                 self._lost = pending.outcome
             self._step(OperationFailed(pending.index, pending.outcome))
-        pending.done.set()
+        pending.end()
         if not self._pending and self._session.phase is Phase.DRAIN:
             self._post(Drained())
 
@@ -373,12 +427,14 @@ class SharpAttachment:
         while not isinstance(answer, Released):  # first, that an attach under way has ended
             answer = await self._drive(ReleaseWanted())
         withdraw(self._key)
+        self._watching.cancel()
         if answer.is_clean:
             self._lane.close()
         else:
             await self._abandon()
         with trio.move_on_after(self._config.session.unwind_ns / 1e9):
             await self._lane.wait_ended()
+            self._bell.close()
 
     async def _abandon(self) -> None:
         """Without registrations the NIC cannot write any more, if the library still takes them back."""

@@ -18,7 +18,10 @@ from inaproto_adapters.sharp.library import SharpLibrary, file_of, load
 
 log = logging.getLogger("inaproto.sharp")
 
-_STATS: Final = "SHARP_COLL_STATS_DUMP_MODE"
+STATS: Final = "SHARP_COLL_STATS_DUMP_MODE"
+"""Variable of the library."""
+STATS_REFUSED: Final = "2"
+"""Its ranks would talk while they leave."""
 
 
 class SharpCollective:
@@ -56,17 +59,24 @@ def open_sharp(text: str = "", **options: Any) -> SharpCollective:
 
     Raises ``Unsupported`` without the library and ``ConfigError`` for an option that cannot be used.
     """
-    try:
-        config = SharpConfig(**_options(text), **options)
-    except (TypeError, LocalMisuse) as error:
-        raise ConfigError(f"sharp: {error}") from None
-    if os.environ.get(_STATS) == "2":
-        raise ConfigError(f"{_STATS}=2: the library would talk to the other hosts while it ends; unset it")
+    config = config_of(text, **options)
+    if os.environ.get(STATS) == STATS_REFUSED:
+        raise ConfigError(
+            f"{STATS}={STATS_REFUSED}: the library would talk to the other hosts while it ends; unset it"
+        )
     library = load(config.library)
     file = file_of(library)
     if file is None or not has_passed(file):
         log.warning("no passing 'inaproto sharp abi-check' is recorded for %s", file or library.path)
     return SharpCollective(library, config)
+
+
+def config_of(text: str, **options: Any) -> SharpConfig:
+    """Settings as text, and as keywords. Raises ``ConfigError`` for what cannot be used."""
+    try:
+        return SharpConfig(**_options(text), **options)
+    except (TypeError, LocalMisuse) as error:
+        raise ConfigError(f"sharp: {error}") from None
 
 
 _TEXTS: Final[Mapping[str, Callable[[str], object]]] = {

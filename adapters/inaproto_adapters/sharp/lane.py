@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import trio
 
+from inaproto_adapters.sharp.bell import Bell
 from inaproto_adapters.sharp.library import SharpLibrary
 
 SPINS: Final = 3000
@@ -36,7 +37,12 @@ class Operation:
     buffers: tuple[object, ...]
     ended: Callable[[Operation, int], None]
     """Called in Trio with the code; 0: complete."""
+    bell: Bell | None = None
+    """Rung in place of calling ``ended``, as long as somebody waits for it."""
     handle: int | None = None
+    code: int | None = None
+    """Set before the bell is rung. Who has left looks whether it is there: one of the two sees the other."""
+    is_left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,10 @@ class Lane:
 
     def __init__(self, library: SharpLibrary, name: str) -> None:
         self._library = library
+        self._begin_one = library.function("do_allreduce_nb")
+        self._test = library.function("req_test")
+        self._free = library.function("req_free")
+        self._progress_context = library.function("progress")
         self._token = trio.lowlevel.current_trio_token()
         self._asked: SimpleQueue[_Job | Operation | None] = SimpleQueue()
         self._outstanding: list[Operation] = []
@@ -118,14 +128,11 @@ class Lane:
             result = job.run()
         except BaseException as raised:  # noqa: BLE001  whoever asked for the call is told
             error = raised
-        ended = job.ended
-        self._tell(lambda: ended(result, error))
+        self._tell(job.ended, result, error)
 
     def _begin(self, operation: Operation) -> None:
         handle = ctypes.c_void_p()
-        code = self._library.function("do_allreduce_nb")(
-            operation.comm, ctypes.byref(operation.spec), ctypes.byref(handle)
-        )
+        code = self._begin_one(operation.comm, ctypes.byref(operation.spec), ctypes.byref(handle))
         if code == 0 and handle.value is None:
             code = -1  # a request that cannot be waited for
         if code:
@@ -136,19 +143,23 @@ class Lane:
 
     def _progress(self) -> bool:
         """Whether an operation has ended."""
-        test = self._library.function("req_test")
         if self.context is not None:
-            self._library.function("progress")(self.context)
-        ended = [operation for operation in self._outstanding if test(operation.handle)]
+            self._progress_context(self.context)
+        ended = [operation for operation in self._outstanding if self._test(operation.handle)]
         for operation in ended:
             self._outstanding.remove(operation)
-            self._end(operation, self._library.function("req_free")(operation.handle))
+            self._end(operation, self._free(operation.handle))
         return bool(ended)
 
     def _end(self, operation: Operation, code: int) -> None:
-        if not self._is_abandoned:
-            self._tell(lambda: operation.ended(operation, code))
+        if self._is_abandoned:
+            return
+        operation.code = code
+        if operation.bell is None or operation.is_left:
+            self._tell(operation.ended, operation, code)
+        else:
+            operation.bell.ring()
 
-    def _tell(self, what: Callable[[], object]) -> None:
+    def _tell(self, what: Callable[..., object], *about: object) -> None:
         with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(what)
+            self._token.run_sync_soon(what, *about)

@@ -48,6 +48,9 @@ from inaproto.units import US, Frames, Instant, S
 
 OVERHEAD_BYTES_MAX: Final = 14 + 20 + 8 + 12 + 16 + 4 + 4
 """Ethernet, IPv4, UDP, BTH, RETH, IMM and ICRC around the payload of a WRITE_ONLY_IMM."""
+IPV6_BYTES_MORE: Final = 20
+"""By which a header of IPv6 is longer."""
+VLAN_TAG_BYTES: Final = 4
 RECEIVES_BEFORE_TIMERS_MAX: Final = 64
 """A port that never falls silent does not keep timers from being served."""
 
@@ -288,12 +291,14 @@ def open_nic(port: FramePort, *, mac: bytes, ip: bytes, moderation: bool = False
     limits.setdefault("first_key", 1 + secrets.randbelow((1 << 32) - 1))
     limits.setdefault("first_qpn", 2 + secrets.randbelow((1 << 24) - 2))
     config = SoftNicConfig(mac=mac, ip=ip, **limits)
-    payload_max = min(config.mtu_max, port.capabilities.frame_bytes_max - OVERHEAD_BYTES_MAX)
+    overhead = OVERHEAD_BYTES_MAX + IPV6_BYTES_MORE * (len(ip) > 4)
+    overhead += VLAN_TAG_BYTES * bool(config.vlan or config.priority)
+    payload_max = min(config.mtu_max, port.capabilities.frame_bytes_max - overhead)
     fitting = [mtu for mtu in MTUS if mtu <= payload_max]
     if not fitting:
         raise Unsupported(
             "softnic",
             f"port {port.capabilities.name!r} takes frames of {port.capabilities.frame_bytes_max} bytes and "
-            f"mtu_max is {config.mtu_max}; RoCE needs {OVERHEAD_BYTES_MAX} and an MTU of {MTUS[0]} or more",
+            f"mtu_max is {config.mtu_max}; RoCE needs {overhead} and an MTU of {MTUS[0]} or more",
         )
     return SoftNic(port, replace(config, mtu_max=fitting[-1]), moderation=moderation)

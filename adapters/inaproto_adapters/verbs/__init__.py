@@ -1,6 +1,7 @@
 """verbs: RoCE NICs of this machine through the kernel's RDMA stack (pyverbs), as ``inaproto.ports.Nic``.
 
-``ADAPTER.open(ip=..., **limits)`` opens the device that has this address; pyverbs is imported only then.
+``ADAPTER.open(ip=..., **limits)`` opens the device that has this address, ``open(gid=...)`` a port on
+InfiniBand; pyverbs is imported only then.
 """
 
 from __future__ import annotations

@@ -110,7 +110,8 @@ def look_at_devices(devices: Sequence[Device]) -> Iterator[Finding]:
     for one in devices:
         name = f"{one.name} port {one.port}"
         if not one.why_not:
-            yield ok(f"{name} with {one.address} at {one.interface}")
+            at = f"LID {one.infiniband.lid}" if one.infiniband else one.interface
+            yield ok(f"{name} with {one.address} at {at}")
         elif usable:
             yield warning(f"{name}: {one.why_not}", "inaproto nics; nothing, if it is not meant to be used")
         else:
@@ -125,9 +126,11 @@ def look_at_gids(ips: Sequence[str], devices: Sequence[Device]) -> Iterator[Find
         found = [one for one in devices if one.address == ip]
         if not found:
             seen = ", ".join(one.address for one in devices if one.address) or "none"
+            kind, bits = ("the GID", 64) if ":" in ip else ("a RoCE v2 GID of", 24)
             yield failed(
-                f"no device has a RoCE v2 GID of {ip}; there are: {seen}",
-                f"ip address add {ip}/24 dev INTERFACE; grep . /sys/class/infiniband/*/ports/*/gid_attrs/*/*",
+                f"no device has {kind} {ip}; there are: {seen}",
+                f"ip address add {ip}/{bits} dev INTERFACE; "
+                "grep . /sys/class/infiniband/*/ports/*/gid_attrs/*/*",
             )
         elif found[0].why_not:
             yield failed(f"{found[0].name} has {ip}, but {found[0].why_not}", "inaproto nics")
@@ -136,13 +139,13 @@ def look_at_gids(ips: Sequence[str], devices: Sequence[Device]) -> Iterator[Find
             yield warning(f"{ip} is in the GID tables of {names}: the first is taken", "ip -brief address")
         else:
             one = found[0]
-            yield ok(
-                f"{ip} is GID {one.gid_index} (RoCE v2) of {one.name} port {one.port}, at {one.interface}"
-            )
+            kind = "InfiniBand" if one.infiniband else "RoCE v2"
+            at = f"LID {one.infiniband.lid}" if one.infiniband else one.interface
+            yield ok(f"{ip} is GID {one.gid_index} ({kind}) of {one.name} port {one.port}, at {at}")
 
 
 def _look_at_mtus(site: Site, devices: Sequence[Device]) -> Iterator[Finding]:
-    asked_for = [one for one in devices if one.address in site.ips]
+    asked_for = [one for one in devices if one.address in site.rdma_addresses]
     yield from look_at_mtus(_wanted_mtu(site), asked_for or devices)
 
 
@@ -154,7 +157,12 @@ def look_at_mtus(wanted: int, devices: Sequence[Device]) -> Iterator[Finding]:
             continue
         seen = True
         need = 4200 if wanted == 4096 else wanted + 96
-        if one.mtu < wanted:
+        if one.mtu < wanted and one.infiniband is not None:
+            yield failed(
+                f"{one.name} has the path MTU {one.mtu}, hosts want {wanted}",
+                f"mtu = {one.mtu} in host.toml of all hosts, or a larger MTU of the partition in opensm",
+            )
+        elif one.mtu < wanted:
             yield failed(
                 f"{one.name} has the path MTU {one.mtu}, hosts want {wanted}",
                 f"ip link set {one.interface} mtu {need}; an rxe device is made anew: "
@@ -238,7 +246,7 @@ CHECKS: Final = (
     Check(
         "gid",
         "a host has the address --ip; packets of another GID, or of RoCE v1, cannot be routed to it",
-        _where_wanted(_of_devices(lambda site, devices: look_at_gids(site.ips, devices))),
+        _where_wanted(_of_devices(lambda site, devices: look_at_gids(site.rdma_addresses, devices))),
     ),
     Check(
         "rdma-mtu",

@@ -35,6 +35,8 @@ NAMES: Final = {
 }
 _FATAL: Final = frozenset({0, 8})
 """Completions are lost, or the device is."""
+_READDRESSED: Final = frozenset({11, 18})
+"""Peers know an address of a port on InfiniBand that it has no more."""
 _GOOD: Final = frozenset({4, 5, 9})
 
 
@@ -50,8 +52,11 @@ def is_worth_a_warning(event: int) -> bool:
     return event not in _GOOD
 
 
-async def watch(context: Any, fd: int, device: str) -> str | None:
-    """Say what happens to a device until that ends its use: returns why; None if it cannot be read."""
+async def watch(context: Any, fd: int, device: str, *, is_infiniband: bool = False) -> str | None:
+    """Say what happens to a device until that ends its use: returns why; None if it cannot be read.
+
+    A port on InfiniBand is opened anew with its new LID or GID.
+    """
     while True:
         await trio.lowlevel.wait_readable(fd)
         try:
@@ -63,5 +68,5 @@ async def watch(context: Any, fd: int, device: str) -> str | None:
         event.ack()  # a queue pair is not destroyed before all of its events are
         level = logging.WARNING if is_worth_a_warning(kind) else logging.INFO
         log.log(level, "%s: %s", device, name(kind))
-        if is_fatal(kind):
+        if is_fatal(kind) or (is_infiniband and kind in _READDRESSED):
             return name(kind)

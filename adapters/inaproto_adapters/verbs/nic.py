@@ -1,19 +1,18 @@
-"""A RoCE device as ``inaproto.ports.Nic``: RC queue pairs, RDMA WRITE WITH IMMEDIATE, completions under Trio.
+"""An RDMA device as ``inaproto.ports.Nic``: RC queue pairs, RDMA WRITE WITH IMMEDIATE, completions in Trio.
 
 One completion queue with a channel serves all queue pairs. Whoever waits for completions polls the queue;
 the task in ``run`` waits for the channel's descriptor, asks for the next event, and wakes them to poll
 *again*: what came before it asked makes no event.
 
 Invariants: verbs are called from one thread; a queue pair is connected when its peer is resolved
-(``neighbours``), so none of them waits for the network; they are taken down in the order that they want,
-queue pairs first, the device last; a buffer stays alive while its region is registered; what the device
-refuses is a ``FabricError``, and a device that is gone closes its link.
+(``neighbours``; on InfiniBand its LID says all), so none of them waits for the network; they are taken down
+in the order that they want, queue pairs first, the device last; a buffer stays alive while its region is
+registered; what the device refuses is a ``FabricError``, and a device that is gone closes its link.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -39,6 +38,7 @@ from inaproto_adapters.verbs.devices import Device, cpus_near, find_device
 from inaproto_adapters.verbs.library import verbs
 from inaproto_adapters.verbs.memory import Registrations
 from inaproto_adapters.verbs.neighbours import is_resolved, resolve
+from inaproto_adapters.verbs.paths import name_of, path_to
 from inaproto_adapters.verbs.queue_pair import VerbsQueuePair
 from inaproto_adapters.verbs.requests import Requests
 from inaproto_adapters.verbs.statistics import DeviceCounters
@@ -63,6 +63,8 @@ class VerbsConfig:
     """1: PCI Express may reorder what the device writes; completions still come behind it."""
     busy_polls: int = 0
     """Polls in a row before others have their turn; 0: waits for an event."""
+    router_lid: int = 0
+    """On InfiniBand: by which packets reach other subnets; 0: they do not."""
 
 
 class VerbsNic:
@@ -95,6 +97,7 @@ class VerbsNic:
         """That are open."""
         self._batched: dict[int, VerbsQueuePair] = {}
         """Queue pairs with requests in the batch."""
+        self._own_port = device.own_port(config.router_lid)
         self._counters = DeviceCounters(device.name, device.port)
         self._done: list[Completion] = []
         """Completions of queue pairs that were destroyed."""
@@ -115,12 +118,13 @@ class VerbsNic:
     def capabilities(self) -> NicCapabilities:
         return NicCapabilities(
             name=f"verbs {self.device.name}",
-            mac=self.device.mac,
-            ip=self.device.ip,
+            mac=self.device.mac or bytes(6),
+            ip=self.device.ip or bytes(4),
             mtu_max=self.device.mtu,
             qps_max=self._qps_max,
             retry_forever=self.device.name.startswith("rxe"),
             cpus=cpus_near(self.device.name),
+            infiniband=self.device.infiniband,
         )
 
     # --- verbs
@@ -158,18 +162,22 @@ class VerbsNic:
                 port=self.device.port,
             )
         self._queue_pairs[made.qpn] = made
-        return QpAddress(self.device.mac, self.device.ip, made.qpn, psn)
+        has = self.device
+        if has.infiniband is not None:
+            return QpAddress(bytes(6), bytes(4), made.qpn, psn, infiniband=has.infiniband)
+        return QpAddress(has.mac, has.ip, made.qpn, psn)
 
     def connect_qp(self, qpn: int, remote: QpAddress, attributes: QpAttributes) -> None:
         """At once, or when the peer is resolved: until then writes wait, and if it is not, they fail."""
         queue_pair = self._of(qpn)
+        path = path_to(self._own_port, remote)
         queue_pair.may_connect(attributes, self.device.mtu)
-        if is_resolved(self.device.ip, remote.ip, self.device.interface):
-            queue_pair.connect(remote, attributes, gid_index=self.device.gid_index)
+        if self._own_port is not None or is_resolved(self.device.ip, remote.ip, self.device.interface):
+            queue_pair.connect(remote, path, attributes, gid_index=self.device.gid_index)
             return
         if self._lost is not None:
-            peer = ipaddress.IPv4Address(remote.ip)
-            raise FabricError("connect", str(peer), "asking for its MAC address", self._lost, retryable=True)
+            phase = "asking for its MAC address"
+            raise FabricError("connect", name_of(remote), phase, self._lost, retryable=True)
         self._unresolved[qpn] = (remote, attributes)
         if self._nursery is not None:
             self._nursery.start_soon(self._connect_later, queue_pair, remote, attributes)
@@ -181,12 +189,12 @@ class VerbsNic:
         if self._queue_pairs.get(queue_pair.qpn) is not queue_pair:
             return  # destroyed meanwhile
         del self._unresolved[queue_pair.qpn]
-        peer = ipaddress.IPv4Address(remote.ip)
         try:
             if not resolved:
                 phase = f"asking for its MAC address at {self.device.interface}"
-                raise FabricError("connect", str(peer), phase, "no answer", retryable=True)
-            queue_pair.connect(remote, attributes, gid_index=self.device.gid_index)
+                raise FabricError("connect", name_of(remote), phase, "no answer", retryable=True)
+            path = path_to(self._own_port, remote)
+            queue_pair.connect(remote, path, attributes, gid_index=self.device.gid_index)
         except FabricError as error:
             log.warning("%s: queue pair %d: %s", self.device.name, queue_pair.qpn, error)
             self._done += queue_pair.fail(error)
@@ -374,7 +382,8 @@ class VerbsNic:
 
     async def _watch_device(self, fd: int) -> None:
         """A device that is lost loses its host the link."""
-        why = await events.watch(self._context, fd, self.device.name)
+        is_infiniband = self._own_port is not None
+        why = await events.watch(self._context, fd, self.device.name, is_infiniband=is_infiniband)
         if why is not None:
             self._lose(why)
 
@@ -411,9 +420,10 @@ class VerbsNic:
             raise FabricError(op, self.device.name, what, str(error), retryable=True) from None
 
 
-def open_nic(*, ip: bytes, **limits: int) -> VerbsNic:
-    """The device that has the IPv4 address ``ip`` (4 bytes); ``limits`` are fields of :class:`VerbsConfig`.
+def open_nic(*, ip: bytes = b"", gid: bytes = b"", **limits: int) -> VerbsNic:
+    """The device that has the address ``ip`` (4 bytes, or 16 of IPv6), or on InfiniBand the GID ``gid`` (16);
+    ``limits`` are fields of :class:`VerbsConfig`.
 
     Raises ``Unsupported``: no pyverbs, no such device, or one that cannot be used, and why.
     """
-    return VerbsNic(find_device(ip), VerbsConfig(**limits))
+    return VerbsNic(find_device(gid or ip, infiniband=bool(gid)), VerbsConfig(**limits))

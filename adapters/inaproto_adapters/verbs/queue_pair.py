@@ -21,6 +21,7 @@ from inaproto.core.rdma.reliable_connection import MTUS, TIMEOUT_EXPONENT_MAX
 from inaproto.errors import FabricError, InvariantBroken, LocalMisuse
 from inaproto.ports import Completion, CompletionKind, QpAddress, QpAttributes, Status
 from inaproto_adapters.verbs.library import verbs
+from inaproto_adapters.verbs.paths import Path, name_of
 from inaproto_adapters.verbs.requests import RECEIVES_CHAINED, Requests, link, sign
 
 _RC: Final = 2
@@ -102,15 +103,9 @@ class VerbsQueuePair:
         _check(attributes, mtu_max)
         self.is_connected = True
 
-    def connect(self, remote: QpAddress, attributes: QpAttributes, *, gid_index: int) -> None:
+    def connect(self, remote: QpAddress, path: Path, attributes: QpAttributes, *, gid_index: int) -> None:
         """Ready to send to ``remote``, what waited first. Raises ``FabricError`` if the device refuses."""
-        handle = address_handle(
-            remote.ip,
-            attributes.traffic_class,
-            port=self._port,
-            gid_index=gid_index,
-            service_level=attributes.service_level,
-        )
+        handle = address_handle(path, attributes, port=self._port, gid_index=gid_index)
         wanted = verbs("qp").QPAttr(port_num=self._port)
         wanted.qp_access_flags = _LOCAL_WRITE | _REMOTE_WRITE
         wanted.path_mtu = MTUS.index(attributes.mtu) + 1
@@ -129,10 +124,8 @@ class VerbsQueuePair:
             self.qp.to_rts(wanted)
         except verbs("pyverbs_error").PyverbsError as error:
             self.is_connected = False
-            peer = ipaddress.IPv4Address(remote.ip)
-            raise FabricError(
-                "connect", f"{peer} QP {remote.qpn}", "moving to RTR", str(error), retryable=True
-            ) from None
+            peer = f"{name_of(remote)} QP {remote.qpn}"
+            raise FabricError("connect", peer, "moving to RTR", str(error), retryable=True) from None
         self.is_ready = True
         self._signal_every = attributes.signal_every
         waiting, self._waiting = self._waiting, []
@@ -285,18 +278,21 @@ class VerbsQueuePair:
             ) from None
 
 
-def address_handle(
-    ip: bytes, traffic_class: int, *, port: int, gid_index: int, service_level: int = 0
-) -> Any:
-    """``AHAttr`` of the peer ``ip``. The hop limit is the packets' TTL, for which pyverbs takes 1: no router
-    would let them pass."""
+def address_handle(path: Path, attributes: QpAttributes, *, port: int, gid_index: int) -> Any:
+    """``AHAttr`` of a path. The hop limit is the packets' TTL, for which pyverbs takes 1: no router would let
+    them pass."""
     address = verbs("addr")
-    # pyverbs reads an IPv6 address with all of its groups only.
-    mapped = ipaddress.IPv6Address(bytes(10) + b"\xff\xff" + ip).exploded
+    level = attributes.service_level
+    if not path.dgid:
+        return address.AHAttr(port_num=port, is_global=0, dlid=path.dlid, sl=level)
     route = address.GlobalRoute(
-        dgid=address.GID(mapped), sgid_index=gid_index, hop_limit=_HOP_LIMIT, traffic_class=traffic_class
+        # pyverbs reads an IPv6 address with all of its groups only.
+        dgid=address.GID(ipaddress.IPv6Address(path.dgid).exploded),
+        sgid_index=gid_index,
+        hop_limit=_HOP_LIMIT,
+        traffic_class=attributes.traffic_class,
     )
-    return address.AHAttr(port_num=port, is_global=1, gr=route, dlid=0, sl=service_level)
+    return address.AHAttr(port_num=port, is_global=1, gr=route, dlid=path.dlid, sl=level)
 
 
 def _check(attributes: QpAttributes, mtu_max: int) -> None:

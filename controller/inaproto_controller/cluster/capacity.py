@@ -2,8 +2,9 @@
 
 MINA, section III-C: trees of Quantum switches must share no switch, those of Quantum-2 no link. The link of
 a host is one of the ports. What is unknown counts as Quantum: that bars more, and promises nothing that a
-switch may not keep. The conflicts themselves are those of :mod:`~inaproto_controller.cluster.graph_network`
-and :mod:`~inaproto_controller.cluster.topology`; a model only says the limits.
+switch may not keep. A switch with such a limit sums by SHARP, and no daemon of ours is there. The conflicts
+themselves are those of :mod:`~inaproto_controller.cluster.graph_network` and
+:mod:`~inaproto_controller.cluster.topology`; a model only says the limits.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class CapacityModel(StrEnum):
         return Quota.SWITCH if self is CapacityModel.SWITCH else Quota.LINK
 
     def limit(self, name: str) -> GraphSwitch:
-        """A switch of that name with the limit of this model."""
+        """A switch of that name that sums by SHARP, with the limit of this model."""
         if self is CapacityModel.SWITCH:
-            return GraphSwitch(name, jobs=1)
-        return GraphSwitch(name, jobs_per_port=1)
+            return GraphSwitch(name, jobs=1, sharp=True)
+        return GraphSwitch(name, jobs_per_port=1, sharp=True)
 
 
 _GENERATIONS: Final = {"quantum": CapacityModel.SWITCH, "quantum-2": CapacityModel.PORT}
@@ -44,6 +45,11 @@ MIXED: Final = "mixed"
 def of_generation(generation: str) -> CapacityModel:
     """Model of a generation by its name, in letters of any case."""
     return _GENERATIONS.get(generation.lower(), CapacityModel.SWITCH)
+
+
+def generation_of(switch: GraphSwitch) -> str:
+    """A generation that stands for the limit of a switch that sums by SHARP."""
+    return "quantum" if switch.jobs_per_port is None else "quantum-2"
 
 
 def limited(topology: GraphTopology, model: CapacityModel) -> GraphTopology:

@@ -28,7 +28,7 @@ import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from inaproto.errors import ConfigError
-from inaproto_controller.cluster.capacity import of_generation
+from inaproto_controller.cluster.capacity import generation_of, of_generation
 from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
 from inaproto_controller.cluster.input_file import read_bounded
 
@@ -122,7 +122,12 @@ def document(topology: GraphTopology) -> dict[str, Any]:
     return {
         "hosts": list(topology.host_names),
         "switches": [
-            {"name": one.name} | _given(jobs=one.jobs, jobs_per_port=one.jobs_per_port)
+            {"name": one.name}
+            | (
+                {"generation": generation_of(one)}
+                if one.sharp
+                else _given(jobs=one.jobs, jobs_per_port=one.jobs_per_port)
+            )
             for one in topology.switches
         ],
         "links": [
@@ -192,7 +197,7 @@ def of_networkx(graph: nx.Graph, *, may_be_apart: bool = False) -> GraphTopology
 
 def _switch(name: str, generation: object, limits: dict[str, int]) -> GraphSwitch:
     if generation is None:
-        return GraphSwitch(name, **limits)
+        return GraphSwitch(name, limits.get("jobs"), limits.get("jobs_per_port"))
     if not isinstance(generation, str) or not generation:
         raise ConfigError(f"node {name}: generation {generation!r}: a name, such as quantum-2")
     if limits:

@@ -204,6 +204,10 @@ class GraphNetwork:
         trees = self._job(slot).trees
         return np.array([root for root, tree in enumerate(trees) if switch in tree.switches], np.int64)
 
+    def slots_through(self, switch: int) -> Sequence[int]:
+        """All slots."""
+        return list(self._jobs)
+
     def hosts_at(self, switch: int) -> Ints:
         """Hosts that are linked to it, ascending."""
         topology = self.topology
@@ -214,6 +218,11 @@ class GraphNetwork:
         return np.array(sorted({min(pair) for pair in ends if min(pair) < topology.hosts}), np.int64)
 
     # -- conflicts
+
+    def near(self, slot: int) -> Ints:
+        """Slots of all others, ascending."""
+        self._job(slot)
+        return np.array(sorted(other for other in self._jobs if other != slot), np.int64)
 
     def conflicts(self, slots: Ints, roots: Ints) -> Bools:
         """(n, n) bool: whether trees share what is for one at a time; trees of one slot always exclude."""

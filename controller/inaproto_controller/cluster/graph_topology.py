@@ -35,6 +35,8 @@ class GraphSwitch:
     """Jobs that it sums for at a time; None: no limit but that of its ports."""
     jobs_per_port: int | None = None
     """Jobs that go through each of its links at a time; None: no limit but its own."""
+    sharp: bool = False
+    """It sums by SHARP: no daemon of ours is there."""
 
     @property
     def aggregates(self) -> bool:
@@ -115,11 +117,11 @@ class GraphTopology:
 
         ``jobs``: that share a switch, or a link.
         """
-        limits = {"jobs": jobs} if quota is Quota.SWITCH else {"jobs_per_port": jobs}
+        limits = (jobs, None) if quota is Quota.SWITCH else (None, jobs)
         first, switches, links = [0, tree.hosts], [], []
         for layer in range(1, tree.layers + 1):
             count = tree.nodes(layer)
-            switches += [GraphSwitch(f"switch-{layer}-{number}", **limits) for number in range(count)]
+            switches += [GraphSwitch(f"switch-{layer}-{number}", *limits) for number in range(count)]
             first.append(first[-1] + count)
         for layer in range(tree.layers):
             alike = tree.nodes(layer) // (tree.hosts // tree.pod_hosts(layer))

@@ -35,13 +35,19 @@ def draw(folder: Path, simulation: Simulation | None = None) -> list[Path]:
 
 
 def _figure_7(simulation: Simulation) -> Figure:
-    figure = Figure(figsize=(10.0, 3.2), layout="constrained")
+    figure = Figure(figsize=(11.0, 4.2), layout="constrained")
     for place, sweep in enumerate(sweeps(), start=1):
         _panel(figure.add_subplot(1, 3, place), sweep, simulation)
     if simulation.points:
         figure.axes[0].plot([], [], "x", color="#20242b", markersize=7, label="simulated")
-    figure.axes[0].set_ylabel("ms for 100 MB")
-    figure.axes[0].legend(frameon=False)
+    figure.suptitle("Time of an all-reduce by four algorithms (NetReduce, figure 7)")
+    highest = max(axes.get_ylim()[1] for axes in figure.axes)
+    for axes in figure.axes:
+        axes.set_ylabel("ms for 100 MB")
+        axes.set_ylim(0, highest)  # side by side they are compared
+    figure.legend(
+        *figure.axes[0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=5
+    )
     return figure
 
 
@@ -82,7 +88,14 @@ def _panel(axes: Axes, sweep: Sweep, simulation: Simulation) -> None:
     for algorithm in ALGORITHMS:
         colour, marker = _LINES[algorithm.name]
         times = [float(row.seconds[algorithm.name] / MS) for row in sweep.rows]
-        axes.plot(values, times, color=colour, marker=marker, markersize=3, label=algorithm.name)
+        axes.plot(
+            values,
+            times,
+            color=colour,
+            marker=marker,
+            markersize=3,
+            label=f"{algorithm.name}: {algorithm.title}",
+        )
         simulated = [
             (float(row.value), 1e3 * simulation.points[row.cluster][algorithm.name].staged)
             for row in sweep.rows

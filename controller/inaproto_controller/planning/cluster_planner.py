@@ -9,7 +9,7 @@ What is remembered from one question to the next saves time and changes no answe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -57,7 +57,9 @@ class ClusterPlanner:
         self.topology = topology
         self.hosts: Final = frozenset(topology.host_names)
         self.summing: Final = frozenset(switch.name for switch in topology.switches if switch.aggregates)
-        """Switches that hold grants; others pass packets on and are not asked."""
+        """Switches where trees take slots; others pass packets on and are not asked."""
+        self.sharp: Final = frozenset(switch.name for switch in topology.switches if switch.sharp)
+        """Those of them that sum by SHARP, which no agent speaks for."""
         self._network = GraphNetwork(topology)
         self._number = {name: number for number, name in enumerate(topology.host_names)}
         self._builder = StickyTrees(self._network, may_share=False)
@@ -74,10 +76,18 @@ class ClusterPlanner:
 
     # -- hosts
 
-    def place(self, free: Collection[str], count: int) -> tuple[str, ...] | None:
-        """In the order of the cluster file; None if fewer are free."""
+    def occupancy(self, free: Collection[str]) -> Occupancy:
+        """In which only these hosts are free."""
         occupancy = Occupancy(self.topology)
         occupancy.take(number for name, number in self._number.items() if name not in free)
+        return occupancy
+
+    def take(self, occupancy: Occupancy, hosts: Iterable[str]) -> None:
+        """Raises ``LocalMisuse`` for one that is not free."""
+        occupancy.take(self._number[name] for name in hosts)
+
+    def place(self, occupancy: Occupancy, count: int) -> tuple[str, ...] | None:
+        """Of those that are free; in the order of the cluster file. None if fewer are free."""
         places = self._placement.place(occupancy, count)
         return None if places is None else tuple(self.topology.host_names[place] for place in places)
 
@@ -114,6 +124,11 @@ class ClusterPlanner:
         """Candidates of an entered job."""
         return self._entered[number][1]
 
+    def sharp_roots(self, number: int) -> list[str]:
+        """Roots of a job's candidates in switches that sum by SHARP; none, if the job is not entered."""
+        _, trees = self._entered.get(number, ((), ()))  # asked while another thread plans
+        return [tree.root for tree in trees if self.sharp.intersection(tree.switches)]
+
     def build(
         self, wishes: Sequence[TreeWished], barred: Mapping[int, Collection[TreeNames]]
     ) -> dict[int, TreeNames]:
@@ -145,6 +160,11 @@ class ClusterPlanner:
             for number, root in sorted(changes.items())
             if root is not None
         }
+
+    def gains(self, model: str | None) -> bool:
+        """Whether steps of that model are shorter with a tree; who gains nothing gets none."""
+        times = _times(model)
+        return times.step_ina < times.step_plain
 
     def enter(self, wishes: Sequence[TreeWished]) -> None:
         """Those are the jobs from now on."""

@@ -10,17 +10,19 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Final, NamedTuple, assert_never
 
 import trio
 
 from inaproto.ca.identity import Identity
 from inaproto.core.rendezvous.rules import job_name
 from inaproto.daemon.net.accepting import take_each
-from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.daemon.net.session_rules import (
     MESSAGE_FLOOD,
     Allowance,
@@ -46,7 +48,18 @@ from inaproto.wire.messages.controller import (
 from inaproto.wire.messages.sharing import FromHost, SharingSeats
 from inaproto.wire.messages.slots import SlotAnswer, SlotsChanged
 from inaproto.wire.messages.trees import TreeReport
-from inaproto_controller.cluster.desired import Desired, Grant, GrantKind, Job
+from inaproto_controller.cluster.desired import (
+    Change,
+    Desired,
+    Forget,
+    Free,
+    Give,
+    Grant,
+    GrantKind,
+    Job,
+    Release,
+    SetJob,
+)
 from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
 from inaproto_controller.service.trees.service import TreeService
 from inaproto_controller.service.turns.service import SharingService
@@ -54,6 +67,9 @@ from inaproto_controller.service.turns.service import SharingService
 log = logging.getLogger("inaproto.controller")
 
 HELLO_S: Final = 5.0
+TOLD_AT_ONCE: Final = 32
+REPORTS_PER_S: Final = 256
+REPORTS_IN_LEASE: Final = 4
 NOT_LEADER: Final = "not_leader"
 AGENT_REFUSED: Final = "agent_refused"
 BAD_MESSAGE: Final = "bad_message"
@@ -73,10 +89,12 @@ class _Session:
     told: tuple[GrantRecord, ...] | None = None
     """In this session, last."""
     told_revision: int = 0
+    has_collective: bool = False
 
 
 class Agents:
-    """``roles``: by name, who may come in. ``changed`` is called when something new was observed."""
+    """``roles``: by name, who may come in. ``sharp``: switches where no agent is, as they sum by SHARP.
+    ``changed`` is called when something new was observed."""
 
     def __init__(
         self,
@@ -88,21 +106,33 @@ class Agents:
         changed: Callable[[], None],
         sharing: Callable[[SharingSend], SharingService] | None = None,
         trees: Callable[[SharingSend, SharingService], TreeService | None] | None = None,
+        sharp: Collection[str] = (),
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._roles = roles
+        self._sharp = sharp
         self._lease_s = lease_s
-        self._report_s = report_s
+        # Agents that say that they are there are to leave time for what is new, however many there are.
+        # It is answered, and an agent that hears nothing for DEAD_S dials again.
+        at_least_s = min(len(roles) / REPORTS_PER_S, lease_s / REPORTS_IN_LEASE)
+        self._report_s = min(max(report_s, at_least_s), DEAD_S / 2)
         self._sessions_max = sessions_max
         self._changed = changed
         self._wall_clock = wall_clock
         self._connections = 0
         self._sessions: dict[str, _Session] = {}
         self._heard: dict[str, float] = {}
+        self._boots: dict[str, tuple[str, float]] = {}
+        """By agent, and since when it is known: another one begins without what it had."""
         self._term = 0
         self._desired = Desired()
-        self._placed: dict[str, Job] = {}
-        """Jobs that have hosts and are not over, by name."""
+        self._seen: dict[str, Agent] = {}
+        self._news: set[str] = set()
+        self._untold: dict[str, None] = {}
+        """Agents that a commit concerns, and that have not been told since."""
+        self._has_untold = trio.Event()
+        self._passing: list[tuple[float, str]] = []
+        """After which time what was seen of whom may be something else though nothing is heard: a heap."""
         self._led_since = 0.0
         make = sharing or partial(SharingService, lease_s=lease_s)
         self.sharing = make(self._send)
@@ -113,9 +143,13 @@ class Agents:
     def lead(self, term: int, desired: Desired) -> None:
         """Nothing is known of anybody yet."""
         self._term = term
-        self._know(desired)
+        self._desired = desired
         self._led_since = trio.current_time()
         self._heard.clear()
+        self._passing.clear()
+        self._untold.clear()
+        for name in self._roles:
+            self._look_at(name)
 
     def follow(self) -> None:
         """This controller leads no more."""
@@ -124,18 +158,38 @@ class Agents:
         self._sessions.clear()  # their tasks end later, and what they have reported is of a term that is over
         for session in sessions:
             session.stream.close("this controller does not lead any more")
+            self._look_at(session.name)
 
-    def wish(self, desired: Desired) -> None:
-        """This has been committed: tell those whom it concerns."""
-        self._know(desired)
-        wishes = _wishes(desired)
-        for name, session in list(self._sessions.items()):
-            if session.report is not None:
-                self._tell_news(session, wishes.get(name, _NOTHING), session.told_revision)
+    def wish(self, desired: Desired, changes: Iterable[Change]) -> None:
+        """This has been committed, by these changes: tell those whom they concern."""
+        before, self._desired = self._desired, desired
+        self._untold |= _concerned(before, desired, changes)
+        if len(self._untold) <= TOLD_AT_ONCE:
+            self._tell_some()
+        else:
+            self._has_untold.set()
 
-    def _know(self, desired: Desired) -> None:
-        self._desired = desired
-        self._placed = {job.spec.name: job for job in desired.live() if job.hosts}
+    def _tell_some(self) -> None:
+        for name in tuple(islice(self._untold, TOLD_AT_ONCE)):
+            del self._untold[name]
+            session = self._sessions.get(name)
+            if session is not None and session.report is not None:
+                self._tell_news(session, _wishes(self._desired, name), session.told_revision)
+
+    async def run(self) -> None:
+        """While this controller leads, until cancelled: tells a thousand agents one after the other, and in
+        between others are heard."""
+        while True:
+            await self._has_untold.wait()
+            while self._untold:
+                self._tell_some()
+                await trio.lowlevel.checkpoint()
+            self._has_untold = trio.Event()
+
+    def _placed(self, name: str) -> Job | None:
+        """The job of that name, if it has hosts and is not over."""
+        job = self._desired.named(name)
+        return job if job is not None and job.state.is_live and job.hosts else None
 
     def _send(self, agent: str, message: Message) -> None:
         """Lost where there is no session of it, or one that has ended."""
@@ -147,14 +201,33 @@ class Agents:
 
     def observed(self) -> Observed:
         now = trio.current_time()
-        return Observed({name: self._agent(name, now) for name in self._roles})
+        while self._passing and self._passing[0][0] < now:
+            self._look_at(heappop(self._passing)[1])
+        return Observed(dict(self._seen))
+
+    def news(self) -> set[str]:
+        """Agents of which what is seen has changed since this was asked last."""
+        news, self._news = self._news, set()
+        return news
+
+    def _look_at(self, name: str) -> None:
+        before, seen = self._seen.get(name), self._agent(name, trio.current_time())
+        if seen != before:
+            self._seen[name] = seen
+            self._news.add(name)
+        if seen.is_anew:
+            heappush(self._passing, (self._boots[name][1] + self._lease_s, name))
+        elif seen.presence is Presence.UNKNOWN:
+            heappush(self._passing, (self._heard.get(name, self._led_since) + self._lease_s, name))
 
     def _agent(self, name: str, now: float) -> Agent:
         session = self._sessions.get(name)
         if session is not None and session.report is not None:
             report = session.report
             holds = {one.grant: Hold(Phase(one.phase), for_people(one.reason)) for one in report.holds}
-            return Agent(Presence.UP, report.revision, holds)
+            _, since = self._boots[name]
+            is_anew = now - since <= self._lease_s
+            return Agent(Presence.UP, report.revision, holds, session.has_collective, is_anew)
         silent = now - self._heard.get(name, self._led_since)
         return Agent(Presence.GONE if silent > self._lease_s else Presence.UNKNOWN)
 
@@ -192,33 +265,30 @@ class Agents:
         if hello is None:
             return
         stream.limit_input(math.inf)
-        session = self._sessions[hello.agent] = _Session(stream, hello.agent, hello.boot_id)
+        session = _Session(stream, hello.agent, hello.boot_id, has_collective=hello.collective)
+        self._sessions[hello.agent] = session
         self._heard[hello.agent] = trio.current_time()
+        boot, _ = self._boots.get(hello.agent, ("", 0.0))
+        if boot != hello.boot_id:
+            self._boots[hello.agent] = hello.boot_id, trio.current_time()
         reason, certified_s = "it said what is no message", math.inf
         allowance = Allowance(LIMITS.messages_burst, LIMITS.messages_per_s, trio.current_time())
+        self._look_at(hello.agent)
         try:
             stream.send_nowait(self._welcome(hello))
             if hello.role == "host":
                 self.sharing.arrived(hello.agent)
-            while True:
-                certified_s = self._seconds_left(identity)
-                with trio.fail_after(max(0.0, min(certified_s, self._lease_s))):
+            with trio.fail_after(self._lease_s) as silence:
+                while True:
+                    certified_s = self._seconds_left(identity)
+                    silence.deadline = trio.current_time() + max(0.0, min(certified_s, self._lease_s))
                     message = await stream.receive()
-                now = self._heard[hello.agent] = trio.current_time()
-                if not identity.is_local and not allowance.take(now):
-                    reason = "it sends more messages than anybody needs"
-                    _refuse(stream, MESSAGE_FLOOD, f"{reason}; the connection is closed")
-                    return
-                if isinstance(message, AgentReport):
-                    self._reported(session, message)
-                elif hello.role == "host" and isinstance(message, SharingSeats | FromHost):
-                    self._shares(session, message)
-                elif hello.role == "host" and isinstance(message, AgentWhere):
-                    self._where(session, message.job)
-                elif hello.role == "switch" and isinstance(message, SlotAnswer | SlotsChanged | TreeReport):
-                    self._lends(session, message)
-                elif not isinstance(message, Ping | Pong):
-                    raise DecodeError("control", f"{message.TYPE!r} is not for a controller")
+                    now = self._heard[hello.agent] = trio.current_time()
+                    if not identity.is_local and not allowance.take(now):
+                        reason = "it sends more messages than anybody needs"
+                        _refuse(stream, MESSAGE_FLOOD, f"{reason}; the connection is closed")
+                        return
+                    self._said(session, hello.role, message)
         except trio.TooSlowError:
             reason = f"nothing was heard of it for {self._lease_s:g} s"
             if certified_s < self._lease_s:
@@ -232,8 +302,22 @@ class Agents:
                 log.info("%s %s: %s", hello.role, hello.agent, reason)
                 self._changed()
 
+    def _said(self, session: _Session, role: AgentRole, message: Message) -> None:
+        """Raises ``DecodeError`` for what such an agent does not say."""
+        if isinstance(message, AgentReport):
+            self._reported(session, message)
+        elif role == "host" and isinstance(message, SharingSeats | FromHost):
+            self._shares(session, message)
+        elif role == "host" and isinstance(message, AgentWhere):
+            self._where(session, message.job)
+        elif role == "switch" and isinstance(message, SlotAnswer | SlotsChanged | TreeReport):
+            self._lends(session, message)
+        elif not isinstance(message, Ping | Pong):
+            raise DecodeError("control", f"{message.TYPE!r} is not for a controller")
+
     def _departed(self, session: _Session, role: AgentRole) -> None:
         del self._sessions[session.name]
+        self._look_at(session.name)
         if role == "host":
             self.sharing.departed(session.name)
         elif self.trees is not None:
@@ -242,7 +326,9 @@ class Agents:
     def _welcome(self, hello: AgentHello) -> AgentWelcome:
         report_ms, trees = round(self._report_s * 1000), self.trees
         if hello.role == "host":
-            return AgentWelcome(term=self._term, report_ms=report_ms, places=True)
+            return AgentWelcome(
+                term=self._term, report_ms=report_ms, places=True, gives_places=bool(self._sharp)
+            )
         if trees is None:
             return AgentWelcome(term=self._term, report_ms=report_ms)
         slots, reports = trees.slots(hello.agent), trees.hears_trees_of(hello.agent)
@@ -275,6 +361,8 @@ class Agents:
             return f"the controller serves {self._sessions_max} connections, its limit"
         if role != hello.role:
             known = "has none of that name" if role is None else f"says that it is a {role}"
+            if hello.agent in self._sharp:
+                known = "or capacity_model says that it sums by SHARP, where no switch daemon is asked"
             return f"{hello.role} {hello.agent!r}: the cluster file {known}"
         old = self._sessions.get(hello.agent)
         if old is not None and old.boot_id != hello.boot_id and not old.stream.peer_is_gone():
@@ -295,12 +383,12 @@ class Agents:
     def _may_sit(self, host: str, job: str) -> bool:
         """Whether the job may have a seat there: one that was submitted only where it is placed
         (docs/protocol.md 15.2)."""
-        placed = self._placed.get(job_name(job).job)
+        placed = self._placed(job_name(job).job)
         return placed is None or host in placed.hosts
 
     def _where(self, session: _Session, job: str) -> None:
         """Tell a host where a job is of which a process has come to it."""
-        placed = self._placed.get(job) if self._sessions.get(session.name) is session else None
+        placed = self._placed(job) if self._sessions.get(session.name) is session else None
         hosts, each = ((), 0) if placed is None else (placed.hosts, placed.spec.ranks_per_host)
         _say(session, AgentPlacement(job=job, hosts=hosts, ranks_per_host=each))
 
@@ -312,15 +400,18 @@ class Agents:
         if self._sessions.get(session.name) is not session:
             return  # what it said before it was replaced has come too late
         is_news = report != session.report
-        session.report = report
-        wishes = _wishes(self._desired, session.name).get(session.name, _NOTHING)
-        if not self._tell_news(session, wishes, report.revision):
+        if is_news:
+            session.report = report
+            self._look_at(session.name)
+        if not self._tell_news(session, _wishes(self._desired, session.name), report.revision):
             session.stream.send_nowait(Pong())
         if is_news:
             self._changed()
 
     def _tell_news(self, session: _Session, wishes: _Wishes, known: int) -> bool:
         """``known``: revision up to which the agent has heard all. Whether there was something to tell."""
+        if not session.has_collective:  # an older one does not know what a place is
+            wishes = wishes._replace(grants=tuple(one for one in wishes.grants if one.kind != "place"))
         is_news = wishes.grants != session.told or known < max(session.told_revision, wishes.since)
         if is_news:
             self._tell(session, wishes.grants)
@@ -357,20 +448,31 @@ class _Wishes(NamedTuple):
     """Revision from which on they leave out what has been released and is not freed."""
 
 
-_NOTHING: Final = _Wishes((), 0)
+def _wishes(desired: Desired, agent: str) -> _Wishes:
+    grants = desired.at(agent)
+    return _Wishes(
+        tuple(_record(desired, grant) for grant in grants if grant.released is None),
+        max((grant.released for grant in grants if grant.released is not None), default=0),
+    )
 
 
-def _wishes(desired: Desired, only: str = "") -> dict[str, _Wishes]:
-    """Wishes by agent."""
-    found: dict[str, _Wishes] = {}
-    for grant in desired.grants.values():
-        if (only and grant.agent != only) or grant.kind is GrantKind.RESERVATION:
-            continue
-        grants, since = found.get(grant.agent, _NOTHING)
-        if grant.released is None:
-            found[grant.agent] = _Wishes((*grants, _record(desired, grant)), since)
-        else:
-            found[grant.agent] = _Wishes(grants, max(since, grant.released))
+def _concerned(before: Desired, after: Desired, changes: Iterable[Change]) -> dict[str, None]:
+    """Agents that these changes are news for."""
+    found: dict[str, None] = {}
+    for change in changes:
+        match change:
+            case SetJob(job):  # its tree is told with each of its grants
+                grants = [after.grants[number] for number in after.index.of_job.of(job.number)]
+                found |= dict.fromkeys(grant.agent for grant in grants)
+            case Give(grant):
+                found[grant.agent] = None
+            case Release(number) | Free(number):
+                known = before.grants.get(number) or after.grants.get(number)
+                found |= {} if known is None else {known.agent: None}
+            case Forget():
+                pass
+            case _:
+                assert_never(change)
     return found
 
 
@@ -380,16 +482,16 @@ def _record(desired: Desired, grant: Grant) -> GrantRecord:
     switches: Sequence[str] = ()
     if job.tree is not None:
         switches = (job.tree.root, *(name for name in job.tree.switches if name != job.tree.root))
-    is_seats = grant.kind is GrantKind.SEATS
+    is_seats, is_place = grant.kind is GrantKind.SEATS, grant.kind is GrantKind.PLACE
     return GrantRecord(
         grant=grant.number,
         job=job.number,
         name=spec.name,
-        kind="seats" if is_seats else "tree",
+        kind="seats" if is_seats else "place" if is_place else "tree",
         slots=tuple(SlotRecord(port=slot.port, number=slot.number) for slot in grant.slots),
         first_rank=job.hosts.index(grant.agent) * spec.ranks_per_host if is_seats else 0,
         ranks=spec.ranks_per_host if is_seats else 0,
         size=spec.hosts * spec.ranks_per_host,
-        token_hash=job.token_hash,
+        token_hash="" if is_place else job.token_hash,
         switches=tuple(switches),
     )

@@ -1,14 +1,15 @@
 """The job API: HTTP and JSON, for ``inaproto job`` and programs.
 
-    POST /v1/jobs             {"name", "hosts", "ranks_per_host"?, "model"?, "submission"?}:
-                              201 {"job", "token"}
+    POST /v1/jobs             {"name", "hosts", "ranks_per_host"?, "model"?, "on"?, "submission"?}:
+                              201 {"job", "token"}; "on": names of the hosts, where they are chosen already
     GET  /v1/jobs?live=true   {"jobs": [...]}
     GET  /v1/jobs/NAME        {"job"}; with ?after=REVISION&wait_s=20 once it is newer, or after that time
     POST /v1/jobs/NAME/cancel {}: {"job"}
     GET  /v1/sharing          {"groups": [...]}: pools of switch memory, whose turn it is, who is there
     GET  /v1/trees            where the rings of these jobs are, who has slots, moves and their times
     POST /v1/trees/NAME/move  {"root": "spine1", "wait_s"?}: {"job", "root", "stands", "move"}: the job's ring
-                              is to be summed there; "": wherever the plan has it
+                              is to be summed there, or its tree in SHARP is to have that root; "": wherever
+                              the plan has it
     GET  /v1/status           of one that does not lead "as_of_s" says how old it is
     GET  /                    a page for people; ?refresh_s=5&window_s=60
 
@@ -25,10 +26,10 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import wraps
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -78,7 +79,16 @@ class _Submission(BaseModel):
     hosts: int = Field(ge=1, le=HOSTS_MAX)
     ranks_per_host: int = Field(default=1, ge=1, le=RANKS_MAX)
     model: Annotated[str | None, AfterValidator(_model)] = None
+    on: list[Annotated[str, AfterValidator(require_name)]] = Field(default=[], max_length=HOSTS_MAX)
     submission: str | None = Field(default=None, min_length=32, max_length=128)
+
+    @model_validator(mode="after")
+    def _names_each_host_once(self) -> Self:
+        if self.on and not len(self.on) == len(set(self.on)) == self.hosts:
+            raise ValueError(
+                f"on: names {len(set(self.on))} hosts in {len(self.on)} places, hosts says {self.hosts}"
+            )
+        return self
 
 
 class _After(BaseModel):
@@ -105,27 +115,37 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def application(controller: Controller) -> Starlette:
+    def said(job: Job) -> dict[str, Any]:
+        return document(job) | {
+            "places": controller.places.document(job.number),
+            "no_tree": controller.without_trees.get(job.number, ""),
+        }
+
     async def submit(request: Request) -> Response:
         asked = _Submission.model_validate(await _body(request))
         spec = JobSpec(
-            name=asked.name, hosts=asked.hosts, ranks_per_host=asked.ranks_per_host, model=asked.model
+            name=asked.name,
+            hosts=asked.hosts,
+            ranks_per_host=asked.ranks_per_host,
+            model=asked.model,
+            on=tuple(asked.on),
         )
         found = await controller.submit(spec, asked.submission or new_submission())
-        answer = {"job": document(found.job), "token": found.token}
+        answer = {"job": said(found.job), "token": found.token}
         return JSONResponse(answer, status_code=201 if found.is_new else 200)
 
     async def every(request: Request) -> Response:
         which = _Which.model_validate(dict(request.query_params))
-        return JSONResponse({"jobs": [document(job) for job in controller.jobs(live=which.live)]})
+        return JSONResponse({"jobs": [said(job) for job in controller.jobs(live=which.live)]})
 
     async def one(request: Request) -> Response:
         after = _After.model_validate(dict(request.query_params))
         job = await controller.job_after(request.path_params["name"], after.after, after.wait_s)
-        return JSONResponse({"job": document(job)})
+        return JSONResponse({"job": said(job)})
 
     async def cancel(request: Request) -> Response:
         await _body(request)
-        return JSONResponse({"job": document(await controller.cancel(request.path_params["name"]))})
+        return JSONResponse({"job": said(await controller.cancel(request.path_params["name"]))})
 
     async def status(request: Request) -> Response:
         return JSONResponse(controller.status())
@@ -178,9 +198,11 @@ def document(job: Job) -> dict[str, Any]:
         "hosts_wanted": job.spec.hosts,
         "ranks_per_host": job.spec.ranks_per_host,
         "model": job.spec.model,
+        "hosts_named": list(job.spec.on),
         "hosts": list(job.hosts),
         "tree": None if tree is None else {"root": tree.root, "switches": tree.switches, "links": tree.links},
         "group": job.group,
+        "root_wished": job.root,
         "submitted_at": job.submitted_at,
         "token_expires_at": job.expires_s,
         "revision": job.revision,

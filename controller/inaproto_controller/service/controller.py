@@ -12,27 +12,36 @@ from __future__ import annotations
 
 import hmac
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
 from inaproto.core.rendezvous.tokens import TokenIssuer, hash_of
+from inaproto.daemon.observe.loop_watch import LoopWatch
 from inaproto.errors import InaprotoError, InvariantBroken, LocalMisuse
 from inaproto_controller.cluster import capacity
 from inaproto_controller.cluster.desired import Change, Desired, Job, JobSpec, JobState, SetJob, applied
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.planning.cluster_planner import ClusterPlanner
 from inaproto_controller.service.agents import Agents
+from inaproto_controller.service.job_spans import JobSpans
 from inaproto_controller.service.live_history import LiveHistory
-from inaproto_controller.service.plan import plan
+from inaproto_controller.service.plan import Planned, planned, rests_on
+from inaproto_controller.service.sharp.places import Places
 from inaproto_controller.service.sharp.service import Reservations
-from inaproto_controller.service.store.records import Store, StoreLost
+from inaproto_controller.service.store.records import Deposed, Store, StoreLost
 from inaproto_controller.service.tokens import RECORD, IssuedTokens, new_secret
 from inaproto_controller.service.trees.service import TreeService
+from inaproto_controller.service.why_no_tree import wants_attention
+
+if TYPE_CHECKING:
+    from inaproto.tracing.spans import Tracing
 
 log = logging.getLogger("inaproto.controller")
 
@@ -45,6 +54,11 @@ HISTORY_S: Final = 1.0
 HISTORY_ROWS: Final = 64
 """Rows that are written at once. For so long a promise may have to wait."""
 LEAD_RETRY_S: Final = 0.25
+REST_S: Final = 0.02
+"""Between two plans, at least, and as long as the one before took: what happens meanwhile has one plan for
+all of it, and the time is left to those who are to be heard."""
+PLANS_BESIDE: Final = 3
+"""Plans in a row that may come to nothing because jobs were changed meanwhile."""
 JOBS_MAX: Final = 4096
 """Most jobs that are not over."""
 TOKEN_DAYS: Final = 365
@@ -78,6 +92,17 @@ class Submitted:
     """False: the same was submitted before."""
 
 
+@dataclass(eq=False, slots=True)
+class _Asked:
+    """A change that waits for a commit."""
+
+    of: Callable[[Desired], tuple[Sequence[Change], Any]]
+    answer: Any = None
+    error: InaprotoError | None = None
+    is_over: bool = False
+    """It was committed, or it failed."""
+
+
 class Controller:
     def __init__(
         self,
@@ -90,21 +115,30 @@ class Controller:
         token_days: int = TOKEN_DAYS,
         reservations: Reservations | None = None,
         wall_clock: Callable[[], float] = time.time,
+        loop: LoopWatch | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """``agents``: makes the sessions, given what to call when something was observed.
 
+        ``loop``: what watches the event loop; one that nobody has added to it counts nothing.
         ``reservations``: of SHARP resources in UFM, where there are some.
         ``job_secret``: the deployment's; without one the store has one of its own.
         """
+        self._tracing = tracing
+        self._spans = None if tracing is None else JobSpans(tracing)
         self._job_secret = job_secret
         self._token_days = token_days
         self._store = store
         self._planner = planner
         self._jobs_max = jobs_max
         self._wall_clock = wall_clock
+        self._loop = loop or LoopWatch()
         self.history = LiveHistory(wall_clock)
         self._started = trio.current_time()
         self.agents = agents(self._look_soon)
+        self.places: Final = Places(planner.sharp)
+        self.without_trees: Mapping[int, str] = {}
+        """Why jobs of several hosts have none, by number, as of the last look."""
         self.reservations = reservations
         if reservations is not None:
             reservations.changed = self._look_soon
@@ -120,9 +154,18 @@ class Controller:
         """Records of protocol cores, by owner, as they are on disk."""
         self.problem = "it has just been started"
         """Why it does not lead."""
+        self._store_works = True
+        """Whether it did when it was used last."""
         self._one_commit = trio.Lock()
+        self._asked: list[_Asked] = []
+        """Changes that wait for a commit, and those of one that is under way."""
         self._store_calls = trio.CapacityLimiter(1)
+        self._plans = trio.CapacityLimiter(1)
+        """What the planner remembers is of one thread at a time."""
         self._look = trio.Event()
+        self._unjudged: set[str] | None = None
+        """Agents whose news no plan that was made knows; None: all are to be looked at."""
+        self._all_judged_at = -math.inf
         self._lost = trio.Event()
         self._news = trio.Event()
         self._fault: InvariantBroken | None = None
@@ -155,6 +198,7 @@ class Controller:
             try:
                 found = await self._call(self._store.lead)
                 if found is None:
+                    self._store_works = True
                     self._wait("another controller leads")
                     return False
                 self._desired = await self._call(self._store.load)
@@ -163,12 +207,16 @@ class Controller:
                 events = await self._call(self._store.events)
             except StoreLost as error:
                 await self._call(self._store.resign)
+                self._store_works = False
                 self._wait(str(error))
                 return False
+            self._store_works = True
             self.term, self.problem = found.term, ""
+            self._unjudged, self._all_judged_at = None, -math.inf
             self._lost = trio.Event()
             self.history.led(found.term, events, self._desired)
             self.agents.lead(found.term, self._desired)
+            self.places.lead()
             if self.reservations is not None:
                 self.reservations.lead(self._desired, self._make_sure)
             self.agents.sharing.lead(self.records, self._keep_record)
@@ -193,6 +241,10 @@ class Controller:
         log.log(logging.DEBUG if why == self.problem else logging.WARNING, "does not lead: %s", why)
         self.problem = why
 
+    def _lose_store(self, why: StoreLost) -> None:
+        self._store_works = isinstance(why, Deposed)
+        self._follow(str(why))
+
     def _follow(self, why: str) -> None:
         if self.term:
             log.warning("term %d is over: %s", self.term, why)
@@ -207,6 +259,7 @@ class Controller:
             nursery.start_soon(self._keep_looking)
             nursery.start_soon(self._keep_sure)
             nursery.start_soon(self._keep_keeping_history)
+            nursery.start_soon(self.agents.run)
             nursery.start_soon(self.agents.sharing.run)
             if self.reservations is not None:
                 nursery.start_soon(self.reservations.run)
@@ -225,7 +278,7 @@ class Controller:
                 async with self._one_commit:
                     await self._call(self._store.verify)
             except StoreLost as error:
-                self._follow(str(error))
+                self._lose_store(error)
                 return
 
     async def _make_sure(self) -> None:
@@ -234,7 +287,7 @@ class Controller:
             async with self._one_commit:
                 await self._call(self._store.verify)
         except StoreLost as error:
-            self._follow(str(error))
+            self._lose_store(error)
             await trio.sleep_forever()
 
     async def _keep_keeping_history(self) -> None:
@@ -253,7 +306,7 @@ class Controller:
                 try:
                     await self._call(self._store.keep_events, unsaved.rows, unsaved.gone)
                 except StoreLost as error:
-                    self._follow(str(error))
+                    self._lose_store(error)
 
     async def _keep_looking(self) -> None:
         while True:
@@ -261,15 +314,74 @@ class Controller:
                 await self._look.wait()
             self._look = trio.Event()
             try:
-                await self._change(lambda desired: (self._planned(desired), None))
+                planned = await self._plan_beside()
             except NotLeading:
                 return
+            except InvariantBroken:
+                if self._fault is None:
+                    raise
+                return  # it ends the controller, once
+            self._see_places()
+            if self.without_trees != planned.without_trees:
+                self.without_trees = planned.without_trees
+                self._tell_watchers()
+            await trio.sleep(max(REST_S, planned.seconds))
 
-    def _planned(self, desired: Desired) -> tuple[Change, ...]:
+    async def _plan_beside(self) -> Planned:
+        """Plan in a thread, from what is promised and seen now, and commit that, if nobody has changed
+        meanwhile what it rests on: else again, and in the end with the promises held."""
+        now = trio.current_time()
+        if now >= self._all_judged_at + LOOK_S:
+            self._unjudged, self._all_judged_at = None, now
+        for _ in range(PLANS_BESIDE):
+            before = self._desired
+            planned = await self._planned(before)
+            if await self._change(
+                lambda now, before=before, planned=planned: (  # type: ignore[misc]
+                    (planned.changes, True) if rests_on(planned.changes, before, now) else ((), False)
+                )
+            ):
+                break
+        else:
+            async with self._one_commit:
+                self._require_leading()
+                planned = await self._planned(self._desired)
+                await self._commit(planned.changes)
+        self._unjudged = set()
+        return planned
+
+    async def _planned(self, desired: Desired) -> Planned:
         observed, reservations = self.agents.observed(), self.reservations
-        if reservations is None:
-            return plan(desired, observed, self._planner)
-        return plan(desired, reservations.observed(observed), self._planner, pool=reservations.pool)
+        news = self.agents.news()
+        if self._unjudged is not None:
+            self._unjudged |= news
+        pool = None if reservations is None else reservations.pool
+        if reservations is not None:
+            observed = reservations.observed(observed)
+        return await trio.to_thread.run_sync(
+            partial(
+                planned,
+                desired,
+                observed,
+                self._planner,
+                pool=pool,
+                news_of=None if self._unjudged is None else frozenset(self._unjudged),
+            ),
+            limiter=self._plans,
+        )
+
+    def _see_places(self) -> None:
+        if not self._planner.sharp:
+            return
+        before = self.places.standings
+        for move in self.places.heed(self._desired, self.agents.observed(), trio.current_time()):
+            log.info(
+                "job %s: its tree moved from %s to %s in %.3f s, of which %.3f s until all hosts had given "
+                "their places back, and %.3f s until they were attached again",
+                *(move.job, move.old, move.new, move.total_s, move.release_s, move.acquire_s),
+            )
+        if self.places.standings != before:
+            self._tell_watchers()
 
     def _look_soon(self) -> None:
         self._look.set()
@@ -277,28 +389,72 @@ class Controller:
     # -- commits
 
     async def _change(self, of: Callable[[Desired], tuple[Sequence[Change], T]]) -> T:
-        """Raises ``NotLeading``; then it is not known whether it was done."""
-        async with self._one_commit:
-            self._require_leading()
-            changes, answer = of(self._desired)
-            if changes:
-                try:
-                    after = applied(self._desired, changes)
-                    await self._call(self._store.commit, tuple(changes), after)
-                except InvariantBroken as error:
-                    self._fault = error
-                    self._lost.set()
-                    raise
-                except StoreLost as error:
-                    self._follow(str(error))
-                    raise NotLeading(f"the store failed: {error}; ask again") from None
-                self.history.committed(self._desired, after)
-                self._desired = after
-                self.agents.wish(after)
-                if self.reservations is not None:
-                    self.reservations.wish(after)
-                self._tell_watchers()
+        """What waits for a commit is in the next one together: with a slow disk, or many who ask, each waits
+        for two commits at most. Raises ``NotLeading``; then it is not known whether it was done."""
+        asked = _Asked(of)
+        self._asked.append(asked)
+        try:
+            async with self._one_commit:
+                if not asked.is_over:
+                    await self._commit_asked()
+        finally:
+            if not asked.is_over:
+                self._asked.remove(asked)
+        if asked.error is not None:
+            raise asked.error
+        answer: T = asked.answer
         return answer
+
+    async def _commit_asked(self) -> None:
+        """Commit what all have asked for, each as if those before it had been committed."""
+        together = tuple(self._asked)
+        changes: list[Change] = []
+        view = self._desired
+        for asked in together:
+            try:
+                self._require_leading()
+                own, asked.answer = asked.of(view)
+                if own and asked is not together[-1]:
+                    view = applied(view, own)
+            except InvariantBroken as error:
+                self._fault = asked.error = error
+                self._lost.set()
+            except InaprotoError as error:
+                asked.error = error
+            else:
+                changes += own
+        try:
+            await self._commit(changes)
+        except InaprotoError as error:
+            for asked in together:
+                asked.error = asked.error or error
+        # Who is cancelled has begun nothing: the next one commits for all others.
+        for asked in together:
+            asked.is_over = True
+        self._asked = [asked for asked in self._asked if not asked.is_over]
+
+    async def _commit(self, changes: Sequence[Change]) -> None:
+        """Raises ``NotLeading``; then it is not known whether it was done."""
+        if not changes:
+            return
+        try:
+            after = applied(self._desired, changes)
+            await self._call(self._store.commit, tuple(changes), after)
+        except InvariantBroken as error:
+            self._fault = error
+            self._lost.set()
+            raise
+        except StoreLost as error:
+            self._lose_store(error)
+            raise NotLeading(f"the store failed: {error}; ask again") from None
+        self.history.committed(self._desired, after)
+        if self._spans is not None:
+            self._spans.committed(self._desired, after)
+        self._desired = after
+        self.agents.wish(after, changes)
+        if self.reservations is not None:
+            self.reservations.wish(after)
+        self._tell_watchers()
 
     async def put_record(self, owner: str, body: bytes | None) -> None:
         """Write the record of a sharing group or of migration; on disk when this returns.
@@ -310,7 +466,7 @@ class Controller:
             try:
                 await self._call(self._store.put_record, owner, body)
             except StoreLost as error:
-                self._follow(str(error))
+                self._lose_store(error)
                 raise NotLeading(f"the store failed: {error}") from None
             if body is None:
                 self.records.pop(owner, None)
@@ -342,6 +498,9 @@ class Controller:
         hosts = self._planner.topology.hosts
         if spec.hosts > hosts:
             raise JobRefused(f"job {spec.name!r}: wants {spec.hosts} hosts, the cluster has {hosts}")
+        unknown = [name for name in spec.on if name not in self._planner.hosts]
+        if unknown:
+            raise JobRefused(f"job {spec.name!r}: the cluster file has no host {', '.join(unknown)}")
         submission_hash = hash_of(submission)
 
         def change(desired: Desired) -> tuple[Sequence[Change], Submitted]:
@@ -413,6 +572,39 @@ class Controller:
                 await self._news.wait()
         return self.job(name)
 
+    # -- trees in SHARP
+
+    def place_roots(self, name: str) -> list[str]:
+        """Roots at which the job, if it is not over, may have a tree in SHARP. Raises ``NotLeading``."""
+        self._require_leading()
+        job = self._desired.named(name)
+        return [] if job is None or not job.state.is_live else self._planner.sharp_roots(job.number)
+
+    async def wish_root(self, name: str, root: str) -> None:
+        """The job's tree in SHARP shall have this root; empty: any. On disk when this returns.
+
+        Raises ``NoSuchJob``, ``NotLeading``.
+        """
+
+        def change(desired: Desired) -> tuple[Sequence[Change], None]:
+            job = self._named(desired, name)
+            if not job.state.is_live or job.root == root:
+                return (), None
+            return (SetJob(replace(job, root=root)),), None
+
+        await self._change(change)
+        self._look_soon()
+
+    async def until_placed_at(self, name: str, root: str, wait_s: float) -> bool:
+        """Whether the job is attached at all its hosts by a tree of this root, at the latest in ``wait_s``.
+
+        Raises ``NoSuchJob``, ``NotLeading``.
+        """
+        with trio.move_on_after(wait_s):
+            while not self.places.stands_at(self.job(name).number, root):
+                await self._news.wait()
+        return self.places.stands_at(self.job(name).number, root)
+
     def _named(self, desired: Desired, name: str) -> Job:
         job = desired.named(name)
         if job is None:
@@ -458,19 +650,24 @@ class Controller:
             "leads": bool(self.term),
             "term": self.term,
             "problem": self.problem,
+            "store_works": self._store_works,
             "as_of_s": self._age_s(),
             "revision": self._desired.revision,
             "jobs": counts,
+            "jobs_without_tree": sum(wants_attention(why) for why in self.without_trees.values()),
             "grants": len(self._desired.grants),
             "grants_to_be_freed": sum(one.released is not None for one in self._desired.grants.values()),
             "capacity": capacity.said(self.topology),
             "placement": f"first fit: {placement}" if placement else "least fragments",
             "sharing": self.agents.sharing.status(),
             "trees": {} if self.agents.trees is None else self.agents.trees.status(),
+            "places": self.places.status(self._desired),
             "reservations": None if self.reservations is None else self.reservations.status(),
             "agents": {
                 name: {"presence": agent.presence.value, "revision": agent.applied, "holds": len(agent.holds)}
                 for name, agent in sorted(observed.agents.items())
             },
             "history": self.history.status(),
+            "loop": self._loop.status(),
+            "spans": None if self._tracing is None else self._tracing.status(),
         }

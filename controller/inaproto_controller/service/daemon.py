@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from fractions import Fraction
@@ -18,8 +20,10 @@ from inaproto.ca.identity import Role
 from inaproto.daemon.net.control_address import Holder, credentials_of, parse_listen
 from inaproto.daemon.net.tls_listener import TlsListener, listen_tls
 from inaproto.daemon.net.unix_sockets import BoundSocket, listen_unix, make_run_directory
+from inaproto.daemon.observe.loop_watch import LoopWatch
 from inaproto.daemon.switch.job_secret import tokens_of
 from inaproto.errors import ConfigError
+from inaproto.tracing.opening import tracing_of_daemon
 from inaproto.wire.messages.controller import AgentRole
 from inaproto_controller.cluster import capacity, graph_file
 from inaproto_controller.cluster.graph_topology import GraphTopology
@@ -43,6 +47,8 @@ http_log = logging.getLogger("inaproto.controller.http")
 NAME_BYTES_MAX: Final = 128
 """Most bytes of names of hosts and switches, in messages."""
 DRAIN_S: Final = 1.0
+SWITCH_S: Final = 0.0005
+COLLECTIONS: Final = (1_000, 10, 1_000)
 """Answers under way have so long when it ends."""
 
 
@@ -75,12 +81,21 @@ async def run_controller(
             sessions_max=2 * len(roles) + 64,
             changed=changed,
             sharing=sharing,
+            sharp=planner.sharp,
             trees=lambda send, sharing: TreeService(
                 send, sharing, fabric, root=settings.fabric_root, live=live
             ),
         )
 
     reservations = reservations_of(settings, planner.topology)
+    loop = LoopWatch()
+    # The planner computes in a thread. Each time that the event loop has called the system it waits for that
+    # thread to pause, by default 5 ms: with a thousand agents to be told something, for seconds.
+    sys.setswitchinterval(SWITCH_S)
+    # A collection of garbage stops all tasks: many short ones, and one of everything (50 ms with a thousand
+    # agents) after ten million objects that stayed.
+    gc.set_threshold(*COLLECTIONS)
+    tracing = tracing_of_daemon(settings.tracing, "controller", settings.name or "controller")
     controller = Controller(
         store,
         planner,
@@ -89,8 +104,12 @@ async def run_controller(
         job_secret=job_secret,
         token_days=settings.token_days,
         reservations=reservations,
+        loop=loop,
+        tracing=tracing,
     )
     with ExitStack() as stack:
+        if tracing is not None:
+            stack.callback(tracing.close)
         agents = await listen_unix(settings.agents_path, "agents' socket")
         stack.callback(agents.close)
         jobs = await listen_unix(settings.jobs_path, "jobs' socket")
@@ -112,6 +131,8 @@ async def run_controller(
                 from inaproto_controller.service.metrics import controller_metrics
 
                 await nursery.start(serve_metrics, settings.metrics, controller_metrics, controller.status)
+            trio.lowlevel.add_instrument(loop)  # until here nobody is kept waiting
+            stack.callback(trio.lowlevel.remove_instrument, loop)
             announce(f"ready controller jobs={settings.jobs_path} agents={settings.agents_path}{by_tls}")
             await stop.wait()
             await api_ended.wait()
@@ -184,7 +205,7 @@ def _live_trees(settings: ControllerSettings, topology: GraphTopology) -> LiveTr
 
 def _roles(planner: ClusterPlanner) -> dict[str, AgentRole]:
     roles: dict[str, AgentRole] = dict.fromkeys(sorted(planner.hosts), "host")
-    roles |= dict.fromkeys(sorted(planner.summing), "switch")
+    roles |= dict.fromkeys(sorted(planner.summing - planner.sharp), "switch")
     for name in roles:
         if len(name.encode()) > NAME_BYTES_MAX:
             raise ConfigError(f"cluster: the name {name[:40]}... is longer than {NAME_BYTES_MAX} bytes")

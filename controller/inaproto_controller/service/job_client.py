@@ -49,15 +49,24 @@ class JobClient:
         self._answer_s = answer_s
 
     def submit(
-        self, name: str, hosts: int, *, ranks_per_host: int = 1, model: str | None = None, submission: str
+        self,
+        name: str,
+        hosts: int,
+        *,
+        ranks_per_host: int = 1,
+        model: str | None = None,
+        on: Sequence[str] = (),
+        submission: str,
     ) -> dict[str, Any]:
-        asked = {
+        asked: dict[str, Any] = {
             "name": name,
             "hosts": hosts,
             "ranks_per_host": ranks_per_host,
             "model": model,
             "submission": submission,
         }
+        if on:  # an older controller knows no such field
+            asked["on"] = list(on)
         return self.ask("POST", "/v1/jobs", asked)
 
     def jobs(self, *, live: bool) -> list[dict[str, Any]]:

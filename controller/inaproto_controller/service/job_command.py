@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,7 @@ EXIT_STOPPED: Final = 130
 WAIT_S: Final = 20.0
 RETRY_S: Final = 1.0
 MOVE_WAIT_S_MAX: Final = 60.0
+SLURM_WAIT_S: Final = 60.0
 _OVER: Final = ("ended", "cancelled", "failed")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,7 +41,9 @@ directory that daemons have by default.
 
 \b
 Examples:
-  inaproto job submit train1 --hosts 4 --ranks-per-host 8 --model bert-base-4
+  inaproto job submit train1 --hosts 4 --ranks-per-host 8 --model opt-125m-4
+  inaproto job submit train1 --on h2,h3
+  inaproto job submit train1 --hosts 4 -- python train.py
   inaproto job list
   inaproto job watch train1
   inaproto job env train1 --host h2
@@ -80,37 +83,137 @@ def _common(command: F) -> F:
     return command
 
 
-@job.command(short_help="Submit a job.", epilog="Example: inaproto job submit train1 --hosts 4")
-@click.argument("name")
-@click.option("--hosts", type=click.IntRange(1), required=True, help="Hosts it wants.")
-@click.option("--ranks-per-host", type=click.IntRange(1), default=1, show_default=True, help="Ranks on each.")
+_SUBMIT_EPILOG: Final = """
+\b
+Examples:
+  inaproto job submit train1 --hosts 4 --ranks-per-host 8               the controller chooses the hosts
+  inaproto job submit train1 --on h2,h3                                 on these, ranks in this order
+  inaproto job submit train1 --hosts 4 -- python train.py               and run where it is placed
+  inaproto job submit train1 --hosts 4 --via 'ssh {host}' -- python train.py
+
+In the script of a Slurm job, before srun (docs/clusters.md):
+
+\b
+  part=$(inaproto job submit --slurm) || exit
+  eval "$part"
+
+\b
+With a command:
+  hosts whose daemons run on this machine get their processes here, others by --via, a command that
+  runs one more word, a line of shell, on the machine of {host}, and hands its input on:
+    --via 'ssh {host}'    --via 'srun -N1 -n1 --overlap -w {host} sh -c'
+  The ranks' key goes by that input. inaproto has the same path there, and so has the directory of now.
+  Ctrl-C ends all of it and the job; the exit status is that of the script, as of inaproto run.
+"""
+
+
+@job.command(short_help="Submit a job, and run it if a command is given.", epilog=_SUBMIT_EPILOG)
+@click.argument("name", required=False)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@click.option("--hosts", type=click.IntRange(1), help="Hosts it wants, of those that are free.")
+@click.option("--on", metavar="H0,H1,...", help="The hosts it wants, in the order of ranks; also h[0-3].")
+@click.option(
+    "--slurm",
+    "is_of_slurm",
+    is_flag=True,
+    help="The nodes and tasks of the Slurm job in whose script this is; prints variables for a shell.",
+)
+@click.option("--ranks-per-host", type=click.IntRange(1), help="Ranks on each.  [default: 1]")
 @click.option("--model", help="Measured model that it is like, for its tree; a wrong name lists all.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0),
+    help="Return when it has its hosts; after so many seconds cancel it.  [default: 60 with --slurm, else "
+    "return at once]",
+)
 @click.option(
     "--submission",
     envvar=SUBMISSION_VARIABLE,
     help=f"Secret by which it can be submitted again, 32 characters or more; also ${SUBMISSION_VARIABLE}.",
 )
+@click.option("--via", default="", metavar="COMMAND", help="How other machines are reached: 'ssh {host}'.")
+@click.option(
+    "--host-dir",
+    type=click.Path(path_type=Path),
+    help="Directory of host daemons, here and there.  [default: here --dir, else that of each machine]",
+)
+@click.option("--path", help="As of inaproto run.")
+@click.option("--backend", help="As of inaproto run.")
+@click.option("--elastic", is_flag=True, help="As of inaproto run.")
 @_common
 def submit(
-    name: str, hosts: int, ranks_per_host: int, model: str | None, submission: str | None, **where: Any
+    *,
+    name: str | None,
+    words: tuple[str, ...],
+    hosts: int | None,
+    on: str | None,
+    is_of_slurm: bool,
+    ranks_per_host: int | None,
+    model: str | None,
+    wait_s: float | None,
+    submission: str | None,
+    via: str,
+    host_dir: Path | None,
+    path: str | None,
+    backend: str | None,
+    elastic: bool,
+    **where: Any,
 ) -> None:
     """Submit job NAME. It is promised when this returns: no crash of the controller loses it.
 
     Its token, which its processes show as their key, is printed. The same command with the same --submission
     again is the same job with the same token, so it can be repeated when an answer is lost.
+
+    With a COMMAND its processes are started where the job is placed, when it is; this returns when they have
+    ended, and the job is over then.
     """
+    from inaproto.launch.plan import expand_hosts
+    from inaproto_controller.service import slurm_part
+    from inaproto_controller.service.submitting import submit_and_wait
     from inaproto_controller.service.tokens import new_submission
 
     with _guarded():
-        found = _client(**where).submit(
-            name,
-            hosts,
-            ranks_per_host=ranks_per_host,
-            model=model,
-            submission=submission or new_submission(),
-        )
+        if (via or host_dir or path or backend or elastic) and not words:
+            raise ConfigError(
+                "--via, --host-dir, --path, --backend, --elastic: are for a command; -- COMMAND"
+            )
+        if words and (where["as_json"] or is_of_slurm):
+            raise ConfigError("--json, --slurm: are for a submission without a command, which has the output")
+        named = () if on is None else expand_hosts(on)
+        if is_of_slurm:
+            part = slurm_part.allocation_of(os.environ)
+            name = name or slurm_part.job_name(os.environ)
+            named, ranks_per_host = named or part.hosts, ranks_per_host or part.ranks_per_host
+            wait_s = SLURM_WAIT_S if wait_s is None else wait_s
+        if name is None:
+            raise ConfigError("no name: inaproto job submit NAME --hosts 4")
+        if (hosts is None) is not bool(named):
+            raise ConfigError("--hosts, --on: say how many hosts, or which")
+        client, wanted = _client(**where), len(named) or hosts or 0
+        fields: dict[str, Any] = {
+            "ranks_per_host": ranks_per_host or 1,
+            "model": model,
+            "on": named,
+            "submission": submission or new_submission(),
+        }
+        if wait_s is None:
+            found = client.submit(name, wanted, **fields)
+        else:
+            found = submit_and_wait(client, name, wanted, wait_s=wait_s, tell=_tell_waiting, **fields)
+        if words:
+            from inaproto_controller.service.job_run import Asked, run_job
+
+            pairs = (("--path", path), ("--backend", backend))
+            options = [word for option, text in pairs if text for word in (option, text)]
+            options += ["--elastic"] if elastic else []
+            asked = Asked(words, via, host_dir or where["directory"], host_dir, tuple(options))
+            sys.exit(run_job(client, found, asked))
         if where["as_json"]:
             _print_json(found)
+        elif is_of_slurm:
+            click.echo(slurm_part.shell(name, found["token"]))
+            click.echo(f"job {name} is {_told(found['job'])}", err=True)
         else:
             click.echo(f"job {name} is {_state(found['job'])}")
             click.echo(f"token {found['token']}")
@@ -165,13 +268,19 @@ def show(name: str, **where: Any) -> None:
             "wants": f"{found['hosts_wanted']} hosts, {found['ranks_per_host']} ranks on each",
             "model": found["model"] or "not said",
             "hosts": ranks_by_host(found) or "none",
-            "tree": "none"
+            "tree": _lacking(found)
             if tree is None
             else f"root {tree['root']}; switches {', '.join(tree['switches'])}",
             "group": "none" if found["group"] is None else str(found["group"]),
         }
+        if found.get("places"):
+            rows["places"] = _places(found["places"])
         for key, value in rows.items():
             click.echo(f"{key + ':':<7} {value}")
+
+
+def _lacking(found: Mapping[str, Any]) -> str:
+    return f"none: {found['no_tree']}" if found.get("no_tree") else "none"
 
 
 @job.command(
@@ -197,16 +306,39 @@ def show_part(name: str, host: str, **where: Any) -> None:
             click.echo(shell(part))
 
 
-@job.command(short_help="Cancel a job.", epilog="Example: inaproto job cancel train1")
-@click.argument("name")
+@job.command(
+    short_help="Cancel a job.",
+    epilog="""Examples.
+
+\b
+  inaproto job cancel train1
+  inaproto job cancel --slurm         in Slurm's EpilogSlurmctld: the job that submit --slurm made, if any
+""",
+)
+@click.argument("name", required=False)
+@click.option(
+    "--slurm",
+    "is_of_slurm",
+    is_flag=True,
+    help=f"That of the Slurm job that ends, if any; waits up to {SLURM_WAIT_S:g} s for the controller.",
+)
 @_common
-def cancel(name: str, **where: Any) -> None:
+def cancel(name: str | None, is_of_slurm: bool, **where: Any) -> None:
     """Cancel job NAME. It stays cancelled when this returns; a job that is over stays as it was."""
+    from inaproto_controller.service import slurm_part
+    from inaproto_controller.service.submitting import cancel_if_there
+
     with _guarded():
-        found = _client(**where).cancel(name)
+        if is_of_slurm is (name is not None):
+            raise ConfigError("say which job: NAME, or --slurm in an epilog of Slurm")
+        if name is None:
+            name = slurm_part.job_name(os.environ)
+            found = cancel_if_there(_client(**where), name, wait_s=SLURM_WAIT_S)
+        else:
+            found = _client(**where).cancel(name)
         if where["as_json"]:
             _print_json(found)
-        else:
+        elif found is not None:
             click.echo(f"job {name} is {_state(found)}")
 
 
@@ -280,10 +412,10 @@ def turns(**where: Any) -> None:
 )
 @_common
 def move(name: str, root: str | None, anywhere: bool, wait_s: float, **where: Any) -> None:
-    """Move the tree of job NAME, which runs on the path shared, to another root switch.
+    """Move the tree of job NAME, which runs on the path shared or has its tree in SHARP, to another root.
 
-    Its all-reduces go on by the ring of its hosts meanwhile; no result changes. The wish outlives the
-    controller and the job: a job of that name goes there until --anywhere is said. Where that switch has no
+    Its all-reduces go on by its hosts meanwhile; no result changes. The wish outlives the controller and, on
+    the path shared, the job: a job of that name goes there until --anywhere is said. Where that switch has no
     slot left, or cannot be reached, the job stays where it is until it can.
     """
     if (root is None) is not anywhere:
@@ -297,15 +429,23 @@ def move(name: str, root: str | None, anywhere: bool, wait_s: float, **where: An
         elif found["stands"]:
             click.echo(f"job {name} is summed at {root}{_took(found['move'], root)}")
     if not anywhere and not found["stands"]:
-        click.echo(f"inaproto: job {name} is not at {root} yet; inaproto job trees says why", err=True)
+        why = "inaproto job trees, or job show for SHARP, says why"
+        click.echo(f"inaproto: job {name} is not at {root} yet; {why}", err=True)
         sys.exit(EXIT_FAILED)
+
+
+def _places(places: dict[str, Any]) -> str:
+    """Of a job whose tree is in SHARP, or is to be."""
+    hosts = places["hosts"]
+    said = f"in SHARP, {places['held']} of {hosts} hosts hold one, {places['attached']} are attached"
+    return f"{said}; wished root {places['wished']}" if places["wished"] else said
 
 
 def _took(move: dict[str, Any] | None, root: str | None) -> str:
     if move is None or move["new"] != root:
         return ""
     parts = ("drain", "release", "barrier", "acquire", "install")
-    said = ", ".join(f"{part} {move[part + '_s'] * 1000:.0f}" for part in parts)
+    said = ", ".join(f"{part} {move[part + '_s'] * 1000:.0f}" for part in parts if part + "_s" in move)
     return f": {move['total_s'] * 1000:.0f} ms ({said})"
 
 
@@ -339,6 +479,10 @@ def _whose(standing: list[dict[str, Any]]) -> str:
         + ("" if turn["until"] is None else f" to {turn['until'] - 1}")
         for turn in standing
     )
+
+
+def _tell_waiting(why: str) -> None:
+    click.echo(f"inaproto job: {why}; waiting for it", err=True)
 
 
 def _state(found: dict[str, Any]) -> str:

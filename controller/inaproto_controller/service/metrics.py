@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client.metrics_core import Metric
 
 from inaproto.daemon.observe.metric_families import Families, count_by
+from inaproto.daemon.observe.metrics import of_spans
 from inaproto_controller.service.observed import Presence
 from inaproto_controller.service.sharp.service import STATES
 
@@ -19,13 +20,34 @@ def controller_metrics(status: Mapping[str, Any]) -> list[Metric]:
     made.gauge("uptime_seconds", "Since the daemon was started.", status["uptime_s"])
     made.gauge("controller_leads", "1 while it leads; of a pair one does.", float(status["leads"]))
     made.gauge("controller_term", "Of its leadership; 0 while it does not lead.", status["term"])
+    made.gauge(
+        "controller_store_works",
+        "1 if its store could be used the last time.",
+        float(status["store_works"]),
+    )
     if status["leads"]:  # else it is of a term that is over, and of a pair the other one tells it
         _of_jobs(made, status)
         _of_trees(made, status["trees"])
         if status["reservations"] is not None:
             _of_reservations(made, status["reservations"])
     _of_history(made, status["history"])
+    _of_loop(made, status["loop"])
+    of_spans(made, status)
     return made.made
+
+
+def _of_loop(made: Families, loop: Mapping[str, Any]) -> None:
+    made.histogram(
+        "controller_loop_step_seconds",
+        "What one task did while all others of the controller waited.",
+        loop["buckets"],
+        loop["busy_s"],
+    )
+    made.gauge(
+        "controller_loop_longest_seconds",
+        "The longest of these since the daemon was started, without the time in which it did not run.",
+        loop["longest_cpu_s"],
+    )
 
 
 def _of_trees(made: Families, trees: Mapping[str, Any]) -> None:
@@ -60,6 +82,11 @@ def _of_reservations(made: Families, found: Mapping[str, Any]) -> None:
 def _of_jobs(made: Families, status: Mapping[str, Any]) -> None:
     made.gauge("controller_revision", "Commits that the store has had.", status["revision"])
     made.gauges("controller_jobs", "Jobs that are known, by state.", "state", status["jobs"])
+    made.gauge(
+        "controller_jobs_without_tree",
+        "Jobs that would gain by a tree and have none; inaproto job show says why.",
+        status["jobs_without_tree"],
+    )
     made.gauge("controller_grants", "Rights that jobs have at hosts and switches.", status["grants"])
     made.gauge(
         "controller_grants_to_be_freed",

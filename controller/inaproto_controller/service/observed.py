@@ -42,6 +42,10 @@ class Agent:
     """Revision of the wishes that it last made true."""
     holds: Mapping[int, Hold] = field(default_factory=lambda: MappingProxyType({}))
     """Holds by number of the grant, some of which may be unknown here."""
+    has_collective: bool = False
+    """Whether a host has a collective library, and keeps to places in it."""
+    is_anew: bool = False
+    """It was started not long ago: ranks that it had may come back to it."""
 
 
 NOT_HEARD: Final = Agent(Presence.UNKNOWN)

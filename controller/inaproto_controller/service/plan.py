@@ -4,19 +4,29 @@
 for by the next look. After its changes are made, the same ``observed`` gives no further ones.
 
 Jobs get hosts in the order of their submission; one that cannot be placed holds up all behind it (MINA,
-section V-A). What a job had is freed only when its agent cannot still hold it, so a slot never has two jobs,
-however late messages come (``tests/controller/test_controller_plan.py``).
+section V-A). One that names its hosts, which another scheduler has chosen, holds up those alone. What a job
+had is freed only when its agent cannot still hold it, so a slot never has two jobs, however late messages
+come (``tests/controller/test_controller_plan.py``).
 
 An agent that the cluster file has no more is lost at once. Nothing that it had is given to others while the
 file lacks its name; and if it has that again, the agent gets nothing new before it has said that it holds
-nothing that is not known here. So what it had is freed without its word, which never comes.
+nothing that is not known here. So what it had is freed without its word, which never comes: whoever takes a
+host out of the file says that it is down, and attached to no tree of SHARP.
+
+**Switches that sum by SHARP** have no agent: they are never lost. Who uses a tree there is known of the hosts
+of its job alone, each of which holds a *place* as long as it may be attached. So a job gets such a tree only
+if all its hosts keep to places, and the tree's slots are free when none of them has its place any more. A job
+gives one tree up, and all its places, before it gets another (MINA, section IV-A): also where a person wishes
+for another root (:mod:`inaproto_controller.service.sharp.moves`). While a job without a tree waits for the
+one that is wished, nobody else gets its slots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Final, assert_never
 
 from inaproto_controller.cluster.desired import (
     Change,
@@ -33,10 +43,14 @@ from inaproto_controller.cluster.desired import (
     SetJob,
     Slot,
     TreeNames,
+    applied,
 )
 from inaproto_controller.cluster.reserved import UFM, Pool
 from inaproto_controller.planning.cluster_planner import ClusterPlanner, Resource, TreeWished
+from inaproto_controller.planning.placement.occupancy import Occupancy
 from inaproto_controller.service.observed import Agent, Observed, Phase, Presence
+from inaproto_controller.service.sharp.moves import Wished, who_moves
+from inaproto_controller.service.why_no_tree import GAINS_NOTHING, NOT_LEFT, NOWHERE, Bar, told
 
 HISTORY_MAX: Final = 1000
 """Jobs that are over and still to be asked for."""
@@ -50,18 +64,74 @@ def plan(
     *,
     pool: Pool | None = None,
     history_max: int = HISTORY_MAX,
+    news_of: Collection[str] | None = None,
 ) -> tuple[Change, ...]:
     """In the order in which they are to be made, in one commit. ``pool``: what may be reserved in UFM; None
-    where it is not asked."""
+    where it is not asked. ``news_of``: agents of which what is seen has changed since a plan was made; None:
+    all may have."""
     made = _Plan(desired, observed, planner, pool)
-    made.judge_jobs()
+    made.judge_jobs(news_of)
     made.give_trees_up()
     made.free()
+    made.move()
     made.place()
     made.give_trees()
     made.reserve()
+    made.give_places()
     made.forget(history_max)
     return tuple(made.draft.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    changes: tuple[Change, ...]
+    without_trees: Mapping[int, str]
+    """Why jobs of several hosts have no tree, by number, once the changes are made."""
+    seconds: float
+    """What it took."""
+
+
+def planned(
+    desired: Desired,
+    observed: Observed,
+    planner: ClusterPlanner,
+    *,
+    pool: Pool | None,
+    news_of: Collection[str] | None = None,
+) -> Planned:
+    """As :func:`plan`, and what is lacking after it."""
+    began = perf_counter()
+    changes = plan(desired, observed, planner, pool=pool, news_of=news_of)
+    after = applied(desired, changes) if changes else desired
+    without = without_trees(after, observed, planner)
+    return Planned(changes, without, perf_counter() - began)
+
+
+def rests_on(changes: Sequence[Change], before: Desired, now: Desired) -> bool:
+    """Whether changes that were planned for ``before`` may be made now: nobody has changed one of their jobs.
+    Nobody but who plans gives, releases and frees."""
+    if now is before:
+        return True
+    jobs: set[int] = set()
+    for change in changes:
+        match change:
+            case SetJob(job):
+                jobs.add(job.number)
+            case Give(grant):
+                jobs.add(grant.job)
+            case Release(number) | Free(number):
+                known = before.grants.get(number)
+                jobs |= set() if known is None else {known.job}
+            case Forget(number):
+                jobs.add(number)
+            case _:
+                assert_never(change)
+    return all(now.jobs.get(number) is before.jobs.get(number) for number in jobs)
+
+
+def without_trees(desired: Desired, observed: Observed, planner: ClusterPlanner) -> dict[int, str]:
+    """Why jobs of several hosts have no tree, by number: what has kept :func:`plan` from giving them one."""
+    return _Plan(desired, observed, planner, None).without_trees()
 
 
 class _Plan:
@@ -72,16 +142,16 @@ class _Plan:
         self._pool = pool
         self._observed = observed
         self._planner = planner
+        self._awaited: dict[int, TreeNames] = {}
+        """Wished trees of jobs that have none, and wait for these."""
 
     def _live(self) -> list[Job]:
-        return self.draft.result().live()
+        return self.draft.live()
 
     def _grants_of(self, job: int, kind: GrantKind | None = None) -> list[Grant]:
         """Those not released."""
         return [
-            grant
-            for grant in self.draft.grants.values()
-            if grant.job == job and grant.released is None and kind in (None, grant.kind)
+            grant for grant in self.draft.of_job(job) if grant.released is None and kind in (None, grant.kind)
         ]
 
     def _set(self, job: Job) -> None:
@@ -93,12 +163,19 @@ class _Plan:
 
     # -- what has become of jobs
 
-    def judge_jobs(self) -> None:
-        for job in list(self.draft.jobs.values()):
-            if not job.state.is_live:
-                self._release_all(job.number)
-            elif job.state in (JobState.PLACED, JobState.RUNNING):
+    def judge_jobs(self, news_of: Collection[str] | None) -> None:
+        having = self.draft.index.of_job.keys()
+        for number in sorted(having - self.draft.index.live.keys()):
+            self._release_all(number)
+        for job in self._live() if news_of is None else self._concerned(news_of):
+            if job.state in (JobState.PLACED, JobState.RUNNING):
                 self._judge(job)
+
+    def _concerned(self, agents: Collection[str]) -> list[Job]:
+        """Jobs that have something there, in order of submission."""
+        draft = self.draft
+        numbers = {draft.grants[number].job for name in agents for number in draft.index.at.of(name)}
+        return [draft.jobs[number] for number in sorted(numbers)]
 
     def _judge(self, job: Job) -> None:
         seats = self._grants_of(job.number, GrantKind.SEATS)
@@ -112,8 +189,9 @@ class _Plan:
                 self._lose(job, f"host {name} is lost: nothing was heard of it for longer than its lease")
                 return
             hold = agent.holds.get(grant.number) if agent.presence is Presence.UP else None
-            if hold is None and agent.presence is Presence.UP and job.state is JobState.RUNNING:
-                self._lose(job, f"host {name} was started anew and has lost its ranks")
+            has_lost = agent.presence is Presence.UP and (hold is None or hold.phase is Phase.HELD)
+            if has_lost and job.state is JobState.RUNNING and not agent.is_anew:
+                self._lose(job, f"host {name} was started anew, and its ranks have not come back")
                 return
             phases.append(None if hold is None else hold.phase)
             if hold is not None and hold.phase is Phase.FAILED:
@@ -139,84 +217,198 @@ class _Plan:
     # -- what nobody has any more
 
     def give_trees_up(self) -> None:
-        """Give up the trees of a switch that is lost, or that the cluster has no more."""
+        """Give up the trees of a switch that is lost, or that the cluster has no more, and those in SHARP of
+        a host that keeps to no places any more."""
         self._planner.enter(self._wishes())
         for wish in self._wishes():
             if wish.tree is None:
                 continue
-            lost = [name for name in wish.tree.switches if self._is_lost(name)]
+            lost = any(map(self._is_lost, wish.tree.switches)) or self._is_refused(wish, wish.tree)
             if lost or wish.tree not in self._planner.candidates(wish.number):
-                self._set(replace(self.draft.jobs[wish.number], tree=None, group=None))
-                self._release_all(wish.number, GrantKind.TREE)
+                self._give_up(wish.number)
                 self._release_all(wish.number, GrantKind.RESERVATION)
 
+    def _give_up(self, job: int) -> None:
+        self._set(replace(self.draft.jobs[job], tree=None, group=None))
+        self._release_all(job, GrantKind.TREE)
+        self._release_all(job, GrantKind.PLACE)
+
     def _is_lost(self, switch: str) -> bool:
-        if switch not in self._planner.summing:
+        if switch not in self._planner.summing or switch in self._planner.sharp:
             return False
         return self._observed.agent(switch).presence is Presence.GONE
 
     def free(self) -> None:
-        for grant in list(self.draft.grants.values()):
-            if grant.released is None:
-                continue
-            agent = self._observed.agent(grant.agent)
-            if not self._is_known(grant) or _is_rid(agent, grant.number, grant.released):
-                self.draft.make(Free(grant.number))
+        """Trees last: what they have in SHARP is free when the places are."""
+        for are_trees in (False, True):
+            attached = self._attached()
+            for number in list(self.draft.index.released):
+                grant = self.draft.grants[number]
+                if grant.released is None or (grant.kind is GrantKind.TREE) is not are_trees:
+                    continue
+                if not (are_trees and grant.job in attached) and self._is_rid(grant, grant.released):
+                    self.draft.make(Free(number))
+
+    def _attached(self) -> set[int]:
+        """Jobs for which some host may be attached."""
+        return {grant.job for grant in self._places()}
+
+    def _places(self) -> list[Grant]:
+        """Also released ones."""
+        return [self.draft.grants[number] for number in self.draft.index.of_kind.of(GrantKind.PLACE)]
+
+    def _is_rid(self, grant: Grant, released: int) -> bool:
+        if not self._is_known(grant) or (grant.kind is GrantKind.TREE and grant.agent in self._planner.sharp):
+            return True
+        return _is_rid(self._observed.agent(grant.agent), grant.number, released)
 
     def _is_known(self, grant: Grant) -> bool:
         if grant.kind is GrantKind.RESERVATION:  # UFM has it, also while this controller is not to ask there
             return True
-        return grant.agent in (
-            self._planner.hosts if grant.kind is GrantKind.SEATS else self._planner.summing
+        return grant.agent in (self._planner.summing if grant.kind is GrantKind.TREE else self._planner.hosts)
+
+    # -- wished trees
+
+    def move(self) -> None:
+        """Give up trees for those that are wished, if these will be free."""
+        while self._planner.sharp:
+            wishes = self._wishes()
+            self._await(wishes)
+            wished = {}
+            for wish in wishes:
+                tree = None if wish.tree is None else self._wished(wish)
+                if (
+                    wish.tree is not None
+                    and tree not in (None, wish.tree)
+                    and not self._unreachable(wish, tree)
+                ):
+                    has, wants = (self._planner.used(wish.number, one) for one in (wish.tree, tree))
+                    wished[wish.number] = Wished(has, wants)
+            moving = who_moves(self._room_beside(), wished) if wished else frozenset()
+            if not moving:
+                return
+            for number in sorted(moving):
+                self._give_up(number)
+            self.free()
+
+    def _wished(self, wish: TreeWished) -> TreeNames | None:
+        """The candidate in switches of SHARP with the root that is wished, if it is not known to be out of
+        reach."""
+        root = self.draft.jobs[wish.number].root
+        for tree in self._planner.candidates(wish.number) if root else ():
+            if tree.root == root and self._planner.sharp.intersection(tree.switches):
+                lost = any(map(self._is_lost, tree.switches)) or self._is_refused(wish, tree)
+                return None if lost else tree
+        return None
+
+    def _await(self, wishes: list[TreeWished]) -> None:
+        """Jobs without a tree wait if the one that they wish has room, once what was released is free; but
+        not for a host that may never say that it has given its place back, of whichever job."""
+        stuck = {grant.job for grant in self._places() if self._is_stuck(grant)}
+        room = self._room(stuck)
+        self._awaited = {}
+        for wish in wishes:
+            tree = self._wished(wish) if wish.tree is None and wish.number not in stuck else None
+            used = [] if tree is None else self._planner.used(wish.number, tree)
+            if tree is not None and all(room[resource] > 0 for resource in used):
+                self._awaited[wish.number] = tree
+                _take(room, used)
+
+    def _is_stuck(self, grant: Grant) -> bool:
+        return self._observed.agent(grant.agent).presence is Presence.GONE
+
+    def _room_beside(self) -> dict[Resource, int]:
+        """Free slots that nobody waits for; less than none where somebody waits for one that is taken."""
+        room = self._room()
+        for number, tree in self._awaited.items():
+            _take(room, self._planner.used(number, tree))
+        return room
+
+    def _is_refused(self, wish: TreeWished, tree: TreeNames) -> bool:
+        """Whether it is in SHARP, and a host of the job says that it keeps to no places."""
+        agents = (self._observed.agent(host) for host in wish.hosts)
+        return bool(self._planner.sharp.intersection(tree.switches)) and any(
+            agent.presence is Presence.UP and not agent.has_collective for agent in agents
         )
 
+    def _unreachable(self, wish: TreeWished, tree: TreeNames) -> list[str]:
+        """Who is not there as a new tree needs it: switches, and for SHARP hosts with its library."""
+        sharp = self._planner.sharp.intersection(tree.switches)
+        summing = self._planner.summing.intersection(tree.switches) - sharp
+        hosts = [(name, self._observed.agent(name)) for name in wish.hosts] if sharp else []
+        found = [
+            name for name, agent in hosts if agent.presence is not Presence.UP or not agent.has_collective
+        ]
+        return found + [name for name in sorted(summing) if not self._is_usable(self._observed.agent(name))]
+
     def forget(self, history_max: int) -> None:
-        busy = {grant.job for grant in self.draft.grants.values()}
-        over = sorted(number for number, job in self.draft.jobs.items() if not job.state.is_live)
-        for number in over[: max(0, len(over) - history_max)]:
+        busy = self.draft.index.of_job.keys()
+        if len(self.draft.jobs) - len(self.draft.index.live) <= history_max:
+            return
+        over = sorted(self.draft.jobs.keys() - self.draft.index.live.keys())
+        for number in over[: len(over) - history_max]:
             if number not in busy:
                 self.draft.make(Forget(number))
 
     # -- hosts
 
     def place(self) -> None:
+        waiting = [job for job in self._live() if job.state in (JobState.SUBMITTED, JobState.QUEUED)]
+        if not waiting:
+            return
         free = self._free_hosts()
+        occupancy = self._planner.occupancy(free)
         is_held_up = False
-        for job in self._live():
-            if job.state not in (JobState.SUBMITTED, JobState.QUEUED):
-                continue
-            if job.spec.hosts > len(self._planner.hosts):  # there were more when it was submitted
+        for job in waiting:
+            named = job.spec.on
+            if not named and job.spec.hosts > len(self._planner.hosts):  # there were more, at first
                 self._queue(
                     job, f"waits for {job.spec.hosts} hosts: the cluster has {len(self._planner.hosts)}"
                 )
                 continue
-            hosts = None if is_held_up else self._planner.place(free, job.spec.hosts)
+            hosts = None if is_held_up else self._hosts_for(job, free, occupancy)
+            out = free.intersection(named if hosts is None else hosts)
             if hosts is None:
                 self._queue(job, BEHIND if is_held_up else self._why(job, free))
-                is_held_up = True
+                is_held_up = is_held_up or not named
+            free -= out
+            self._planner.take(occupancy, out)
+            if hosts is None:
                 continue
-            free -= set(hosts)
             self._set(replace(job, state=JobState.PLACED, why="", hosts=hosts))
             for name in hosts:
                 self._give(job, GrantKind.SEATS, name, (Slot(name, "", 0),))
 
+    def _hosts_for(self, job: Job, free: set[str], occupancy: Occupancy) -> tuple[str, ...] | None:
+        if not job.spec.on:
+            return self._planner.place(occupancy, job.spec.hosts)
+        return job.spec.on if free.issuperset(job.spec.on) else None
+
     def _free_hosts(self) -> set[str]:
         """Those that report, and hold nothing that is not known here."""
         taken = {slot.agent for slot in self.draft.taken}
-        return {
-            name
-            for name in sorted(self._planner.hosts - taken)
-            if self._is_usable(self._observed.agent(name))
-        }
+        return {name for name in self._planner.hosts - taken if self._is_usable(self._observed.agent(name))}
 
     def _is_usable(self, agent: Agent) -> bool:
         known = self.draft.grants
         return agent.presence is Presence.UP and all(number in known for number in agent.holds)
 
     def _why(self, job: Job, free: set[str]) -> str:
+        if job.spec.on:
+            missing = sorted(set(job.spec.on) - free)
+            return f"waits for hosts that it names: {', '.join(map(self._why_not, missing))}"
         away = sum(self._observed.agent(name).presence is not Presence.UP for name in self._planner.hosts)
         said = f"waits for {job.spec.hosts} hosts: {len(free)} of {len(self._planner.hosts)} are free"
         return f"{said}, {away} do not report" if away else said
+
+    def _why_not(self, host: str) -> str:
+        if host not in self._planner.hosts:
+            return f"{host}, which the cluster file has no more"
+        return (
+            f"{host} is taken"
+            if self._observed.agent(host).presence is Presence.UP
+            else f"{host} does not report"
+        )
 
     def _queue(self, job: Job, why: str) -> None:
         if job.state is not JobState.QUEUED or job.why != why:
@@ -231,12 +423,17 @@ class _Plan:
     def give_trees(self) -> None:
         wishes = self._wishes()
         self._planner.enter(wishes)
+        if self._planner.sharp:
+            self._await(wishes)
         if all(wish.tree is not None for wish in wishes):
             return
-        room = self._room()
+        room, beside, attached = self._room(), self._room_beside(), self._attached()
         barred = {
             wish.number: [
-                tree for tree in self._planner.candidates(wish.number) if self._is_barred(wish, tree, room)
+                tree
+                for tree in self._planner.candidates(wish.number)
+                if wish.number in attached
+                or self._is_barred(wish, tree, room if wish.number in self._awaited else beside)
             ]
             for wish in wishes
             if wish.tree is None
@@ -256,6 +453,9 @@ class _Plan:
 
     def reserve(self) -> None:
         """Reserve for those who have a tree: hosts of others cannot open a SHARP job."""
+        for job in self._live():
+            if job.tree is None and job.number not in self._awaited:
+                self._release_all(job.number, GrantKind.RESERVATION)  # it had moved, and found its wish taken
         if self._pool is None or self._observed.agent(UFM).presence is not Presence.UP:
             return
         for job in self._live():
@@ -265,6 +465,26 @@ class _Plan:
             if not isinstance(slots, str):
                 self._give(job, GrantKind.RESERVATION, UFM, slots)
 
+    # -- places
+
+    def give_places(self) -> None:
+        """One at each host of a job whose tree is in SHARP, once its reservation stands if it needs one."""
+        for job in self._live():
+            if job.tree is None or not self._planner.sharp.intersection(job.tree.switches):
+                self._release_all(job.number, GrantKind.PLACE)
+                continue
+            if self._pool is not None and not self._is_reserved(job.number):
+                continue
+            having = {grant.agent for grant in self._grants_of(job.number, GrantKind.PLACE)}
+            for name in job.hosts:
+                if name not in having:
+                    self._give(job, GrantKind.PLACE, name, ())
+
+    def _is_reserved(self, job: int) -> bool:
+        holds = self._observed.agent(UFM).holds
+        grants = self._grants_of(job, GrantKind.RESERVATION)
+        return any(grant.number in holds and holds[grant.number].phase is Phase.RUNNING for grant in grants)
+
     def _wishes(self) -> list[TreeWished]:
         return [
             TreeWished(job.number, job.hosts, job.spec.model, job.tree)
@@ -272,19 +492,63 @@ class _Plan:
             if len(job.hosts) > 1 and self._planner.hosts.issuperset(job.hosts)
         ]
 
-    def _room(self) -> dict[Resource, int]:
+    def _room(self, stuck: Collection[int] | None = None) -> dict[Resource, int]:
+        """Free slots; with ``stuck`` also those that are to become free, but of these jobs."""
         room = dict(self._planner.capacities)
-        for slot in self.draft.taken:
-            resource = Resource(slot.agent, slot.port)
-            if resource in room:
-                room[resource] -= 1
+        for number in self.draft.index.of_kind.of(GrantKind.TREE):
+            grant = self.draft.grants[number]
+            if grant.released is None or stuck is None or grant.job in stuck:
+                for slot in grant.slots:
+                    resource = Resource(slot.agent, slot.port)
+                    if resource in room:
+                        room[resource] -= 1
         return room
 
     def _is_barred(self, wish: TreeWished, tree: TreeNames, room: dict[Resource, int]) -> bool:
-        summing = (self._observed.agent(name) for name in tree.switches if name in self._planner.summing)
-        if not all(self._is_usable(agent) for agent in summing):
-            return True
-        return any(room[resource] < 1 for resource in self._planner.used(wish.number, tree))
+        return self._bar(wish, tree, room) is not None
+
+    def _bar(self, wish: TreeWished, tree: TreeNames, room: dict[Resource, int]) -> Bar | None:
+        """What keeps the job from that tree now."""
+        away = self._unreachable(wish, tree)
+        if away:
+            return Bar(away=tuple(away))
+        awaited = self._awaited.get(wish.number, tree)
+        if awaited != tree:
+            return Bar(awaited=awaited.root)
+        full = [one for one in self._planner.used(wish.number, tree) if room[one] < 1]
+        return Bar(full=tuple(full)) if full else None
+
+    def _holders(self, resources: Collection[Resource]) -> set[str]:
+        """Names of jobs that have slots there."""
+        held = {
+            grant.job
+            for slot, grant in self.draft.taken.items()
+            if Resource(slot.agent, slot.port) in resources
+        }
+        return {self.draft.jobs[number].spec.name for number in held if number in self.draft.jobs}
+
+    def without_trees(self) -> dict[int, str]:
+        wishes = [wish for wish in self._wishes() if wish.tree is None]
+        if not wishes:
+            return {}
+        self._planner.enter(self._wishes())
+        if self._planner.sharp:
+            self._await(self._wishes())
+        room, beside, attached = self._room(), self._room_beside(), self._attached()
+        return {
+            wish.number: NOT_LEFT
+            if wish.number in attached
+            else self._why_none(wish, room if wish.number in self._awaited else beside)
+            for wish in wishes
+        }
+
+    def _why_none(self, wish: TreeWished, room: dict[Resource, int]) -> str:
+        trees = self._planner.candidates(wish.number)
+        if not trees:
+            return NOWHERE
+        if not self._planner.gains(wish.model):
+            return f"{wish.model} {GAINS_NOTHING}"
+        return told([self._bar(wish, tree, room) for tree in trees], self._holders)
 
     def _slots(self, number: int, tree: TreeNames) -> tuple[Slot, ...] | None:
         taken = self.draft.taken
@@ -297,9 +561,14 @@ class _Plan:
         return tuple(found)
 
 
-def _free_slots(resource: Resource, capacity: int, taken: dict[Slot, Grant]) -> Iterator[Slot]:
+def _free_slots(resource: Resource, capacity: int, taken: Mapping[Slot, Grant]) -> Iterator[Slot]:
     slots = (Slot(resource.agent, resource.port, number) for number in range(capacity))
     return (slot for slot in slots if slot not in taken)
+
+
+def _take(room: dict[Resource, int], used: list[Resource]) -> None:
+    for resource in used:
+        room[resource] -= 1
 
 
 def _is_rid(agent: Agent, grant: int, released: int) -> bool:

@@ -83,8 +83,9 @@ class ControllerSettings(Settings):
     cluster: Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
     """Cluster file: hosts, switches and links (docs/cluster-files.md)."""
     capacity_model: CapacityRule = "file"
-    """Trees that switches which sum take at a time: as the cluster file says, or for all of them one for each
-    switch (SHARP on Quantum, and what is not known) or one for each port (Quantum-2)."""
+    """Trees that switches which sum take at a time: as the cluster file says, or, where all of them sum by
+    SHARP and no switch daemon is asked, one for each switch (Quantum, and what is not known) or one for each
+    port (Quantum-2)."""
     store: Annotated[str, AfterValidator(_absolute)] = ""
     """SQLite file, by default DIR/controller.db; or postgresql://..., which two controllers may share."""
     tcp: Annotated[str, AfterValidator(_loopback)] = ""
@@ -116,7 +117,7 @@ class ControllerSettings(Settings):
     lease_ms: int = Field(default=30_000, ge=100, le=3_600_000)
     """A host or switch of which nothing is heard for so long is lost, and with it the jobs that run there."""
     report_ms: int = Field(default=2000, ge=10, le=600_000)
-    """Hosts and switches report at least so often."""
+    """Hosts and switches report at least so often; of many less often, 256 a second or 4 times in a lease."""
     share_max: int = Field(default=4, ge=1, le=1024)
     """Jobs that may share by turns what the cluster file counts as one job's slots in a switch."""
     trees: TreeRule = "roots"
@@ -130,6 +131,8 @@ class ControllerSettings(Settings):
     """Jobs that are not over."""
     metrics: MetricsAddress = ""
     """Tell Prometheus here: ADDRESS:PORT, or a socket's path. Whoever reaches it may read."""
+    tracing: Literal["on", "off"] = "off"
+    """on: send spans to an OpenTelemetry collector, which OTEL_EXPORTER_OTLP_ENDPOINT names."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
     log_format: LogFormat = "text"

@@ -17,7 +17,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 import numpy as np
@@ -29,10 +29,10 @@ from inaproto_controller.planning.placement.simple import Hosts
 from inaproto_controller.planning.trial import kernel
 from inaproto_controller.planning.trial.arrays import Kinds, make_log
 from inaproto_controller.planning.turns.policy import Policy
-from inaproto_controller.simulate.failures import FailureEvent, Part, checked
+from inaproto_controller.simulate.failures import FailureEvent, checked
 from inaproto_controller.simulate.held_trees import HeldTrees
 from inaproto_controller.simulate.jobs import Jobs, RunningJob
-from inaproto_controller.simulate.outages import Outages
+from inaproto_controller.simulate.outages import Outages, parts_of, rows_of
 from inaproto_controller.simulate.results import JobResult, Moment, Operation, Result
 from inaproto_controller.simulate.setting import Setting
 from inaproto_controller.simulate.turns import take_turns
@@ -54,6 +54,7 @@ def simulate(
     arrivals: Sequence[float] | None = None,
     failures: Sequence[FailureEvent] = (),
     checkpoint_steps: int = 1,
+    row_racks: int | None = None,
     until: float = math.inf,
     on_progress: Callable[[int], None] | None = None,
     on_operation: Callable[[Operation], None] | None = None,
@@ -61,16 +62,16 @@ def simulate(
     """Until all jobs have ended, or the first event later than ``until``.
 
     ``arrivals``: seconds, ascending, of each request; all at 0 by default. The queue is first in, first out:
-    who does not fit holds back those behind. ``failures``: of hosts and switches, in order; a job that loses
-    a host goes back to the head of the queue with the steps that it has left since its last multiple of
-    ``checkpoint_steps``, and trees that lose a switch are lost. ``on_progress`` gets the number of jobs that
-    have ended. Raises ``ConfigError`` for a request that the cluster is too small for, for an unknown model,
-    for arrivals and failures out of order, and for a jitter or a limit that is none.
+    who does not fit holds back those behind. ``failures``: of hosts, switches and rows of ``row_racks``
+    racks, in order; a job that loses a host goes back to the head of the queue with the steps that it has
+    left since its last multiple of ``checkpoint_steps``, and trees that lose a switch are lost.
+    ``on_progress`` gets the number of jobs that have ended. Raises ``ConfigError`` for a request that the
+    cluster is too small for, for an unknown model, for arrivals and failures out of order, and for a jitter
+    or a limit that is none.
     """
-    checked_failures = checked(
-        failures, {Part.HOST: setting.network.hosts, Part.SWITCH: setting.network.switches}
-    )
-    outages = Outages(setting.network, checked_failures)
+    network = setting.network
+    rows = [] if row_racks is None else rows_of(network, row_racks)
+    outages = Outages(network, checked(failures, parts_of(network, row_racks)), rows)
     cluster = _Cluster(setting, requests, arrivals, until, on_progress, on_operation)
     return cluster.run(outages, checkpoint_steps)
 
@@ -97,6 +98,8 @@ class _Cluster:
         kinds = Kinds(traces, setting.speeds, suffix_only=setting.suffix_only)
         self._jobs = Jobs(kinds)
         self._trees = HeldTrees(setting.network, setting.trees, setting.migration, self._jobs)
+        self._slot_of = np.full(setting.network.hosts, -1, np.int64)
+        """(hosts,): slot of the job that has it; -1 for none."""
         self._queue: deque[int] = deque()
         self._arrived = 0
         self._log = make_log(_LOG_ROOM if on_operation else 0)
@@ -244,7 +247,8 @@ class _Cluster:
             weight=request.hosts if setting.is_weighted else 1.0,
             seed=setting.seed,
         )
-        job.barred = self._outages.barred(slot)
+        self._slot_of[list(hosts)] = slot
+        self._jobs.bar(slot, self._outages.barred(slot))
         self._trees.enter(job)
         self._events += 1
         return slot
@@ -258,6 +262,7 @@ class _Cluster:
     def _leave(self, slot: int) -> None:
         self._trees.leave(slot)
         job = self._jobs.leave(slot)
+        self._slot_of[list(job.hosts)] = -1
         self._setting.occupancy.release(job.hosts)
         self._setting.network.leave(slot)
 
@@ -267,14 +272,15 @@ class _Cluster:
         """What is due; whether anything has changed for jobs."""
         is_changed = False
         while self._outages.next_at <= self._now:
-            lost, back = self._outages.take()
-            gone = set(lost)
-            for job in [job for job in self._jobs if gone & set(job.hosts)]:
+            lost, back, switches = self._outages.take()
+            struck = [self._jobs[slot] for slot in np.unique(self._slot_of[lost]).tolist() if slot >= 0]
+            for job in sorted(struck, key=lambda job: job.number):
                 self._interrupt(job)
             self._setting.occupancy.take(lost)
             self._setting.occupancy.release(back)
-            for job in self._jobs:
-                job.barred = self._outages.barred(job.slot)
+            through = (self._setting.network.slots_through(switch) for switch in switches)
+            for slot in dict.fromkeys(chain.from_iterable(through)):
+                self._jobs.bar(slot, self._outages.barred(slot))
             is_changed = True
         if is_changed:
             self._trees.lose(self._now)

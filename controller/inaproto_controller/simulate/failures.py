@@ -1,6 +1,6 @@
-"""Failures of hosts and switches over time: drawn, or given. What a failure does is the simulator's.
+"""Failures of hosts, switches and rows of racks over time: drawn, or given. What they do is the simulator's.
 
-Each host and each switch fails by itself: it is up for a time drawn about its mean time between failures,
+Each host, switch and row fails by itself: it is up for a time drawn about its mean time between failures,
 then down for one drawn about its mean time to repair, both exponential. Each has a random stream of its own,
 so a larger cluster, or switches that fail as well, change nothing for those that were there. Events at the
 same time are in the order of their records.
@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from heapq import merge
 from math import inf, isfinite
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -26,13 +25,15 @@ EVENTS_MAX: Final = 10_000_000
 class Part(Enum):
     HOST = "host"
     SWITCH = "switch"
+    ROW = "row"
+    """Racks that lose their power together, with their hosts and their switches."""
 
 
 class FailureEvent(NamedTuple):
     seconds: float
     part: Part
     number: int
-    """Among the hosts, or among the switches of all layers."""
+    """Among the hosts, among the switches of all layers, or among the rows."""
     up: bool
     """Works again; else it has failed."""
 
@@ -75,10 +76,13 @@ def draw_failures(
     expected = sum(2 * count * until / (kind.mtbf + kind.mttr) for _, count, kind in kinds)
     if expected > EVENTS_MAX:
         raise ConfigError(f"some {expected:.3g} failures and repairs until {until} s: more than {EVENTS_MAX}")
-    streams = [
-        _of_one(part, number, kind, until, seed) for part, count, kind in kinds for number in range(count)
-    ]
-    return tuple(merge(*streams, key=lambda event: event.order))
+    drawn = (
+        event
+        for part, count, kind in kinds
+        for number in range(count)
+        for event in _of_one(part, number, kind, until, seed)
+    )
+    return tuple(sorted(drawn, key=lambda event: event.order))
 
 
 def _of_one(
@@ -108,7 +112,9 @@ def checked(events: Iterable[FailureEvent], counts: Mapping[Part, int]) -> tuple
             raise ConfigError(f"{where}: at {event.seconds} s; times ascend from 0, the last is {last}")
         count = counts.get(event.part, 0)
         if not 0 <= event.number < count:
-            raise ConfigError(f"{where}: no {event.part.value} {event.number}; there are {count}")
+            is_unknown = event.part is Part.ROW and not count
+            remedy = ": say with row_racks how many racks a row has" if is_unknown else ""
+            raise ConfigError(f"{where}: no {event.part.value} {event.number}; there are {count}{remedy}")
         one = (event.part, event.number)
         if event.up != (one in down):
             state = "down" if one in down else "up"
@@ -156,4 +162,4 @@ def _event(place: int, fields: Any) -> FailureEvent:
     try:
         return FailureEvent(float(seconds), Part(part), number, up)
     except ValueError:
-        raise ConfigError(f"failure event {place}: part {part!r}: host or switch") from None
+        raise ConfigError(f"failure event {place}: part {part!r}: host, switch or row") from None

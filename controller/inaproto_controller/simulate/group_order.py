@@ -66,8 +66,22 @@ def components(order: Ints, count: Ints, of: Ints) -> Ints:
 
 def listed(roots: Ints, order: GroupOrder) -> list[int]:
     """Roots of groups, first to last."""
-    firsts = list(dict.fromkeys(roots.tolist()))
+    firsts: list[int] = _first_seen(roots).tolist()
     return firsts[::-1] if order is GroupOrder.DESCENDING else _hashed(firsts)
+
+
+@jit
+def _first_seen(roots: Ints) -> Ints:
+    """Each of them once, in the order in which they come."""
+    is_seen = np.zeros(0 if len(roots) == 0 else roots.max() + 1, np.bool_)
+    found = np.empty(len(roots), np.int64)
+    count = 0
+    for root in roots:
+        if not is_seen[root]:
+            is_seen[root] = True
+            found[count] = root
+            count += 1
+    return found[:count]
 
 
 class _Listing:

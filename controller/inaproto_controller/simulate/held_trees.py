@@ -8,17 +8,20 @@ their release.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from inaproto_controller.cluster.network import Network
-from inaproto_controller.planning.trees.builder import TreeBuilder, TreeJob
+from inaproto_controller.planning.trees.builder import JobColumns, JobsInColumns, TreeBuilder, TreeJob
 from inaproto_controller.planning.trial.kernel import Ints
 from inaproto_controller.simulate.jobs import Jobs, RunningJob
 from inaproto_controller.simulate.rivals import Rivals
 from inaproto_controller.simulate.setting import Migration
 from inaproto_controller.simulate.turns import Blocks, Counted, count_shared
+
+_ALL_PAIRS_MAX: Final = 512
+"""Jobs: of more, pairs are looked for job by job."""
 
 
 class _Release(NamedTuple):
@@ -41,6 +44,8 @@ class HeldTrees:
         self.rivals = Rivals(jobs.room)
         self.builds = 0
         self._releases: list[_Release] = []
+        self._waiting: dict[int, None] = {}
+        """Slots whose trees wait for an operation's end, or did at the last build."""
 
     @property
     def count(self) -> int:
@@ -56,6 +61,7 @@ class HeldTrees:
     def leave(self, slot: int) -> None:
         self.rivals.forget(slot)
         self._trees[slot] = -1
+        self._waiting.pop(slot, None)
         self._releases = [release for release in self._releases if release.slot != slot]
 
     def build(self, new: Sequence[int], *, now: float, completed: bool) -> None:
@@ -72,38 +78,38 @@ class HeldTrees:
         self._wait_for_release(changed, now)
         self._exclude(changed)
 
-    def _tree_jobs(self) -> list[TreeJob]:
+    def _tree_jobs(self) -> JobsInColumns:
         slots = self._jobs.slots
-        waits, uses_ina = slots.waits.tolist(), slots.uses_ina.tolist()
-        steps: list[int] = slots.steps.tolist()
-        jobs = []
-        for job in self._jobs:
-            slot = job.slot
-            if not waits[slot] and job.using != job.tree:
+        for slot in [slot for slot in self._waiting if not slots.waits[slot]]:
+            del self._waiting[slot]
+            job = self._jobs[slot]
+            if job.using != job.tree:
                 self._settle(job)
-            using = job.using if uses_ina[slot] else None
-            left = job.asked.steps - steps[slot]
-            shown = job.shown
-            if (
-                shown is None
-                or shown.steps_left != left
-                or shown.using != using
-                or shown.tree != job.tree
-                or shown.barred is not job.barred
-            ):
-                shown = job.shown = TreeJob(
-                    slot,
-                    job.number,
-                    job.asked.hosts,
-                    job.times,
-                    job.roots,
-                    job.tree,
-                    using,
-                    left,
-                    job.barred,
-                )
-            jobs.append(shown)
-        return jobs
+        order = self._jobs.order
+        return JobsInColumns(
+            JobColumns(
+                order,
+                self._jobs.numbers[order],
+                self._trees[order],
+                slots.steps_max[order] - slots.steps[order],
+                self._jobs.barred,
+                lambda index: self._tree_job(self._jobs[int(order[index])]),
+            )
+        )
+
+    def _tree_job(self, job: RunningJob) -> TreeJob:
+        slots, slot = self._jobs.slots, job.slot
+        return TreeJob(
+            slot,
+            job.number,
+            job.asked.hosts,
+            job.times,
+            job.roots,
+            job.tree,
+            job.using if slots.uses_ina[slot] else None,
+            job.asked.steps - int(slots.steps[slot]),
+            job.barred,
+        )
 
     def _settle(self, job: RunningJob) -> None:
         """The operation that its new tree waited for has ended."""
@@ -134,6 +140,8 @@ class HeldTrees:
         job.had_tree = True
         if slots.uses_ina[slot]:
             slots.waits[slot] = tree != job.using
+            if tree != job.using:
+                self._waiting[slot] = None
             slots.has_tree_then[slot] = tree is not None
             slots.switches_then[slot] = switches
             slots.downtime_then[slot] = cost
@@ -156,32 +164,33 @@ class HeldTrees:
             waiting = slots[self._network.conflicts_with(slot, tree, slots, roots)]
             no_ina_until[waiting] = np.maximum(no_ina_until[waiting], until)
 
-    def _with_tree(self) -> tuple[Ints, Ints]:
-        """Slots and roots, (n,) each, of jobs that have a tree."""
-        slots = np.flatnonzero(self._trees >= 0)
-        return slots, self._trees[slots]
+    def _excluded(self, slot: int, tree: int) -> Ints:
+        """Slots, ascending, of others whose trees that tree of the slot excludes."""
+        near = self._network.near(slot)
+        near = near[self._trees[near] >= 0]
+        return near[self._network.conflicts_with(slot, tree, near, self._trees[near])]
 
     def _exclude(self, changed: Sequence[int]) -> None:
         network, trees = self._network, self._trees
         for slot in changed:
             self.rivals.forget(slot)
-        if 2 * len(changed) > len(self._jobs):
+        if 2 * len(changed) > len(self._jobs) and len(self._jobs) <= _ALL_PAIRS_MAX:
             order = self._jobs.order
             order = order[trees[order] >= 0]
             self.rivals.set_all(order, network.conflicts(order, trees[order]))
             return
-        slots, roots = self._with_tree()
         is_done = np.ones(len(trees), np.bool_)
         is_done[list(changed)] = False
         for slot in changed:
             is_done[slot] = True
             if trees[slot] >= 0:
-                excluded = slots[network.conflicts_with(slot, int(trees[slot]), slots, roots)]
+                excluded = self._excluded(slot, int(trees[slot]))
                 self.rivals.meet(slot, excluded[is_done[excluded]])
 
     def lose(self, now: float) -> None:
         """Trees with a switch that is down, now that jobs know which of their roots are barred."""
-        self._exclude([job.slot for job in self._jobs if self._lose(job, now)])
+        barred = sorted((self._jobs[slot] for slot in self._jobs.barred), key=lambda job: job.number)
+        self._exclude([job.slot for job in barred if self._lose(job, now)])
 
     def _lose(self, job: RunningJob, now: float) -> bool:
         """If a switch of it is down. An operation that it carries is begun anew, without INA."""
@@ -212,16 +221,13 @@ class HeldTrees:
 
     def blocks(self) -> Blocks:
         """Who waits with a new tree still holds the links of the old one."""
-        network, pairs = self._network, []
-        holders = [self._jobs[slot] for slot in np.flatnonzero(self._jobs.slots.waits).tolist()]
-        if holders:
-            slots, roots = self._with_tree()
-            for holder in holders:
-                assert holder.using is not None
-                held = slots[network.conflicts_with(holder.slot, holder.using, slots, roots)]
-                pairs += [
-                    (holder.slot, slot, self._jobs[slot].granted >= holder.granted) for slot in held.tolist()
-                ]
+        pairs = []
+        for holder in [self._jobs[slot] for slot in np.flatnonzero(self._jobs.slots.waits).tolist()]:
+            assert holder.using is not None
+            held = self._excluded(holder.slot, holder.using)
+            pairs += [
+                (holder.slot, slot, self._jobs[slot].granted >= holder.granted) for slot in held.tolist()
+            ]
         found = np.array(pairs, np.int64).reshape(-1, 3)
         return Blocks(found[:, 0].copy(), found[:, 1].copy(), found[:, 2].astype(np.bool_))
 

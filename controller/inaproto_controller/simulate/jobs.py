@@ -11,7 +11,6 @@ import numpy as np
 from inaproto_controller.cluster.requests import Request
 from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.placement.simple import Hosts
-from inaproto_controller.planning.trees.builder import TreeJob
 from inaproto_controller.planning.trial import kernel
 from inaproto_controller.planning.trial.arrays import Kinds, grown, make_slots
 from inaproto_controller.planning.trial.kernel import Ints
@@ -37,8 +36,6 @@ class RunningJob:
     had_tree: bool = False
     barred: frozenset[int] = frozenset()
     """Roots whose trees have a switch that is down."""
-    shown: TreeJob | None = None
-    """As builders saw it last: few jobs are different at the next build."""
     granted: int = 0
     """The build that gave it its tree."""
     migrations: int = 0
@@ -54,6 +51,11 @@ class Jobs:
         self._running: dict[int, RunningJob] = {}
         self._free = list(range(_ROOM))[::-1]
         self._entered = 0
+        self._order: Ints | None = None
+        self.numbers: Ints = np.zeros(_ROOM, np.int64)
+        """(slots,): order of placement."""
+        self.barred: dict[int, frozenset[int]] = {}
+        """Of the slots that have any, roots whose trees have a switch that is down."""
 
     def __len__(self) -> int:
         return len(self._running)
@@ -72,13 +74,16 @@ class Jobs:
     @property
     def order(self) -> Ints:
         """(jobs,): slots in order of placement."""
-        return np.fromiter(self._running, np.int64, len(self._running))
+        if self._order is None:
+            self._order = np.fromiter(self._running, np.int64, len(self._running))
+        return self._order
 
     def free_slot(self) -> int:
         """The next; there may be more slots then."""
         if not self._free:
             room = self.room
             self.slots = grown(self.slots)
+            self.numbers = np.pad(self.numbers, (0, room))
             self._free = list(range(room, 2 * room))[::-1]
         return self._free.pop()
 
@@ -98,6 +103,8 @@ class Jobs:
         kind = self.kinds.number(asked.model, asked.hosts)
         job = RunningJob(request, slot, self._entered, asked, self.kinds.times[kind], hosts, now, roots)
         self._running[slot] = job
+        self.numbers[slot] = self._entered
+        self._order = None
         self._entered += 1
         slots = self.slots
         for column in slots:
@@ -109,7 +116,17 @@ class Jobs:
         kernel.begin_step(self.kinds.tables, slots, slot, now)
         return job
 
+    def bar(self, slot: int, roots: frozenset[int]) -> None:
+        """Trees of these roots have a switch that is down; no others have."""
+        self._running[slot].barred = roots
+        if roots:
+            self.barred[slot] = roots
+        else:
+            self.barred.pop(slot, None)
+
     def leave(self, slot: int) -> RunningJob:
         self.slots.waits[slot] = False  # a host may fail while an operation runs
         self._free.append(slot)
+        self._order = None
+        self.barred.pop(slot, None)
         return self._running.pop(slot)

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto_controller.cluster.compiled import jit_in_place
+from inaproto_controller.cluster.compiled import jit, jit_in_place
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -56,6 +56,10 @@ class Rivals:
             others
         ]
 
+    def listed(self, order: Ints) -> Ints:
+        """Rivals of each of these slots, one after the other."""
+        return _listed(self.count, self.of, order)
+
     def _widen(self, width: int) -> None:
         more = width - self.of.shape[1]
         if more > 0:
@@ -90,3 +94,14 @@ def _meet(count: Ints, of: Ints, number: Ints, slot: int, others: Ints) -> None:
             at -= 1
         of[other, at] = slot
     count[slot] = len(others)
+
+
+@jit
+def _listed(count: Ints, of: Ints, order: Ints) -> Ints:
+    found = np.empty(count[order].sum(), np.int64)
+    place = 0
+    for slot in order:
+        for index in range(count[slot]):
+            found[place] = of[slot, index]
+            place += 1
+    return found

@@ -126,8 +126,7 @@ def take_turns(
         due[alone] = np.maximum(soonest, due[alone])
     if is_pairwise:
         group[order] = np.arange(jobs)
-        counts = rivals.count[order]
-        members = rivals.of[order][np.arange(rivals.of.shape[1]) < counts[:, None]]
+        counts, members = rivals.count[order], rivals.listed(order)
         busy = np.zeros(0, np.int64)
     else:
         counts, members = sizes, order[by_turn]

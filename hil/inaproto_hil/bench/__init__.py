@@ -17,8 +17,15 @@ if TYPE_CHECKING:
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are named: ``inaproto --help`` stays fast."""
 
-    def __init__(self, *, commands_at: dict[str, Callable[[], click.Command]], name: str, help: str) -> None:
-        super().__init__(name=name, help=help)
+    def __init__(
+        self,
+        *,
+        commands_at: dict[str, Callable[[], click.Command]],
+        name: str,
+        help: str,
+        short_help: str | None = None,
+    ) -> None:
+        super().__init__(name=name, short_help=short_help, help=help)
         self._commands_at = commands_at
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -39,6 +46,12 @@ def _allreduce() -> click.Command:
     from inaproto_hil.bench.allreduce.command import allreduce
 
     return allreduce
+
+
+def _controller() -> click.Command:
+    from inaproto_hil.bench.controller.command import controller_bench
+
+    return controller_bench
 
 
 def _sharing() -> click.Command:
@@ -89,10 +102,22 @@ def _sharp() -> click.Command:
     return sharp_bench
 
 
+def _sharp_moves() -> click.Command:
+    from inaproto_hil.bench.sharp.moves import sharp_moves
+
+    return sharp_moves
+
+
 def _simulate() -> click.Command:
     from inaproto_hil.bench.simulate import simulate_bench
 
     return simulate_bench
+
+
+def _simulate_growth() -> click.Command:
+    from inaproto_hil.bench.simulate_growth import simulate_growth
+
+    return simulate_growth
 
 
 def _training() -> click.Command:
@@ -117,6 +142,7 @@ bench = LazyGroup(
     commands_at={
         "accelerator": _accelerator,
         "allreduce": _allreduce,
+        "controller": _controller,
         "decision": _decision,
         "migration": _migration,
         "pairs": _pairs,
@@ -125,16 +151,19 @@ bench = LazyGroup(
         "priorities": _priorities,
         "sharing": _sharing,
         "sharp": _sharp,
+        "sharp-moves": _sharp_moves,
         "simulate": _simulate,
+        "simulate-growth": _simulate_growth,
         "training": _training,
         "verbs": _verbs,
         "yardsticks": _yardsticks,
     },
     name="bench",
+    short_help="Measure all-reduces, beside other systems too, and the parts that they are made of.",
     help="Measure the accelerator core, all-reduces through the daemons or simulated switches, those beside "
     "other systems, the rules by which jobs share switches, what two of them gain by it, what a host decides "
-    "for an operation, PARING's planners, models of different priority on slow links, simulated clusters, "
-    "steps of a PyTorch script, what a host does for a message on a RoCE card, "
-    "what the SHARP adapter costs, or how far planning is from "
-    "the best there is.",
+    "for an operation, PARING's planners, models of different priority on slow links, simulated clusters "
+    "and how their cost grows, steps of a PyTorch script, what a host does for a message on a RoCE card, "
+    "a controller of a thousand hosts, what the SHARP adapter costs and how long its trees take to move, "
+    "or how far planning is from the best there is.",
 )

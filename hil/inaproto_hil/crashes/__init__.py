@@ -61,6 +61,13 @@ LINE_EVERY: Final = 10
     help="A host that the controller does not hear of for so long is lost; more on a busy machine.",
 )
 @click.option(
+    "--agents",
+    type=click.IntRange(0, 4096),
+    default=0,
+    show_default=True,
+    help="Hosts beside those that train, each an agent without a daemon, on which more jobs run.",
+)
+@click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of the daemons' logs, kept."
 )
 @click.option(
@@ -77,6 +84,7 @@ def crashes(
     baseline: int | None,
     slower: float,
     lease_ms: int,
+    agents: int,
     out: Path | None,
     json_at: str | None,
 ) -> None:
@@ -97,7 +105,7 @@ def crashes(
 
     first, stop = kills or (0, KILLS[store])
     decoys = (stop - first) // 4 if baseline is None else baseline
-    plan = Plan(first, stop, decoys, seed, slower, lease_ms)
+    plan = Plan(first, stop, decoys, seed, slower, lease_ms, agents=agents)
     try:
         found = _played(plan, store, out)
     except KeyboardInterrupt:
@@ -116,6 +124,7 @@ def _played(plan: Plan, store: str, out: Path | None) -> Findings:
     from inaproto_hil.crashes.campaign import run_campaign
     from inaproto_hil.rigs.cluster import ClusterError, signals_as_interrupt
     from inaproto_hil.rigs.postgresql_server import running_postgresql
+    from inaproto_hil.rigs.swarm import quiet_agents
 
     console = Console(stderr=True, highlight=False)
     progress = Progress(
@@ -136,6 +145,7 @@ def _played(plan: Plan, store: str, out: Path | None) -> Findings:
                 plan = replace(plan, database=stack.enter_context(running_postgresql()))
             except Unsupported as why:
                 raise click.ClickException(str(why)) from None
+        stack.enter_context(quiet_agents())
         stack.enter_context(signals_as_interrupt())
         stack.enter_context(progress)
 

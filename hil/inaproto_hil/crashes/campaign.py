@@ -21,6 +21,7 @@ from inaproto_controller.service.job_client import ControllerRefused, Controller
 from inaproto_hil.crashes import leftovers
 from inaproto_hil.crashes.clients import Clients
 from inaproto_hil.crashes.cluster import CrashCluster
+from inaproto_hil.crashes.crowd import Crowd
 from inaproto_hil.crashes.leases import Leases
 from inaproto_hil.crashes.moments import draw
 from inaproto_hil.crashes.promises import Promises
@@ -32,6 +33,8 @@ from inaproto_hil.rigs.cluster import ClusterError
 
 STORMS: Final = 2
 TENANTS: Final = 1
+CROWD: Final = 4
+"""Clients whose jobs are on agents, if there are some."""
 END_S: Final = 180.0
 LOOK_S: Final = 0.1
 WARM_STEPS: Final = 4
@@ -50,6 +53,8 @@ class Plan:
     """Steps of the jobs, than they were measured."""
     lease_ms: int = 3000
     database: str = ""
+    agents: int = 0
+    """Hosts beside those of the demo, of which each has an agent and no daemon."""
     timeout_s: float = 60.0
     """Limit of an all-reduce."""
 
@@ -118,12 +123,16 @@ class Campaign:
         async with trio.open_nursery() as nursery:
             for relay in self._strikes.relays:
                 await nursery.start(relay.run)
+            crowd = Crowd(self._cluster, self._clients, self._promises, f"{plan.seed}/{plan.first}")
+            nursery.start_soon(crowd.run)
             async with trio.open_nursery() as running:
                 running.start_soon(training.run)
                 for number in range(STORMS):
                     running.start_soon(self._clients.storm, number)
                 for number in range(TENANTS):
                     running.start_soon(self._clients.tenant, number)
+                for number in range(CROWD if plan.agents else 0):
+                    running.start_soon(crowd.client, number)
                 running.start_soon(self._clients.keep_auditing)
                 await until("the jobs are at work", lambda: training.steps() >= WARM_STEPS)
                 await until("a job has a turn", lambda: self._witness.counts["turns"] > 0)
@@ -273,7 +282,11 @@ class Campaign:
 def run_campaign(plan: Plan, log_dir: Path | None, say: Callable[[str, int, int], None]) -> Findings:
     """Raises ``ClusterError`` when a daemon ends that was not killed."""
     with CrashCluster(
-        log_dir=log_dir, database=plan.database, lease_ms=plan.lease_ms, decoy=plan.decoys > 0
+        log_dir=log_dir,
+        database=plan.database,
+        lease_ms=plan.lease_ms,
+        decoy=plan.decoys > 0,
+        crowd=plan.agents,
     ) as cluster:
         try:
             return trio.run(Campaign(cluster, plan, say).run)

@@ -6,7 +6,7 @@ token that its submission was answered with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
@@ -75,9 +75,9 @@ class Clients:
                     await self._cancel(live[0])
                     live.pop(0)
                 elif live and random.random() < 0.2:
-                    await self._submit(live[-1], len(live[-1]) % 2 + 1)  # the same again
+                    await self.submit(live[-1], len(live[-1]) % 2 + 1)  # the same again
                 else:
-                    await self._submit(name, len(name) % 2 + 1)
+                    await self.submit(name, len(name) % 2 + 1)
                     live.append(name)
                     serial += 1
             except ControllerUnreachable:
@@ -88,14 +88,15 @@ class Clients:
             await trio.sleep(random.uniform(0.02, 0.5))
         for name in live:
             try:
-                await self._cancel_at_last(name)
+                await self.cancel_at_last(name)
             except ControllerRefused as error:
                 self._promises.faults.append(f"client {number}, job {name}: refused: {error}")
 
-    async def _submit(self, name: str, hosts: int) -> dict[str, Any]:
+    async def submit(self, name: str, hosts: int, *, on: Sequence[str] = ()) -> dict[str, Any]:
+        """Raises ``ControllerUnreachable``; then it may have been done."""
         submission = f"{name:a>40}"
         answer, asked_at = await self._ask(
-            partial(self._cluster.client.submit, name, hosts, submission=submission)
+            partial(self._cluster.client.submit, name, hosts, on=on, submission=submission)
         )
         self._promises.submitted(name, answer, asked_at, trio.current_time())
         return answer
@@ -104,7 +105,7 @@ class Clients:
         job, asked_at = await self._ask(partial(self._cluster.client.cancel, name))
         self._promises.cancelled(name, job, asked_at, trio.current_time())
 
-    async def _cancel_at_last(self, name: str) -> None:
+    async def cancel_at_last(self, name: str) -> None:
         job, asked_at = await self.until_answered(partial(self._cluster.client.cancel, name))
         self._promises.cancelled(name, job, asked_at, trio.current_time())
 
@@ -142,24 +143,27 @@ class Clients:
                 self._promises.faults.append(f"job {name}: {group.exceptions}")
 
     async def _run_job(self, name: str) -> None:
+        # Beside agents that stand in for hosts, ranks that are real have real hosts.
+        real = [f"h{number}" for number in range(self._cluster.config.hosts)]
+        on = Random(name).sample(real, 2) if self._cluster.crowd else []
         answer = None
         while answer is None:
             try:
-                answer = await self._submit(name, 2)
+                answer = await self.submit(name, 2, on=on)
             except ControllerUnreachable:
                 await trio.sleep(RETRY_S)
-        job = await self._until(name, lambda state: state in OVER or state == "placed")
+        job = await self.until(name, lambda state: state in OVER or state == "placed")
         if job is None or job["state"] != "placed":
             return  # it is cancelled at the end
         async with trio.open_nursery() as nursery:
             for rank, host in enumerate(job["hosts"]):
                 nursery.start_soon(self._rank, name, rank, int(host.removeprefix("h")), answer["token"])
-        job = await self._until(name, lambda state: state in OVER)
+        job = await self.until(name, lambda state: state in OVER)
         if job is not None and job["state"] != "ended":
             self._promises.faults.append(f"job {name}: its ranks have ended, and it is {job['state']}")
         self._promises.counts["jobs run"] += 1
 
-    async def _until(self, name: str, is_so: Callable[[str], bool]) -> dict[str, Any] | None:
+    async def until(self, name: str, is_so: Callable[[str], bool]) -> dict[str, Any] | None:
         """None: the end of all has come before, and it was cancelled."""
         after = -1
         while True:
@@ -172,7 +176,7 @@ class Clients:
                 del self.waiting[name]
                 return job
             if self.stop and job["state"] in ("submitted", "queued"):
-                await self._cancel_at_last(name)
+                await self.cancel_at_last(name)
                 del self.waiting[name]
                 return None
 

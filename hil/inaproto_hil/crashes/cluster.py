@@ -11,7 +11,7 @@ import threading
 import time
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from inaproto.daemon.net.names import AGENTS_SOCKET, JOBS_SOCKET
 from inaproto_controller.service.job_client import JobClient
@@ -22,19 +22,23 @@ from inaproto_hil.rigs.sharing_cluster import WAIT_S, cluster_file
 
 DECOY: Final = "decoy"
 REPORT_MS: Final = 500
+CROWD_RACK: Final = 32
 
 
 class CrashCluster(FabricCluster):
-    """``database``: URL of what two controllers share; empty: one, with a file. ``decoy``: there is one."""
+    """``database``: URL of what two controllers share; empty: one, with a file. ``decoy``: there is one.
+    ``crowd``: hosts of the cluster file beside those that have daemons, in racks of their own."""
 
     ready_timeout_s = WAIT_S
 
     def __init__(
-        self, *, log_dir: Path | None, database: str = "", lease_ms: int, decoy: bool = True
+        self, *, log_dir: Path | None, database: str = "", lease_ms: int, decoy: bool = True, crowd: int = 0
     ) -> None:
         super().__init__(FabricConfig(), log_dir=log_dir)
         self.controllers = ("controller-a", "controller-b") if database else ("controller",)
         self._database, self._lease_ms, self._has_decoy = database, lease_ms, decoy
+        self.crowd = [f"x{number}" for number in range(crowd)]
+        self.crowd_switches = [f"xleaf{number}" for number in range(-(-crowd // CROWD_RACK))]
         ways = [word for name in self.controllers for word in ("--controller", str(self.relay_path(name)))]
         self.config = FabricConfig(host_options=tuple(ways), switch_options=tuple(ways))
         self.client = JobClient([str(self.jobs_path(name)) for name in self.controllers], answer_s=20.0)
@@ -51,10 +55,19 @@ class CrashCluster(FabricCluster):
 
     def _start(self) -> None:
         super()._start()
-        (self.directory / "cluster.json").write_text(json.dumps(cluster_file(self.config)))
+        (self.directory / "cluster.json").write_text(json.dumps(self._cluster_file()))
         for name in (*self.controllers, *([DECOY] if self._has_decoy else [])):
             self._log_path(name).unlink(missing_ok=True)
             self.start_again(name)
+
+    def _cluster_file(self) -> dict[str, Any]:
+        found = cluster_file(self.config)
+        links = [[host, f"xleaf{at // CROWD_RACK}"] for at, host in enumerate(self.crowd)]
+        links += [[leaf, root] for leaf in self.crowd_switches for root in self.config.roots]
+        found["hosts"] += self.crowd
+        found["switches"] += [{"name": name, "jobs": CROWD_RACK} for name in self.crowd_switches]
+        found["links"] += [{"between": link} for link in links]
+        return found
 
     def _argv(self, name: str) -> list[str]:
         where = ["--dir", str(self.directory / name), "--cluster", str(self.directory / "cluster.json")]

@@ -161,7 +161,7 @@ class Witness:
             self.counts["rounds"] += 1
             self._no_open_round(version, now)
         one = self._rounds.setdefault(version, _Round())
-        one.seats = said.peers
+        one.seats = tuple(dict.fromkeys((*one.seats, *said.peers))) if said.seats else said.peers
         if said.seat.job not in one.jobs:
             one.jobs[said.seat.job] = None
             self.leases.told(said.seat.job, now, said.lease_ns / 1e9)

@@ -164,6 +164,31 @@ def racks(
 
 @demo.command()
 @_SEED
+@_BATCH
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=10, help="Of training between one event and the next."
+)
+@click.option("--kills", type=click.IntRange(min=0), default=10, help="Of host daemons, by SIGKILL.")
+@click.option("--back", is_flag=True, help="From this release to the one before.")
+@_timeout(60.0)
+@_out("demo-out/upgrade")
+def upgrade(*, seed: int, batch: int, steps: int, kills: int, back: bool, timeout: float, out: Path) -> None:
+    """Every daemon is replaced by the release before, or from it, while four hosts train; some are killed.
+
+    The release before is built from its commit, which CHANGELOG.md names; that needs git and a checkout.
+    """
+    with _source_tree():
+        from examples.digits import upgrade as act
+    config = act.Config(seed=seed, batch=batch, steps=steps, kills=kills, back=back, timeout_s=timeout)
+    _require_shards(batch, config.ranks)
+    try:
+        sys.exit(act.main(config, out))
+    except Unsupported as why:
+        raise click.ClickException(str(why)) from None
+
+
+@demo.command()
+@_SEED
 @click.option("--steps", type=click.IntRange(min=8), default=20, help="Training steps of each job.")
 @click.option("--slower", type=click.FloatRange(min=0.1), default=4.0, help="Than the models were measured.")
 @_timeout(120.0)
@@ -174,6 +199,32 @@ def sharing(*, seed: int, steps: int, slower: float, timeout: float, out: Path) 
 
     config = act.Config(seed=seed, steps=steps, slower=slower, timeout_s=timeout)
     sys.exit(act.main(config, out, click.echo))
+
+
+@demo.command()
+@click.option(
+    "--steps", type=click.IntRange(min=5), default=40, help="All-reduces by SHARP between two events."
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(0.0, 10.0),
+    default=0.0,
+    help="Of the times that giving a tree back and getting one took in the MINA paper (125 and 294 ms).",
+)
+@_out("demo-out/sharp")
+def sharp(*, steps: int, scale: float, out: Path) -> None:
+    """Jobs of a double of SHARP lose a tree, are denied a lock, swap their trees, and one crashes.
+
+    Needs a C compiler and a checkout; no SHARP is met.
+    """
+    from inaproto_hil.demo import sharp as act
+    from inaproto_hil.rigs.cluster import ClusterError
+
+    logging.getLogger("inaproto.client").setLevel(logging.ERROR)  # that a daemon is gone is in the play
+    try:
+        sys.exit(act.main(act.Config(steps=steps, scale=scale), out, click.echo))
+    except (Unsupported, ClusterError) as why:
+        raise click.ClickException(str(why)) from None
 
 
 @demo.command()

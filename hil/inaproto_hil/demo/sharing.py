@@ -221,8 +221,11 @@ def newest_turn_of(status: dict[str, Any]) -> int:
     return max((group["epoch"] for group in status["sharing"]), default=0)
 
 
-async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable[[str], None]) -> bool:
-    tally = Tally()
+async def play(
+    cluster: SharingCluster, config: Config, out: Path, say: Callable[[str], None], tally: Tally | None = None
+) -> bool:
+    """``tally``: filled, for who wants to look at it afterwards."""
+    tally = Tally() if tally is None else tally
     models = [MODELS[number] for number in ORDER]
     jobs = [Job(cluster, model, config, tally, FIRST_HOSTS) for model in models[:3]]
     jobs.append(Job(cluster, models[3], config, tally, LAST_HOSTS))
@@ -271,6 +274,8 @@ async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable
             nursery.start_soon(job.run)
         nursery.start_soon(direct)
     seen.update(rounds(status))
+    kept = out / "status.json"
+    kept.write_text(json.dumps(cluster.whole_status(), indent=1) + "\n")
     conflicts = sum(
         cluster.switch_status(name)["accelerator"]["counters"]["pool_conflicts"]
         for name in cluster.config.switches
@@ -283,6 +288,7 @@ async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable
     predicted = found["predicted_ina_share"]
     say(f"by INA: predicted {'-' if predicted is None else format(predicted, '.2f')}, was {share:.2f}")
     violations = conflicts + went_back
+    say(f"what was summed where: inaproto report {jobs[0].name} --from {kept}")
     say(
         f"identical={'no' if tally.differs else 'yes'} jobs={len(jobs)} ina_share={share:.2f} "
         f"migrations={seen['migrations']} aborts={seen['aborts']} controller_restarts={restarts} "

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from inaproto.reader_gone import unread
 from inaproto_controller.cluster.compiled import IS_COMPILED
-from inaproto_hil.evaluation.paper import PROSE, FoundT, Paper, RunT, as_json, number
+from inaproto_hil.evaluation.paper import PROSE, FoundT, Paper, RunT, as_json, number, verdict_of
 from inaproto_hil.evaluation.performing import perform_all
 from inaproto_hil.soak.folder import check_folder
 
@@ -100,13 +100,11 @@ def show_figure(console: Console, figure: Mapping[str, Any], paper: Paper[Any, A
 
 
 def _verdict(console: Console, report: dict[str, Any]) -> None:
-    rows = [row["inside"] for figure in report["figures"] for row in figure["rows"]]
-    asked, inside = len(rows) - rows.count(None), rows.count(True)
-    if not report["outside"]:
-        console.print(f"{inside} of {asked} values are inside their tolerances", style="green")
-    else:
-        count = len(report["outside"])
-        console.print(f"{count} of {asked} values are outside their tolerances:", style="red")
+    found = verdict_of(report)
+    is_good = found.is_good and not report.get("not_reproduced")
+    console.print(found.text, style="green" if is_good else "yellow", soft_wrap=True)
+    if report["outside"]:
+        console.print("outside:", style="red")
         for row in report["outside"]:
             console.print(f"  {row['figure']}: {row['what']}", markup=False)
     for row in report.get("not_reproduced", ()):

@@ -7,11 +7,12 @@ Pure: runs are data, what they find is data, and which of them runs where is the
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from inaproto_hil.evaluation.rows import DrawnRow, Row
+from inaproto_hil.evaluation.rows import DIFFERS, NOT_REPRODUCIBLE, DrawnRow, Row
 from inaproto_hil.rigs import environment
 
 RunT = TypeVar("RunT")
@@ -20,6 +21,7 @@ FoundT_contra = TypeVar("FoundT_contra", contravariant=True)
 VERSION: Final = 1
 PROSE: Final = ("why",)
 """Columns of words that may wrap."""
+TO_COMPARE: Final = "to compare"
 Fields = Mapping[str, Any]
 """A part of the document, as ``json.load`` gives it back."""
 
@@ -151,6 +153,35 @@ def drawn_fields(row: Row, *names: str) -> dict[str, Any]:
     return {name: getattr(row, name) if isinstance(row, DrawnRow) else None for name in names}
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of a whole document."""
+
+    text: str
+    is_good: bool
+    """Whether all that was asked is inside, and nothing was found that the paper has otherwise."""
+
+
+def verdict_of(report: Fields) -> Verdict:
+    """How many values are inside their tolerances, and what is said of those of which nothing is asked."""
+    rows = [row for figure in report["figures"] for row in figure["rows"]]
+    asked = [row["inside"] for row in rows if row["inside"] is not None]
+    others = Counter(row.get("verdict") or TO_COMPARE for row in rows if row["inside"] is None)
+    inside = asked.count(True)
+    text = f"{inside} of {len(asked)} {_values(len(asked))} inside their tolerances"
+    open_ = others.keys() & {NOT_REPRODUCIBLE, DIFFERS}
+    if others:
+        count = sum(others.values())
+        told = [f"{times} {said}" for said, times in sorted(others.items())]
+        reasons = "; the last column says why" if open_ else ""
+        text += f"; nothing is asked of {count} more: {', '.join(told)}{reasons}"
+    return Verdict(text, inside == len(asked) and not open_)
+
+
+def _values(count: int) -> str:
+    return "value is" if count == 1 else "values are"
+
+
 def number(value: float | None) -> str:
     if value is None:
         return "-"
@@ -159,6 +190,17 @@ def number(value: float | None) -> str:
     if abs(value) >= 100:
         return f"{value:,.1f}"
     return f"{value:.2g}" if abs(value) < 1e-4 else f"{value:.4f}"
+
+
+def printed(value: float | None) -> str:
+    """A number of the paper's, with no more digits than it has."""
+    shown = number(value)
+    return shown.rstrip("0").rstrip(".") if "." in shown and "e" not in shown else shown
+
+
+def shows_printed(name: str) -> Callable[[Fields], str]:
+    """A column with the paper's number of that name."""
+    return lambda row: printed(row[name])
 
 
 def shows(name: str) -> Callable[[Fields], str]:

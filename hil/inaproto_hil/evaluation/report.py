@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from inaproto_hil.evaluation.paper import PROSE, Fields, Paper, as_json
+from inaproto_hil.evaluation.paper import PROSE, Fields, Paper, as_json, verdict_of
 
 
 def render(paper: Paper[Any, Any], report: Fields) -> str:
@@ -28,7 +28,13 @@ def render(paper: Paper[Any, Any], report: Fields) -> str:
     ]
     prose = [place for place, name in enumerate(paper.columns) if name in PROSE]
     page = pages.get_template(f"{paper.name}_report.html")
-    return page.render(report=report, figures=figures, columns=list(paper.columns), prose=prose)
+    return page.render(
+        report=report,
+        verdict=verdict_of(report),
+        figures=figures,
+        columns=list(paper.columns),
+        prose=prose,
+    )
 
 
 def write_report(paper: Paper[Any, Any], folder: Path, report: Fields) -> Path:

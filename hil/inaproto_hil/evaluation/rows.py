@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from inaproto_hil.evaluation.spread import spread
 
@@ -24,6 +24,11 @@ class Beside:
     """Changes of its tree after the first; as in the paper they cost nothing, but where ours are."""
     exclusive_score: float | None
     """Score of first-fit trees that nobody shares, with this placement: the fair baseline."""
+
+
+NOT_REPRODUCIBLE: Final = "not reproducible"
+DIFFERS: Final = "differs"
+"""What may be said of a row of which nothing is asked: it is not as printed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ Examples, each a few seconds:
   inaproto explore --ranks 3 --window 2 --length 1 --losses 1  (half a minute)
   inaproto explore --length 1 --losses 1 --duplicates 1 --reorder
   inaproto explore --length 1 --losses 1 --early-timers 1
+  inaproto explore --world successors --variant chain
 \b
 What the paper's rules do, read literally:
   inaproto explore --variant free-whole-slot

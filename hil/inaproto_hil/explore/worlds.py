@@ -20,6 +20,9 @@ from inaproto.sim.explore.models.config import RANGES, TREES, OverlayWorldConfig
 from inaproto.sim.explore.models.seats import Heeded
 from inaproto.sim.explore.models.symmetry import NotAlike
 from inaproto.sim.explore.models.world import OverlayExplored
+from inaproto.sim.explore.successors.config import PATHS, SuccessorsConfig
+from inaproto.sim.explore.successors.config import RANGES as SUCCESSORS_RANGES
+from inaproto.sim.explore.successors.world import ASSUMED, SuccessorsExplored
 from inaproto_hil.explore.report import VERSION, figures, memory_mib, print_run, told, watched
 from inaproto_hil.rigs import environment
 
@@ -30,6 +33,9 @@ class Made:
     config: dict[str, Any]
     must_end: bool = False
     """No run without faults may go on for ever."""
+    covered: Callable[[], Mapping[str, str]] = dict
+    """What a search has seen, when it is over."""
+    assumed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,25 @@ def _overlay(variant: str, settings: Mapping[str, str], reduced: bool) -> Made:
     return Made(OverlayExplored(config), shown, must_end=True)
 
 
+SUCCESSORS: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
+    "chain": ("a ring of the hosts alone, one daemon dies anywhere and another comes", "holds", {}),
+    "switch": ("the same, summed in a switch", "holds", {"path": "auto"}),
+    "beside": ("the first host has two ranks", "holds", {"beside": 1, "second": 0}),
+    "gone": ("the daemon that dies has no successor", "holds", {"gone": 1}),
+}
+"""What each is, what the search shows, and sizes, by name."""
+
+
+def _successors(variant: str, settings: Mapping[str, str], reduced: bool) -> Made:
+    if variant not in SUCCESSORS:
+        raise ConfigError(f"variant {variant!r} does not exist; there are {', '.join(SUCCESSORS)}")
+    sizes = SUCCESSORS[variant][2] | _sizes(settings, ("path",), tuple(SUCCESSORS_RANGES))
+    config = SuccessorsConfig(**sizes, reduced=reduced)
+    world = SuccessorsExplored(config)
+    shown = {name: getattr(config, name) for name in ("path", *SUCCESSORS_RANGES)}
+    return Made(world, shown, must_end=True, covered=world.covered, assumed=ASSUMED)
+
+
 WORLDS: Final[Mapping[str, NamedWorld]] = {
     "migration": NamedWorld(
         "two jobs change trees under faults (MINA IV-A)",
@@ -149,6 +174,23 @@ WORLDS: Final[Mapping[str, NamedWorld]] = {
         _overlay,
         EXPLORED,
     ),
+    "successors": NamedWorld(
+        "two hosts of a job whose daemons die and are replaced",
+        {
+            "path=NAME": ", ".join(PATHS),
+            "first=K": "messages of the first all-reduce; 0: it is empty",
+            "second=K": "of the second; 0: there is none",
+            "window=K": "messages in flight",
+            "ahead=1": "ranks call the second before the first has ended",
+            "beside=1": "the first host has two ranks",
+            "crashes=K": "host daemons that die, successors too, at any moment",
+            "gone=K": "of these that have no successor",
+            "expiries=K": "waits that end though something else could happen before",
+        },
+        {name: (text, shows) for name, (text, shows, _) in SUCCESSORS.items()},
+        _successors,
+        tuple(SUCCESSORS),
+    ),
 }
 
 
@@ -161,6 +203,8 @@ class NamedReport:
     seconds: float
     counterexample: engine.Counterexample | None
     is_shortest: bool
+    covered: Mapping[str, str]
+    assumed: str
 
     def as_json(self) -> dict[str, Any]:
         found = self.counterexample
@@ -172,6 +216,8 @@ class NamedReport:
             "violations": 0 if found is None else 1,
             "counterexample": None if found is None else told(found, self.is_shortest),
             **figures(self.verdict, self.seconds),
+            **({"covered": self.covered} if self.covered else {}),
+            **({"assumptions": self.assumed} if self.assumed else {}),
             "memory_mib": memory_mib(),
             "environment": environment.describe(),
         }
@@ -213,7 +259,10 @@ def search_named(
             found, is_shortest = whole.counterexample or found, whole.counterexample is not None
         except (engine.TooManyStates, engine.Interrupted):
             is_shortest = False
-    return NamedReport(world, variant, made.config, verdict, seconds, found, is_shortest)
+    covered = made.covered()
+    return NamedReport(
+        world, variant, made.config, verdict, seconds, found, is_shortest, covered, made.assumed
+    )
 
 
 def show_named(console: Console, report: NamedReport) -> None:
@@ -227,11 +276,14 @@ def show_named(console: Console, report: NamedReport) -> None:
         ("transitions", f"{verdict.transitions:,}"),
         ("finished states", f"{verdict.finished:,}"),
         ("depth", f"{verdict.depth:,} steps"),
+        *report.covered.items(),
         ("time", f"{report.seconds:.1f} s, {memory_mib():,} MiB"),
         ("violations", "0" if report.counterexample is None else "1"),
     ):
         table.add_row(name.replace("_", " "), value)
     console.print(table)
+    if report.assumed and report.counterexample is None:
+        console.print(f"assumed: {report.assumed}", highlight=False, soft_wrap=True)
     if report.counterexample is not None:
         print_run(console, report.counterexample, "A shortest run" if report.is_shortest else "A run")
 

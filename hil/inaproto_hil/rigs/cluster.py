@@ -18,6 +18,7 @@ lie beside them, unless ``log_dir`` says where they are to be kept.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -72,6 +73,8 @@ class Child:
         """``network``: path of its network namespace; empty: that of this process."""
         self.name = name
         self.log_path = log_path
+        self.lost = ""
+        """Why its lines cannot be kept; empty: they are."""
         self._sink = sink
         inherited = _inherited_environment()
         whole = {**inherited, **ONE_THREAD, **(environment or {})}
@@ -111,13 +114,22 @@ class Child:
         assert stdout is not None
         with stdout:
             for line in stdout:
-                self._sink(self, line.rstrip("\n"))
-        self._sink(self, None)
+                self._hand_on(line.rstrip("\n"))
+        self._hand_on(None)
+
+    def _hand_on(self, line: str | None) -> None:
+        try:
+            self._sink(self, line)
+        except OSError as error:  # it goes on being read: a child that is not would stand
+            self.lost = self.lost or f"{error.filename or self.log_path}: {error.strerror}"
 
     def log(self, line: str) -> None:
-        """Append a line to this child's log."""
-        with self.log_path.open("a") as log:
-            log.write(line + "\n")
+        """Append a line to this child's log; ``lost`` says if that cannot be."""
+        try:
+            with self.log_path.open("a") as log:
+                log.write(line + "\n")
+        except OSError as error:
+            self.lost = self.lost or f"{self.log_path}: {error.strerror}"
 
     def send_line(self, line: str) -> None:
         """Write a line to the child's stdin. Raises ``ClusterError`` when it is gone."""
@@ -238,6 +250,7 @@ class Cluster(ABC):
         for daemon in daemons:
             if not self._ready[daemon.name].wait(max(0.0, deadline - time.monotonic())):
                 raise self.failure(f"{daemon.name} was not ready within {self.ready_timeout_s:.0f} s")
+            self._require_logs()
             if daemon.name not in self._ready_names:
                 raise self.failure(
                     f"{daemon.name} ended with status {daemon.process.wait()} before it was ready"
@@ -281,14 +294,28 @@ class Cluster(ABC):
         return worker
 
     def check(self) -> None:
-        """Raise when a daemon has ended, or a worker has failed."""
+        """Raise when a daemon has ended, a worker has failed, or a log cannot be kept."""
+        self._require_logs()
         for child in (*self.daemons, *self.workers):
             status = child.exit_status
             if status is not None and (child in self.daemons or status != 0):
                 raise self.failure(f"{child.name} ended with status {status}")
 
+    def _require_logs(self) -> None:
+        for child in (*self.daemons, *self.workers):
+            if child.lost:  # in one sentence: the ends of logs say nothing of it
+                raise ClusterError(f"{child.lost}; make room there, or name another directory")
+
     def failure(self, message: str) -> ClusterError:
-        """An error with the ends of all logs, those of children that have ended by themselves first."""
+        """An error with the ends of all logs, those of children that have ended by themselves first.
+
+        Where the logs have no room left it says that: then they lack their ends.
+        """
+        if os.statvfs(self._logs).f_bavail == 0:
+            full = os.strerror(errno.ENOSPC)
+            return ClusterError(
+                f"{message}; {self._logs}: {full}; make room there, or name another directory"
+            )
         children = sorted((*self.workers, *self.daemons), key=lambda child: child.exit_status is None)
         tails = [
             f"--- {child.name} (last lines of {child.log_path.name})\n{child.tail()}" for child in children

@@ -103,6 +103,12 @@ class FabricCluster(Cluster):
         """What ``inaproto status --json`` shows of a switch; of the spine: of the jobs."""
         return self._status(self.switch(switch), switch, self.directory / switch / CONTROL_SOCKET)
 
+    def whole_status(self) -> dict[str, Any]:
+        """What ``inaproto status --json`` shows of all daemons."""
+        root, *others = (self.switch_status(name) for name in self.config.switches)
+        hosts = [self.host_status(host) for host in range(self.config.hosts)]
+        return {"switch": root, "other_switches": others, "hosts": hosts, "servers": [], "problems": []}
+
     def close(self) -> None:
         for link in self.links.values():
             link.cut()

@@ -24,6 +24,7 @@ from inaproto.errors import (
 EXIT_FAILED = 1
 EXIT_WRONG = 2
 
+_WORLDS = ("single", "racks", "recovery", "machines", "shared", "successors", "control", "trees", "overlay")
 _VARIANT = click.option(
     "--with",
     "variant",
@@ -72,12 +73,13 @@ def _refuse(rule: str, given: Mapping[str, object]) -> None:
 @click.option("--seed", help="One seed, told in full.")
 @click.option(
     "--world",
-    type=click.Choice(["single", "racks", "recovery", "machines", "shared", "control", "trees", "overlay"]),
+    type=click.Choice(_WORLDS),
     help="single: one switch. racks: trees of switches, jobs across them. recovery: one switch, and jobs "
     "that go on when a ring ends, as most do in racks. machines: hosts with several ranks of a job, by one "
-    "switch or several. shared: jobs with two rings, each all-reduce by one of them. control: who may use "
-    "the switches when: two-phase commit and tree migration. trees: trees that move under jobs. overlay: "
-    "push, pull and clock over trees of hosts.  [default: single]",
+    "switch or several. shared: jobs with two rings, each all-reduce by one of them. successors: host "
+    "daemons that die under processes that go on. control: who may use the switches when: two-phase commit "
+    "and tree migration. trees: trees that move under jobs. overlay: push, pull and clock over trees of "
+    "hosts.  [default: single]",
 )
 @click.option("--digest", is_flag=True, help="With --seed: print only the digest of its events.")
 @click.option("--measure", is_flag=True, help="Time the seeds five times in one process; print the median.")

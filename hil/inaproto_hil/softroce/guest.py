@@ -157,14 +157,16 @@ async def boot(
     *,
     mtu: int = 1024,
     vlan: int | None = None,
+    ipv6: bool = False,
     memory_mb: int = MEMORY_MB,
     folder: Path | None = None,
 ) -> AsyncIterator[Guest]:
     """A running guest, with one host for each of ``ports``: the sockets that their NICs are connected to.
 
-    ``mtu``: of RoCE paths, in bytes; ``vlan``: in which they are, if in any. Raises ``GuestFailed``.
+    ``mtu``: of RoCE paths, in bytes; ``vlan``: in which they are, if in any; ``ipv6``: their addresses are
+    of it. Raises ``GuestFailed``.
     """
-    hosts = [GuestHost(number) for number in range(1, len(ports) + 1)]
+    hosts = [GuestHost(number, ipv6) for number in range(1, len(ports) + 1)]
     with tempfile.TemporaryDirectory(prefix="ina-guest-", dir=folder) as work:
         console = Path(work, "console.log")
         token = secrets.token_hex(16)

@@ -19,14 +19,15 @@ CONTROL_GATEWAY: Final = "10.0.9.2"
 """The machine's own loopback, as the guest sees it."""
 CONTROL_MAC: Final = "52:54:00:ff:ff:01"
 ROCE_OVERHEAD: Final = 104
-"""Bytes of an Ethernet MTU above that of the path: IPv4, UDP, RoCE headers and ICRC, and room to spare."""
+"""Bytes of an Ethernet MTU above that of the path: IP, UDP, RoCE headers and ICRC, and room to spare."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestHost:
-    """Host ``number`` from 1 on."""
+    """Host ``number`` from 1 on; with IPv6 addresses of each kind, by the one of IPv6."""
 
     number: int
+    ipv6: bool = False
 
     @property
     def mac(self) -> str:
@@ -34,11 +35,11 @@ class GuestHost:
 
     @property
     def ip(self) -> str:
-        return f"10.0.0.{self.number}"
+        return f"fd00::{self.number:x}" if self.ipv6 else f"10.0.0.{self.number}"
 
     @property
     def ip_bytes(self) -> bytes:
-        return ipaddress.IPv4Address(self.ip).packed
+        return ipaddress.ip_address(self.ip).packed
 
     @property
     def device(self) -> str:
@@ -66,6 +67,8 @@ def set_up(hosts: Sequence[GuestHost], *, ethernet_mtu: int, vlan: int | None = 
         "ip rule add pref 100 lookup local",
         "ip rule del pref 0",
     ]
+    if any(host.ipv6 for host in hosts):
+        lines += ["ip -6 rule add pref 100 lookup local", "ip -6 rule del pref 0"]
     for host in hosts:
         table, conf = 100 + host.number, "/proc/sys/net/ipv4/conf/$D"
         lines += [
@@ -74,12 +77,28 @@ def set_up(hosts: Sequence[GuestHost], *, ethernet_mtu: int, vlan: int | None = 
             f"echo 1 > {conf}/arp_ignore; echo 2 > {conf}/arp_announce",
             f"ip link set $D mtu {ethernet_mtu} up",
             *([] if vlan is None else _in_vlan(vlan, host, ethernet_mtu)),
-            f"ip addr add {host.ip}/24 dev $D",
-            f"ip route add 10.0.0.0/24 dev $D src {host.ip} table {table}",
-            f"ip rule add pref {10 + host.number} from {host.ip} iif lo lookup {table}",
+            *(_over_ipv6(host, table) if host.ipv6 else _over_ipv4(host, table)),
             f"rdma link add {host.device} type rxe netdev $(nic {host.mac})",
         ]
     return "\n".join([*lines, ""])
+
+
+def _over_ipv4(host: GuestHost, table: int) -> list[str]:
+    return [
+        f"ip addr add {host.ip}/24 dev $D",
+        f"ip route add 10.0.0.0/24 dev $D src {host.ip} table {table}",
+        f"ip rule add pref {10 + host.number} from {host.ip} iif lo lookup {table}",
+    ]
+
+
+def _over_ipv6(host: GuestHost, table: int) -> list[str]:
+    """Without a check for duplicates, during which an address may not be used."""
+    return [
+        "echo 0 > /proc/sys/net/ipv6/conf/$D/accept_ra",
+        f"ip addr add {host.ip}/64 dev $D nodad",
+        f"ip -6 route add fd00::/64 dev $D src {host.ip} table {table}",
+        f"ip -6 rule add pref {10 + host.number} from {host.ip} iif lo lookup {table}",
+    ]
 
 
 def _in_vlan(vlan: int, host: GuestHost, mtu: int) -> list[str]:

@@ -54,6 +54,8 @@ class RingPlan:
     iterations: int
     seconds: float
     """Seconds that an operation may take."""
+    vlan: int = 0
+    """Of userspace NICs; 0: none. In the guest, devices have that of their interface."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -84,7 +86,7 @@ async def run(plan: RingPlan, folder: Path, report: Report) -> None:
                 "bench",
                 plan.first_rank + place,
                 size=plan.ranks,
-                socket=folder / f"h{plan.ips[place]}.sock",
+                socket=folder / f"{_name(plan.ips[place])}.sock",
                 timeout=plan.seconds,
             )
 
@@ -101,10 +103,15 @@ async def run(plan: RingPlan, folder: Path, report: Report) -> None:
         nursery.cancel_scope.cancel()
 
 
+def _name(ip: str) -> str:
+    """What its host is called."""
+    return "h" + ip.replace(":", "-")
+
+
 async def _start_host(plan: RingPlan, ip: str, folder: Path, nics: list[Nic], nursery: trio.Nursery) -> None:
     is_here = trio.Event()
 
-    address = ipaddress.IPv4Address(ip).packed
+    address = ipaddress.ip_address(ip).packed
     device = load_adapter("verbs").open if plan.control_port else None
 
     async def open_one(port_path: str) -> Nic:
@@ -112,7 +119,7 @@ async def _start_host(plan: RingPlan, ip: str, folder: Path, nics: list[Nic], nu
             nic: Nic = device(ip=address)
         else:
             port = await load_adapter("frames").open().connect(port_path)
-            nic = load_adapter("softnic").open(port, mac=settings.mac_bytes, ip=address)
+            nic = load_adapter("softnic").open(port, mac=settings.mac_bytes, ip=address, vlan=plan.vlan)
         nics.append(nic)
         is_here.set()
         return nic
@@ -123,7 +130,7 @@ async def _start_host(plan: RingPlan, ip: str, folder: Path, nics: list[Nic], nu
         mac = probe.capabilities.mac.hex(":")
         await probe.aclose()
     flags = {
-        "name": f"h{ip}",
+        "name": _name(ip),
         "ip": ip,
         "mac": mac,
         "dir": str(folder),

@@ -46,7 +46,9 @@ class SwitchedConfig:
     seconds: float = 60.0
     """Seconds that an all-reduce may take."""
     vlan: int | None = None
-    """In which the hosts of the guest are."""
+    """In which all hosts are."""
+    ipv6: bool = False
+    """All hosts have IPv6 addresses."""
     own: int = 0
     """Hosts outside the guest, on userspace NICs; their ranks come first."""
 
@@ -64,6 +66,7 @@ class SwitchedConfig:
             rows=list(self.rows),
             iterations=self.iterations,
             seconds=self.seconds,
+            vlan=self.vlan or 0,
         )
 
 
@@ -126,7 +129,8 @@ async def run_switched(
     own: list[dict[str, Any]] = []
     async with switch_outside(wrap_port, make_accelerator) as switch, trio.open_nursery() as nursery:
         if config.own:
-            ips = [f"10.0.0.{200 + number}" for number in range(config.own)]
+            network = "fd00::1:" if config.ipv6 else "10.0.0."
+            ips = [f"{network}{200 + number}" for number in range(config.own)]
             plan = config.plan(ips, first_rank=0, control_port=0)
             nursery.start_soon(run, plan, switch.folder, own.append)
         found = await _in_guest(image, config, switch.ports, switch.control_port)
@@ -135,7 +139,9 @@ async def run_switched(
 
 
 async def _in_guest(image: Image, config: SwitchedConfig, ports_path: Path, control_port: int) -> Switched:
-    async with boot(image, [ports_path] * config.hosts, mtu=config.mtu, vlan=config.vlan) as guest:
+    async with boot(
+        image, [ports_path] * config.hosts, mtu=config.mtu, vlan=config.vlan, ipv6=config.ipv6
+    ) as guest:
         ips = [host.ip for host in guest.hosts]
         plan = config.plan(ips, first_rank=config.own, control_port=control_port)
         longest = PROGRAM_S + min(config.seconds * config.iterations * len(config.rows), RUN_S_MAX)

@@ -110,7 +110,7 @@ async def transfer(plan: TransferPlan, left: VerbsNic, right: VerbsNic) -> dict[
 
 
 async def serve(port: int, ips: list[str]) -> None:
-    left, right = (open_nic(ip=ipaddress.IPv4Address(ip).packed) for ip in ips)
+    left, right = (open_nic(ip=ipaddress.ip_address(ip).packed) for ip in ips)
     stream = await trio.open_tcp_stream(CONTROL_GATEWAY, port)
     async with trio.open_nursery() as nursery:
         for nic in (left, right):

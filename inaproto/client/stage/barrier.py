@@ -188,6 +188,9 @@ class Barrier:
         """As :class:`inaproto.client.forks.Inherited`."""
         return (self._descriptors.own_end,)
 
+    def after_fork(self) -> None:
+        """As :class:`inaproto.client.forks.Inherited`: one thread uses it, and there is no lock."""
+
     def _leave(self, state: State) -> None:
         if self._words[self.rank, _STATE] == State.RUNNING:
             self._words[self.rank, _STATE] = state

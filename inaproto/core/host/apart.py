@@ -34,11 +34,15 @@ class WithVotes(Generic[OutT_co]):
         """Those of a tensor; votes go by way of staging slots."""
         return self.tensors.payload(op_index, offset, nbytes)
 
-    def vote(self, order: Vote) -> None:
-        self._votes[order.vote.index] = bytearray(words_of(order.said))
+    def operation(self, op_index: int) -> Operation:
+        """Whose a tensor is; votes have none."""
+        return self.tensors.operation(op_index)
 
-    def count(self, op_index: int) -> tuple[int, int]:
-        """The least and the most that was said of it; that is forgotten."""
+    def vote(self, order: Vote) -> None:
+        self._votes[order.vote.index] = bytearray(words_of(order.said, stays=order.stays))
+
+    def count(self, op_index: int) -> tuple[int, int, bool]:
+        """The least and the most that was said of it, and whether all stay; that is forgotten."""
         return counted(self._votes.pop(VOTE | op_index))
 
 

@@ -26,6 +26,7 @@ from inaproto.core.host.engines.in_network import Result, RingEngine
 from inaproto.core.host.engines.two_paths import Binding, OnPath, TwoPaths
 from inaproto.core.host.engines.two_paths import Wait as BindingWait
 from inaproto.core.host.gathering import Gathering
+from inaproto.core.host.journal import Past
 from inaproto.core.host.operation_queue import FROM_THE_START, OperationQueue
 from inaproto.core.host.operation_watch import OperationWatch
 from inaproto.core.host.operations import (
@@ -40,6 +41,7 @@ from inaproto.core.host.operations import (
     PostMessage,
     ResultArrived,
     RingBroken,
+    RingConfig,
     RingEvent,
     SendCompleted,
     Stalled,
@@ -106,6 +108,8 @@ class Carrier:
         """What the collective's core orders, and is not done yet."""
         self._is_ordering = False
         self._has_started = False
+        self._past: Past | None = None
+        """Where the daemon before this one was, until there is an engine."""
         self._config = config
         self._ranks = ranks
         self._ring: Ring | None = None
@@ -125,7 +129,9 @@ class Carrier:
     @property
     def progress(self) -> int:
         """Results that this host has taken, since the job began."""
-        return 0 if self.engine is None else self.engine.progress
+        if self.engine is None:
+            return 0 if self._past is None else self._past.progress
+        return self.engine.progress
 
     @property
     def two_paths(self) -> TwoPaths | None:
@@ -171,6 +177,9 @@ class Carrier:
         self._ring = ring
         operations = None if self.engine is None else self.engine.halt()
         config = self._config.ring(ring)
+        is_successor = self._past is not None
+        if self._past is not None:
+            operations = self._of_successor(config, self._past)
         self.resumes = operations is not None
         if operations is not None:
             self._note(operations, ring)
@@ -183,7 +192,35 @@ class Carrier:
         self.accumulators = accumulators_of(ring)
         self.engine = make_engine(config, ring, self.accumulators, operations, recovery)
         self.watch.ring_ended()
+        if is_successor:
+            self.verdict = None
+            self._hand_on()  # what was called while there was no engine
         return self._out
+
+    def succeed(self, past: Past, now: Instant) -> None:
+        """Go on where a daemon before this one was; what the ranks had called that lacks results they call
+        again, before the next ring."""
+        config, numbers, self._now = self._config, self._ranks.numbers, now
+        self._past, self._has_started = past, True
+        self._gathering = Gathering(
+            numbers, stall_ns=config.stall_ns, timeout_ns=config.timeout_ns, first=past.next_index
+        )
+
+    def _of_successor(self, config: RingConfig, past: Past) -> OperationQueue:
+        running = self._gathering.take() if past.results else None
+        if past.results and (running is None or past.kept[-1][0].operation != running):
+            raise LocalMisuse(f"all-reduce {past.next_index} is not the one that had begun")
+        operations, kept = OperationQueue(config), [result for result, _ in past.kept]
+        operations.take_over(
+            kept,
+            progress=past.progress,
+            first=past.next_index,
+            running=running,
+            results=past.results,
+            now=self._now,
+        )
+        self._past = None
+        return operations
 
     def _note(self, operations: OperationQueue, ring: Ring) -> None:
         """What the end of a ring has left to do."""

@@ -2,7 +2,7 @@
 
 The library (SHARP) sums in an order of its own, may be refused or lost at any time, and tells a host nothing
 of what the other hosts have. So an operation is *tried*: the library sums into memory that is no tensor. Then
-the hosts *vote*, by an all-reduce of two integers on the path of the job (the base), which gives all hosts
+the hosts *vote*, by an all-reduce of three integers on the path of the job (the base), which gives all hosts
 one answer whatever fails. All have the same bytes: each copies what it has into its tensors. Else all redo
 the operation by the base, from inputs that nobody has touched (docs/protocol.md 9.8).
 
@@ -10,6 +10,11 @@ Whether an operation is tried is agreed, too. The collective *stands* once a vot
 are attached by the same attempt; a vote that shows that one of them is not any more ends that. While it does
 not stand operations go by the base, and are preceded by a question at distances that double up to
 ``ASK_EVERY_MAX``; so a return needs no word of its own, and its absence costs next to nothing.
+
+Who gives out the library's places, a controller say, may take that of a host back (MINA, section IV-A). The
+host then goes on as before up to the next vote on an operation that was tried; with that it says that it
+leaves, and all hosts leave with the operation that they have voted on. So nothing is under way in the library
+when it is left, and no operation is lost.
 
 Invariants: of each operation that is tried there is one vote, whatever becomes of attachments and rings; what
 goes to the base, and in which order, follows from the terms and from results of votes alone, so it is equal
@@ -70,6 +75,8 @@ class Counted(NamedTuple):
     op_index: OpIndex
     least: int
     most: int
+    stays: bool = True
+    """No host has said that it leaves."""
 
 
 class BaseEnded(NamedTuple):
@@ -106,6 +113,12 @@ class Released(NamedTuple):
     attempt: int
 
 
+class Allowed(NamedTuple):
+    """Whether this host may be attached; said again it changes nothing."""
+
+    is_allowed: bool
+
+
 class Woke(NamedTuple):
     """The deadline may have passed."""
 
@@ -114,7 +127,7 @@ class Closing(NamedTuple):
     """The job is over here."""
 
 
-FromShell = Tried | TryFailed | Counted | Attached | AttachFailed | Lost | Superseded | Released
+FromShell = Tried | TryFailed | Counted | Attached | AttachFailed | Lost | Superseded | Released | Allowed
 """What happens outside the host's own core."""
 Event = (
     Called
@@ -127,6 +140,7 @@ Event = (
     | Lost
     | Superseded
     | Released
+    | Allowed
     | Woke
     | Closing
 )
@@ -146,6 +160,8 @@ class Vote(NamedTuple):
 
     vote: Operation
     said: int
+    stays: bool = True
+    """This host stays attached after the operation."""
 
 
 class ToBase(NamedTuple):
@@ -222,6 +238,11 @@ class CollectiveView:
     """Operations that it would have taken, and that went by the base because it did not stand."""
     reason: str
     """Why the last one fell back, or the last attachment failed; empty: neither has."""
+    is_allowed: bool = True
+    attach_ns: int | None = None
+    """How long the last attachment has taken; None: there was none."""
+    release_ns: int | None = None
+    """How long it has taken to give the last one back."""
 
 
 class CollectiveCalls:
@@ -256,8 +277,15 @@ class CollectiveCalls:
         self._tried = self._taken = self._without = 0
         self._redone: Counter[Code] = Counter()
         self._reason = ""
+        self._is_allowed = True
+        self._since = Instant(0)
+        """When the session came to where it is."""
+        self._attach_ns: int | None = None
+        self._release_ns: int | None = None
         self._why = ""
         """Why this host voted as it did."""
+        self._is_named = False
+        """The last question was answered with this host's attempt."""
         self._now = Instant(0)
         self._out: list[Action] = []
 
@@ -295,6 +323,9 @@ class CollectiveCalls:
             redone=dict(sorted(self._redone.items())),
             without=self._without,
             reason=self._reason,
+            is_allowed=self._is_allowed,
+            attach_ns=self._attach_ns,
+            release_ns=self._release_ns,
         )
 
     def step(self, event: Event, now: Instant) -> list[Action]:
@@ -311,13 +342,15 @@ class CollectiveCalls:
             case TryFailed(op_index, attempt, reason, is_lost):
                 if self._is_tried(op_index, attempt):
                     self._fails(Code.LOST if is_lost else Code.FAILED, reason)
-            case Counted(op_index, least, most):
-                self._counted(op_index, least, most)
+            case Counted(op_index, least, most, stays):
+                self._counted(op_index, least, most, stays)
             case BaseEnded(op_index):
                 if self._with_base and self._with_base[0].index == op_index:
                     self._with_base.popleft()
             case Attached() | AttachFailed() | Lost() | Superseded() | Released():
                 self._of_session(event)
+            case Allowed(is_allowed):
+                self._allowed(is_allowed)
             case Woke():
                 self._woke()
             case Closing():
@@ -344,9 +377,10 @@ class CollectiveCalls:
                 self._without += 1
                 self._to_base()
             else:
-                is_here = self._session is Session.ATTACHED
+                self._is_named = self._session is Session.ATTACHED and self._is_allowed
                 self._stage = _Stage.ASKED
-                self._out.append(Vote(vote_on(operation), self._attempt if is_here else -Code.ABSENT))
+                said = self._attempt if self._is_named else -Code.ABSENT
+                self._out.append(Vote(vote_on(operation), said))
 
     def _to_base(self) -> None:
         operation = self._calls.popleft()
@@ -375,9 +409,9 @@ class CollectiveCalls:
 
     def _vote(self, said: int, why: str = "") -> None:
         self._stage, self._try_until, self._why = _Stage.VOTED, None, why
-        self._out.append(Vote(vote_on(self._calls[0]), said))
+        self._out.append(Vote(vote_on(self._calls[0]), said, self._is_allowed))
 
-    def _counted(self, op_index: OpIndex, least: int, most: int) -> None:
+    def _counted(self, op_index: OpIndex, least: int, most: int, stays: bool) -> None:
         if self._session is Session.CLOSED:
             return
         if not self._calls or self._calls[0].index != op_index:
@@ -385,7 +419,7 @@ class CollectiveCalls:
         if self._stage is _Stage.ASKED:
             self._answered(self._calls[0], least, most)
         elif self._stage is _Stage.VOTED:
-            self._decided(self._calls[0], least, most)
+            self._decided(self._calls[0], least, most, stays)
         else:
             raise LocalMisuse(f"the vote on all-reduce {op_index} is counted before this host has voted")
 
@@ -399,19 +433,25 @@ class CollectiveCalls:
         else:
             self._ask_in = self._ask_every
             self._ask_every = min(2 * self._ask_every, ASK_EVERY_MAX)
+            if not self._is_allowed:
+                self._leave()
 
-    def _decided(self, operation: Operation, least: int, most: int) -> None:
-        """Whether all hosts have the same result."""
+    def _decided(self, operation: Operation, least: int, most: int, stays: bool) -> None:
+        """Whether all hosts have the same result, and whether they all go on."""
+        stood = self._standing
         if 0 <= least == most:
             self._calls.popleft()
             self._stage, self._failures = _Stage.NEW, 0
             self._taken += 1
             self._out.append(TakeTried(operation))
+            if not stays:
+                self._standing, self._ask_in = None, 1
+                if self._attempt == stood:
+                    self._leave()
             return
-        stood = self._standing
         code = Code.DIFFERS if least >= 0 else Code(min(-least, Code.TIMED_OUT))
         self._failures += 1
-        if code is not Code.FAILED or self._failures >= FAILURES_MAX:
+        if code is not Code.FAILED or self._failures >= FAILURES_MAX or not stays:
             self._standing, self._ask_in = None, 1
         reason = self._why or (
             "hosts have different results" if code is Code.DIFFERS else f"another host: {code.name.lower()}"
@@ -431,13 +471,15 @@ class CollectiveCalls:
         elif event.attempt != self._attempt or self._session is Session.CLOSED:
             return
         elif isinstance(event, Attached) and self._session is Session.ATTACHING:
-            self._session, self._backoff_ns = Session.ATTACHED, ATTACH_FIRST_NS
+            self._attach_ns, self._backoff_ns = self._now - self._since, ATTACH_FIRST_NS
+            self._go(Session.ATTACHED)
         elif isinstance(event, AttachFailed) and self._session is Session.ATTACHING:
             self._reason = event.reason
             self._detached()
         elif isinstance(event, Lost) and self._session is Session.ATTACHED:
             self._lose(Code.LOST, event.reason)
         elif isinstance(event, Released) and self._session is Session.RELEASING:
+            self._release_ns = self._now - self._since
             self._detached()
 
     def _superseded(self, attempt: int) -> None:
@@ -447,8 +489,22 @@ class CollectiveCalls:
         self._next = max(self._next, attempt)
         if self._session is Session.ATTACHED:
             self._lose(Code.LOST, f"another host has begun attempt {attempt}")
-        elif self._session is Session.DETACHED:
+        elif self._session is Session.DETACHED and self._is_allowed:
             self._attach_at = self._now
+
+    def _allowed(self, is_allowed: bool) -> None:
+        if is_allowed is self._is_allowed or self._session is Session.CLOSED:
+            return
+        self._is_allowed = is_allowed
+        if is_allowed:
+            self._backoff_ns = ATTACH_FIRST_NS
+            if self._session is Session.DETACHED:
+                self._attach_at = self._now
+            return
+        self._attach_at = None
+        is_awaited = self._standing == self._attempt or (self._stage is _Stage.ASKED and self._is_named)
+        if self._session is Session.ATTACHING or not is_awaited:
+            self._leave()
 
     def _lose(self, code: Code, reason: str) -> None:
         if self._stage is _Stage.TRYING:
@@ -459,11 +515,21 @@ class CollectiveCalls:
     def _release(self, reason: str) -> None:
         self._reason = reason
         if self._session in (Session.ATTACHED, Session.ATTACHING):
-            self._session = Session.RELEASING
+            self._go(Session.RELEASING)
             self._out.append(Release(self._attempt))
 
+    def _leave(self) -> None:
+        """Without a place; who has none yet has lost none."""
+        if self._session in (Session.ATTACHED, Session.ATTACHING):
+            self._release("a place in it was taken back")
+
+    def _go(self, session: Session) -> None:
+        self._session, self._since = session, self._now
+
     def _detached(self) -> None:
-        self._session = Session.DETACHED
+        self._go(Session.DETACHED)
+        if not self._is_allowed:
+            return
         self._attach_at = Instant(self._now + self._backoff_ns + self._steady_ns)
         self._backoff_ns = min(2 * self._backoff_ns, ATTACH_LAST_NS)
 
@@ -473,7 +539,7 @@ class CollectiveCalls:
         if self._attach_at is not None and self._now >= self._attach_at:
             self._attach_at = None
             self._attempt = max(self._attempt + 1, self._next)
-            self._session = Session.ATTACHING
+            self._go(Session.ATTACHING)
             self._out.append(Attach(self._attempt))
 
     def _close(self) -> None:

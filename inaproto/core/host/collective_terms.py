@@ -1,7 +1,7 @@
 """Which all-reduces a collective library takes, and how hosts vote on what it did (docs/protocol.md 9.8).
 
 The terms have to be equal on all hosts of a job: from them alone, and from what was voted before, each host
-decides by itself whether an operation is tried. A vote is an all-reduce of two integers by the job's own
+decides by itself whether an operation is tried. A vote is an all-reduce of three integers by the job's own
 path, which has one result on all hosts, whatever fails.
 """
 
@@ -18,7 +18,7 @@ from inaproto.errors import LocalMisuse
 from inaproto.units import OpIndex
 from inaproto.wire.ina_header import Dtype, Op
 
-VOTE_BYTES: Final = 8
+VOTE_BYTES: Final = 12
 _TEXT: Final = re.compile(
     r"([a-z0-9_.-]{1,32}) ([0-9,]{1,32}) ([0-9,]{1,32}) ([0-9]{1,18}) ([0-9]{1,18})", re.ASCII
 )
@@ -82,9 +82,10 @@ def vote_on(operation: Operation) -> Operation:
     return Operation(index, Dtype.I32, Op.MIN, VOTE_BYTES, operation.signature)
 
 
-def words_of(said: int) -> bytes:
-    """The tensor of a vote: what this host says, and its negative, whose least shows the most."""
-    return said.to_bytes(4, "little", signed=True) + (-said).to_bytes(4, "little", signed=True)
+def words_of(said: int, *, stays: bool) -> bytes:
+    """The tensor of a vote: what this host says, its negative, whose least shows the most, and 0 if it
+    leaves."""
+    return b"".join(word.to_bytes(4, "little", signed=True) for word in (said, -said, int(stays)))
 
 
 def digest_of(result: bytes | memoryview) -> int:
@@ -92,9 +93,10 @@ def digest_of(result: bytes | memoryview) -> int:
     return crc32(result) >> 1
 
 
-def counted(words: bytes | bytearray) -> tuple[int, int]:
-    """The least and the most that hosts have said. Raises ``LocalMisuse`` for what is no vote."""
+def counted(words: bytes | bytearray) -> tuple[int, int, bool]:
+    """The least and the most that hosts have said, and whether all stay. Raises ``LocalMisuse`` for what is
+    no vote."""
     if len(words) != VOTE_BYTES:
         raise LocalMisuse(f"a vote of {len(words)} bytes")
-    least, most = (int.from_bytes(words[at : at + 4], "little", signed=True) for at in (0, 4))
-    return least, -most
+    least, most, stay = (int.from_bytes(words[at : at + 4], "little", signed=True) for at in (0, 4, 8))
+    return least, -most, bool(stay)

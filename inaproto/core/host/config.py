@@ -8,6 +8,7 @@ from inaproto.core.host.collective_terms import CollectiveTerms
 from inaproto.core.host.operations import RingConfig
 from inaproto.units import Epoch, Rank, RingId, S
 from inaproto.wire.control_messages import Ring
+from inaproto.wire.ina_header import INA_HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,11 @@ class HostConfig:
     @property
     def message_bytes(self) -> int:
         return self.message_packets * self.mtu
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Tensor bytes of a message, at most."""
+        return self.message_bytes - INA_HEADER_BYTES
 
     def ring(self, ring: Ring, ring_id: int | None = None) -> RingConfig:
         """Configuration of the engine on ``ring``, or on the one beside it, ``ring_id``."""

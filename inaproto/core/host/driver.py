@@ -44,6 +44,7 @@ _OF_MESSAGES: Final = (
 """Orders about memory and NIC: those that each message brings, so they are looked at first."""
 _BESIDE: Final = (collective.Vote, collective.TakeTried, collective.Try, events.CountVotes)
 _BY_NIC: Final = (PostMessage, PostSlot, PostDown, events.PostReceives, events.PostReceive)
+_WRITTEN: Final = (events.RanksBegun, events.RankFailed, events.Ended)
 _TOLD: Final = (
     events.Tell,
     events.CloseLinks,
@@ -155,7 +156,7 @@ class HostDriver(ABC):
 
     def _step(self, event: events.HostEvent) -> None:
         try:
-            actions = self.core.step(event, self._clock())
+            actions = self._stepped(event)
         except (InvariantBroken, LocalMisuse) as fault:  # ours: this job must not go on, others may
             if isinstance(event, events.Faulted):
                 raise  # the job cannot even be ended
@@ -163,6 +164,13 @@ class HostDriver(ABC):
             return
         if actions:
             self._perform_all(actions)
+
+    def _stepped(self, event: events.HostEvent) -> list[events.HostAction]:
+        """What the core orders; who has left is written down before anybody hears of it."""
+        actions = self.core.step(event, self._clock())
+        if isinstance(event, events.RankLeft):
+            self.holdings.write_facts()
+        return actions
 
     def _perform_all(self, actions: list[events.HostAction]) -> None:
         """All of them, though the NIC may refuse to send: results that were taken must be taken."""
@@ -189,6 +197,8 @@ class HostDriver(ABC):
                 elif isinstance(action, _BESIDE):
                     self._beside(action)
                 else:
+                    if isinstance(action, _WRITTEN):
+                        self._write(action)
                     self._perform(action)
             except FabricError as error:
                 refused = refused or error
@@ -198,6 +208,18 @@ class HostDriver(ABC):
             self._faulted(fault)
         elif refused is not None:
             self.feed(events.NicRefused(str(refused)))
+
+    def _write(self, action: events.RanksBegun | events.RankFailed | events.Ended) -> None:
+        """Into the journal, before anybody hears of it."""
+        match action:
+            case events.RanksBegun():
+                self.holdings.write_facts(begins=True)
+            case events.RankFailed(_, error):
+                self.holdings.write_end(error)
+            case events.Ended():
+                self.holdings.write_end()
+            case _:
+                assert_never(action)
 
     # --- the collective beside the rings
 
@@ -218,8 +240,7 @@ class HostDriver(ABC):
             case collective.Vote():
                 tensors.vote(order)
             case events.CountVotes(op_index):
-                least, most = tensors.count(op_index)
-                self.feed(events.OfCollective(collective.Counted(op_index, least, most)))
+                self.feed(events.OfCollective(collective.Counted(op_index, *tensors.count(op_index))))
             case collective.TakeTried():
                 holdings.apart.take(order, tensors)
             case collective.Try():
@@ -242,6 +263,7 @@ class HostDriver(ABC):
     def _on_links(self, order: LinkOrder) -> None:
         holdings = self.holdings
         if isinstance(order, events.ConnectLink | events.ConnectTree):
+            holdings.write_facts()
             try:
                 holdings.on_links(order)
             except (LocalMisuse, ValueError) as error:
@@ -249,5 +271,7 @@ class HostDriver(ABC):
             else:
                 self._begin_connecting(BASE if isinstance(order, events.ConnectTree) else order.path)
         else:
+            if isinstance(order, events.CloseLinks) and self.core.has_ended:
+                holdings.write_end()  # before the results that it had taken are given up
             self._closing(order)
             holdings.on_links(order)

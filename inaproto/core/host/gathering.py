@@ -32,11 +32,12 @@ class Gathering:
     """Gathers the calls of the ranks ``ranks`` of one host. Times in nanoseconds; ``timeout_ns`` 0: no
     limit."""
 
-    def __init__(self, ranks: Iterable[int], *, stall_ns: int, timeout_ns: int) -> None:
+    def __init__(self, ranks: Iterable[int], *, stall_ns: int, timeout_ns: int, first: int = 0) -> None:
+        """``first``: the operation that they call next."""
         self._called: dict[int, deque[Operation]] = {rank: deque() for rank in sorted(ranks)}
         self._stall_ns = stall_ns
         self._timeout_ns = timeout_ns
-        self._next = 0
+        self._next = first
         self._wait: _Wait | None = None
 
     def call(self, rank: int, operation: Operation) -> None:

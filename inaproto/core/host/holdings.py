@@ -37,13 +37,14 @@ from inaproto.core.host.events import (
     SumLocally,
 )
 from inaproto.core.host.job import HostJob
+from inaproto.core.host.journal import Journal, Past
 from inaproto.core.host.link import Allocate, Link, LinkNic, RingLink, TreeLink
 from inaproto.core.host.local_reduction import SLICE_BYTES, Slice, SlicedReduction
 from inaproto.core.host.operations import BASE, INA, BoundPath, Operation, PostMessage, TakeResult
 from inaproto.core.host.performer import KeptResults, RingOrders, Tensors
 from inaproto.core.host.tree_performer import OverlayOrders
 from inaproto.core.rdma.verbs import Completion, CompletionKind, QpAttributes, Segment, Status
-from inaproto.errors import InvariantBroken, LocalMisuse
+from inaproto.errors import InvariantBroken, JobError, LocalMisuse
 
 LinkOrder = ConnectLink | ConnectTree | CloseLinks | CloseIna | KeepResults
 _SUCCESS: Final = Status.SUCCESS  # a member of an enumeration takes longer to look up than a constant
@@ -78,13 +79,16 @@ class Holdings:
         first_psn: Callable[[], int],
         attributes: QpAttributes,
         slice_bytes: int = SLICE_BYTES,
+        journal: Journal | None = None,
     ) -> None:
+        """``journal``: what a successor of this daemon is to know is written there."""
         self._job = job
+        self.journal = journal
         self._allocate = allocate
         self._first_psn = first_psn
         self._attributes = attributes
         self._slice_bytes = slice_bytes
-        self._kept = KeptResults()
+        self._kept = KeptResults(journal)
         self._orders: dict[BoundPath, RingOrders[Segment]] = {}
         self._acting: RingOrders[Segment] | None = None
         self.links: dict[BoundPath, Link] = {}
@@ -182,6 +186,7 @@ class Holdings:
         link.close()
 
     def _make(self, shape: LinkShape, nic: LinkNic) -> Link:
+        arena = None if self.journal is None else self.journal.arena
         if shape.children is None:
             return RingLink(
                 nic,
@@ -189,6 +194,7 @@ class Holdings:
                 slot_bytes=shape.slot_bytes,
                 allocate=self._allocate,
                 first_psn=self._first_psn,
+                arena=arena,
             )
         return TreeLink(
             nic,
@@ -197,6 +203,7 @@ class Holdings:
             children=shape.children,
             allocate=self._allocate,
             first_psn=self._first_psn,
+            arena=arena,
         )
 
     def close_all(self) -> None:
@@ -285,12 +292,39 @@ class Holdings:
             if link is None or tensors is None:
                 raise InvariantBroken(f"an order for a ring on {path}, and there is no link, or no tensor")
             if isinstance(link, TreeLink):
-                orders = OverlayOrders(link, self._kept, tensors)
+                orders = OverlayOrders(link, self._kept, tensors, self.journal)
             else:
-                orders = RingOrders(link, self._kept, tensors)
+                by = INA if path == INA else self._job.done_path
+                orders = RingOrders(link, self._kept, tensors, self.journal, by)
             self._orders[path] = orders
         self._acting = orders
         return orders
+
+    # --- the journal
+
+    def write_facts(self, *, begins: bool = False) -> None:
+        """Who is here and at which switch, once the job has begun."""
+        if self.journal is not None and (begins or self.journal.has_begun):
+            self.journal.say(*self._job.facts)
+
+    def write_end(self, error: JobError | None = None) -> None:
+        """The job is over, for its ranks here too: well, or with that error."""
+        if self.journal is not None:
+            self.journal.failed("" if error is None else error.code, "" if error is None else str(error))
+
+    def restore(self, past: Past) -> None:
+        """What a daemon before this one has kept; before any link is opened.
+
+        ``tensors`` are set: a result that it was copying is copied again, before the journal counts it.
+        """
+        if past.torn is not None:
+            if self.tensors is None:
+                raise InvariantBroken("a result is to be copied again, and there is no tensor")
+            for view in self.tensors.views(past.torn.op_index, past.torn.offset, len(past.torn.data)):
+                view[:] = past.torn.data
+        if self.journal is not None:
+            self.journal.mended()
+        self._kept.restore(past)
 
     # --- the collective beside the rings
 

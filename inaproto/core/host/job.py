@@ -28,6 +28,7 @@ from inaproto.core.host import events, operations
 from inaproto.core.host.carrier import Actions, Carrier, Unusable
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.engines.two_paths import TwoPaths
+from inaproto.core.host.journal import Past
 from inaproto.core.host.operations import BASE, BoundPath, Operation, ResultArrived, SendCompleted, Woke
 from inaproto.core.host.ranks import HostedRank, HostedRanks
 from inaproto.core.host.reports import broken, halted, parked
@@ -48,6 +49,7 @@ from inaproto.wire.control_messages import (
     Ring,
     Start,
 )
+from inaproto.wire.messages.client import DonePath, Join
 from inaproto.wire.messages.ina import InaPark, InaStands
 
 HALTS_SHOWN: Final = 5
@@ -78,6 +80,8 @@ class HostJob:
         self._away_until: Instant | None = None
         self._halts: list[str] = []
         self.recoveries = 0
+        self.run = (0, 0)
+        """Id of the first ring that started, and its hosts."""
         self._answers: dict[int, Ring] = {}
         """Answers by rank, of a ring that does not have those to all its ranks here yet."""
         self._boot_id = ""
@@ -93,8 +97,42 @@ class HostJob:
         self._now = Instant(0)
         self._out: list[events.HostAction] = []
 
+    @staticmethod
+    def of_successor(config: HostConfig, past: Past, now: Instant) -> HostJob:
+        """A host in a job whose daemon was another one: it waits for a switch, as one that has lost it.
+
+        Its ranks call anew what lacks results, before it has a switch. Raises ``LocalMisuse`` for a past of
+        which this host cannot be.
+        """
+        job = HostJob(config)
+        if not config.recover_ns:
+            raise LocalMisuse("this host daemon has recover_ms = 0, so no job outlives a ring")
+        for join in past.joins:
+            left = past.left.get(join.rank)
+            done = past.next_index
+            called = done if left is None else left
+            job.ranks.add(HostedRank(join, 0, called=called, done=done, left_after=left))
+        job.has_started, job.phase, job._boot_id = True, Phase.AWAY, past.boot_id
+        job._began_at, job.run = past.progress, past.run
+        job._away_until = Instant(now + config.recover_ns)
+        job.recoveries, job._halts = 1, ["its host daemon is another one"]
+        job._carrier.succeed(past, now)
+        return job
+
     def __str__(self) -> str:
         return self.ranks.describe(self.config.job)
+
+    @property
+    def done_path(self) -> DonePath:
+        """The path of the present ring, as results are said to have come by it."""
+        return self._carrier.done_path
+
+    @property
+    def facts(self) -> tuple[list[Join], dict[int, int], str, tuple[int, int]]:
+        """For the journal: who is here, and who of them has left after how many all-reduces; the boot of the
+        switch of the last ring, and ``run``."""
+        left = {rank.number: rank.left_after for rank in self.ranks if rank.left_after is not None}
+        return [rank.join for rank in self.ranks], left, self._boot_id, self.run
 
     @property
     def opening(self) -> events.OpenLinks:
@@ -157,7 +195,9 @@ class HostJob:
 
     @property
     def deadline(self) -> Instant | None:
-        if self.engine is None or not self.has_started or self.phase in (Phase.LEFT, Phase.ENDED):
+        if self.engine is None and self.phase is not Phase.AWAY:
+            return None
+        if not self.has_started or self.phase in (Phase.LEFT, Phase.ENDED):
             return None
         found = self._carrier.deadline, self._away_until
         return min((at for at in found if at is not None), default=None)
@@ -469,7 +509,7 @@ class HostJob:
         self._attach_ina(ring, message)
         self.phase = Phase.LEFT if self.ranks.have_all_left else Phase.RUNNING
         if not self.has_started:
-            self.has_started = True
+            self.has_started, self.run = True, (ring.ring_id, len(ring.peers))
             self._out.append(events.RanksBegun(ring.ring_id))
         self._follow(self._carrier.start(self._now))
 

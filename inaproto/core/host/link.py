@@ -24,6 +24,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
+from inaproto.core.host.journal import Arena, PrivateArena
 from inaproto.core.host.operations import UP
 from inaproto.core.rdma.verbs import MemoryRegion, QpAddress, QpAttributes, Segment, Verbs
 from inaproto.errors import LocalMisuse
@@ -48,13 +49,19 @@ Allocate = Callable[[int], memoryview]
 
 def _out_address(qp: QpAddress) -> OutAddress:
     return OutAddress(
-        mac=qp.mac, ip=qp.ip, qpn=qp.qpn, psn=qp.psn, selective=qp.selective, repaired=qp.repaired
+        mac=qp.mac,
+        ip=qp.ip,
+        qpn=qp.qpn,
+        psn=qp.psn,
+        selective=qp.selective,
+        repaired=qp.repaired,
+        infiniband=qp.infiniband,
     )
 
 
 def memory_bytes(*, slots: int, slot_bytes: int, areas: int) -> int:
-    """What a link allocates: receive slots in each area, staging slots, and header slots in each area."""
-    return (areas + 1) * slots * slot_bytes + areas * slots * INA_HEADER_BYTES
+    """What a link allocates beside its receive slots: staging slots, and header slots in each area."""
+    return slots * slot_bytes + areas * slots * INA_HEADER_BYTES
 
 
 class _HostLink:
@@ -70,22 +77,27 @@ class _HostLink:
         qps: int,
         allocate: Allocate,
         first_psn: Callable[[], int],
+        arena: Arena | None = None,
     ) -> None:
-        """Raises ``LocalMisuse`` if the NIC is full, ``OSError`` if memory is short."""
+        """Receive slots are in ``arena``, if there is one. Raises ``LocalMisuse`` if the NIC is full,
+        ``OSError`` if memory is short."""
         self.nic = nic
         self.slots = slots
         self.slot_bytes = slot_bytes
         self.is_open = True
         self._receives_max = qps * (2 * slots + RECEIVES_SPARE)
         with contextlib.ExitStack() as undo:
-            staged_at = areas * slots * slot_bytes
-            headers_at = staged_at + slots * slot_bytes
+            received_bytes, staged_bytes = areas * slots * slot_bytes, slots * slot_bytes
+            area = (PrivateArena() if arena is None else arena).allocate(received_bytes)
+            undo.callback(area.free)
+            self.received_at = area.at
+            """Where the receive slots begin in the arena."""
+            self._received = area.view[:]
             with allocate(memory_bytes(slots=slots, slot_bytes=slot_bytes, areas=areas)) as whole:
-                self._received = whole[:staged_at]
-                self._staged = whole[staged_at:headers_at]
-                self._headers = whole[headers_at:]
+                self._staged = whole[:staged_bytes]
+                self._headers = whole[staged_bytes:]
             self._received_heads = [
-                self._received[at : at + INA_HEADER_BYTES] for at in range(0, staged_at, slot_bytes)
+                self._received[at : at + INA_HEADER_BYTES] for at in range(0, received_bytes, slot_bytes)
             ]
             """Where headers come, by receive slot."""
             undo.callback(self._release_memory)
@@ -128,6 +140,7 @@ class _HostLink:
             slots=self.slots,
             slot_bytes=self.slot_bytes,
             selective=address.selective,
+            infiniband=address.infiniband,
         )
 
     def _connect(
@@ -135,7 +148,7 @@ class _HostLink:
     ) -> None:
         """With room for ``window`` messages that are not acknowledged yet."""
         fitting = attributes.for_messages(window, self.slot_bytes)
-        remote = QpAddress(peer.mac, peer.ip, peer.qpn, peer.psn, peer.selective)
+        remote = QpAddress(peer.mac, peer.ip, peer.qpn, peer.psn, peer.selective, infiniband=peer.infiniband)
         self.nic.connect_qp(self.qpns[qp], remote, fitting)
 
     def _takes_alike(self, peer: IntoAddress) -> bool:
@@ -197,9 +210,17 @@ class RingLink(_HostLink):
         slot_bytes: int,
         allocate: Allocate,
         first_psn: Callable[[], int],
+        arena: Arena | None = None,
     ) -> None:
         super().__init__(
-            nic, slots=slots, slot_bytes=slot_bytes, areas=1, qps=2, allocate=allocate, first_psn=first_psn
+            nic,
+            slots=slots,
+            slot_bytes=slot_bytes,
+            areas=1,
+            qps=2,
+            allocate=allocate,
+            first_psn=first_psn,
+            arena=arena,
         )
         self._receives_max = 2 * slots + RECEIVES_SPARE
         self._successor: IntoAddress | None = None
@@ -279,6 +300,10 @@ class RingLink(_HostLink):
         at = slot * self.slot_bytes + INA_HEADER_BYTES
         return self._received[at : at + nbytes]
 
+    def result_at(self, slot: int) -> int:
+        """Where that is in the arena."""
+        return self.received_at + slot * self.slot_bytes + INA_HEADER_BYTES
+
     def staged(self, slot: int, nbytes: int) -> memoryview:
         """The ``nbytes`` of staging slot ``slot``, to be written."""
         return self._behind(self._staged, slot, nbytes)
@@ -297,6 +322,7 @@ class TreeLink(_HostLink):
         children: int,
         allocate: Allocate,
         first_psn: Callable[[], int],
+        arena: Arena | None = None,
     ) -> None:
         areas = children + 1
         super().__init__(
@@ -307,6 +333,7 @@ class TreeLink(_HostLink):
             qps=areas,
             allocate=allocate,
             first_psn=first_psn,
+            arena=arena,
         )
         self._peers: list[IntoAddress | None] = []
 
@@ -389,6 +416,10 @@ class TreeLink(_HostLink):
     def result(self, slot: int, nbytes: int) -> memoryview:
         """The ``nbytes`` behind the header of the result in receive slot ``slot``."""
         return self._behind(self._received, slot // 2, nbytes)
+
+    def result_at(self, slot: int) -> int:
+        """Where that is in the arena."""
+        return self.received_at + slot // 2 * self.slot_bytes + INA_HEADER_BYTES
 
     def came(self, child: int, slot: int, nbytes: int) -> memoryview:
         """The same of what that child has passed up."""

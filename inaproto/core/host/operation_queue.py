@@ -24,6 +24,7 @@ operation to a path when it starts (MINA section IV-C) does not.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -218,6 +219,27 @@ class OperationQueue:
         """Bytes that are there of the operations whose tensors are not there as a whole."""
         self._neutral = 0
         """The next messages to which this rank adds nothing: their results exist."""
+
+    def take_over(
+        self,
+        kept: Iterable[KeptResult],
+        *,
+        progress: int,
+        first: OpIndex,
+        running: Operation | None,
+        results: int,
+        now: Instant,
+    ) -> None:
+        """Be where another one was: with ``progress`` results, of which it had ``kept`` the last.
+
+        ``first`` is the first operation that lacks some; it runs if it has some.
+        """
+        self.progress, self.running, self.results = progress, running, results
+        self._kept.extend(kept)
+        self.done = first
+        self.submitted = first + (running is not None)
+        self.since = self._started = self._reported = now
+        self.messages = 0 if running is None else self._messages_of(running)
 
     @property
     def kept(self) -> list[KeptResult]:

@@ -20,6 +20,7 @@ from typing import Generic, Protocol, TypeVar, assert_never
 import numpy as np
 
 from inaproto.core.host.engines.hosts import Combine, Place, PostSlot
+from inaproto.core.host.journal import Journal, Past
 from inaproto.core.host.local_reduction import reduce_parts
 from inaproto.core.host.operation_queue import KeptResult, Source
 from inaproto.core.host.operations import VOTE, Operation, PostKept, PostMessage, PostNeutral, TakeResult
@@ -27,6 +28,7 @@ from inaproto.core.plan.accumulators import Accumulators
 from inaproto.core.plan.neutral import neutral_bytes
 from inaproto.errors import InvariantBroken
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.messages.client import DonePath
 
 PayloadT = TypeVar("PayloadT")
 InT_contra = TypeVar("InT_contra", contravariant=True)
@@ -38,6 +40,9 @@ class Slots(Protocol[InT_contra]):
 
     def result(self, slot: int, nbytes: int) -> memoryview:
         """The ``nbytes`` behind the header in receive slot ``slot``."""
+
+    def result_at(self, slot: int) -> int:
+        """Where these begin in the arena of a journal."""
 
     def staged(self, slot: int, nbytes: int) -> memoryview:
         """The memory of staging slot ``slot``, to be written."""
@@ -65,12 +70,17 @@ class Tensors(Protocol[OutT_co]):
     def payload(self, op_index: int, offset: int, nbytes: int) -> OutT_co:
         """Those of a rank that is alone, for ``Slots.post_message``."""
 
+    def operation(self, op_index: int) -> Operation:
+        """Whose they are."""
+
 
 class KeptResults:
     """Results whose receive slots are gone, by operation and offset."""
 
-    def __init__(self) -> None:
-        self._bytes: dict[tuple[int, int], bytes] = {}
+    def __init__(self, journal: Journal | None = None) -> None:
+        """They are in the memory of ``journal``, if there is one."""
+        self._journal = journal
+        self._bytes: dict[tuple[int, int], bytes | memoryview] = {}
 
     def __len__(self) -> int:
         return len(self._bytes)
@@ -88,17 +98,28 @@ class KeptResults:
         ``beside`` it and is there by its id. Ids do not tell other rings apart here: a switch that has
         restarted may use them again.
         """
-        others = beside or {}
-        self._bytes = {
-            (kept.operation.index, kept.offset): (
-                bytes(others.get(kept.ring_id, link).result(kept.slot, kept.nbytes))
-                if kept.serial >= since
-                else self.get(kept.operation.index, kept.offset)
-            )
+        others, results = beside or {}, list(results)
+        found: list[bytes | memoryview] = [
+            others.get(kept.ring_id, link).result(kept.slot, kept.nbytes)
+            if kept.serial >= since
+            else self.get(kept.operation.index, kept.offset)
             for kept in results
+        ]
+        self._hold(results, found)
+
+    def restore(self, past: Past) -> None:
+        """Those of a host whose daemon was another one."""
+        self._hold([result for result, _ in past.kept], [data for _, data in past.kept])
+
+    def _hold(self, kept: Sequence[KeptResult], data: Sequence[bytes | memoryview]) -> None:
+        copies: Sequence[bytes | memoryview] = (
+            [bytes(its) for its in data] if self._journal is None else self._journal.keep(kept, data)
+        )
+        self._bytes = {
+            (its.operation.index, its.offset): copy for its, copy in zip(kept, copies, strict=True)
         }
 
-    def get(self, op_index: int, offset: int) -> bytes:
+    def get(self, op_index: int, offset: int) -> bytes | memoryview:
         try:
             return self._bytes[op_index, offset]
         except KeyError:
@@ -108,10 +129,20 @@ class KeptResults:
 class RingOrders(Generic[PayloadT]):
     """Performs the orders of one host on one ring."""
 
-    def __init__(self, link: Slots[PayloadT], kept: KeptResults, tensors: Tensors[PayloadT]) -> None:
+    def __init__(
+        self,
+        link: Slots[PayloadT],
+        kept: KeptResults,
+        tensors: Tensors[PayloadT],
+        journal: Journal | None = None,
+        path: DonePath = "switch",
+    ) -> None:
+        """``journal`` is told of each result that is taken, and that it came by ``path``."""
         self._link = link
         self._kept = kept
         self._tensors = tensors
+        self._journal = journal
+        self._path = path
 
     def post(self, action: PostMessage) -> None:
         """Send a message of an operation."""
@@ -177,9 +208,15 @@ class RingOrders(Generic[PayloadT]):
 
     def take(self, action: TakeResult) -> None:
         """Copy a result to where its operation's tensors are."""
-        result = self._link.result(action.slot, action.nbytes)
-        for view in self._tensors.views(action.op_index, action.offset, action.nbytes):
+        slot, op_index, offset, nbytes = action
+        result, journal = self._link.result(slot, nbytes), self._journal
+        if journal is not None:
+            operation, at = self._tensors.operation(op_index), self._link.result_at(slot)
+            journal.taking(operation, offset, nbytes, at, self._path)
+        for view in self._tensors.views(op_index, offset, nbytes):
             view[:] = result
+        if journal is not None:
+            journal.taken()
 
 
 def _called(action: PostMessage) -> tuple[Dtype, Op]:

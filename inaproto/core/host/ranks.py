@@ -67,6 +67,7 @@ class HostedRank:
             exact_plan=join.exact_plan,
             elastic=join.elastic,
             collective=self.terms(config),
+            life=join.life,
         )
 
     def terms(self, config: HostConfig) -> str:

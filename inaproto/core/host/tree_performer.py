@@ -11,6 +11,7 @@ import numpy as np
 
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Place
+from inaproto.core.host.journal import Journal
 from inaproto.core.host.performer import KeptResults, RingOrders, Slots, Tensors
 from inaproto.core.plan.host_tree import OverlayTree
 
@@ -31,8 +32,14 @@ class TreeSlots(Slots[InT_contra], Protocol[InT_contra]):
 class OverlayOrders(RingOrders[PayloadT]):
     """Performs the orders of one host in one tree."""
 
-    def __init__(self, link: TreeSlots[PayloadT], kept: KeptResults, tensors: Tensors[PayloadT]) -> None:
-        super().__init__(link, kept, tensors)
+    def __init__(
+        self,
+        link: TreeSlots[PayloadT],
+        kept: KeptResults,
+        tensors: Tensors[PayloadT],
+        journal: Journal | None = None,
+    ) -> None:
+        super().__init__(link, kept, tensors, journal, "overlay")
         self._tree_link = link
 
     def fold(self, action: Fold, tree: OverlayTree, position: int) -> None:

@@ -39,6 +39,8 @@ class NicCounters:
     unknown_qp: int = 0
     wrong_source: int = 0
     other_frames: int = 0
+    pauses: int = 0
+    """Frames that asked for silence on the link, or ended it."""
     arp_replies: int = 0
     arp_questions: int = 0
     output_lost: int = 0

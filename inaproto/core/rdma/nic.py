@@ -19,7 +19,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, SupportsInt, assert_never
 
@@ -29,12 +28,14 @@ from numpy.typing import NDArray
 from inaproto.core.kernels import active
 from inaproto.core.kernels.messages import Arrivals, Departures
 from inaproto.core.kernels.rows import rows_by
-from inaproto.core.rdma.arp import arp_question, arp_replies
 from inaproto.core.rdma.counters import NicCounters
 from inaproto.core.rdma.deadlines import Deadlines
+from inaproto.core.rdma.edge import Edge
 from inaproto.core.rdma.memory import MemoryTable
+from inaproto.core.rdma.nic_config import SoftNicConfig as SoftNicConfig  # noqa: PLC0414
 from inaproto.core.rdma.output import Output
 from inaproto.core.rdma.packetiser import GatherList
+from inaproto.core.rdma.pause import silence_asked
 from inaproto.core.rdma.queue_pair import Connection, QueueLimits, QueuePair
 from inaproto.core.rdma.reliable_connection import MESSAGE_BYTES_MAX, Outcome
 from inaproto.core.rdma.requester import (
@@ -72,10 +73,11 @@ from inaproto.core.rdma.verbs import (
     Segment,
     Status,
 )
-from inaproto.errors import Blame, ConfigError, InvariantBroken, LocalMisuse
+from inaproto.errors import Blame, InvariantBroken, LocalMisuse
 from inaproto.units import PSN_MASK, Frames, Instant
 from inaproto.wire.behind_gap import decode_behind
 from inaproto.wire.icrc import ICRC_BYTES
+from inaproto.wire.outer import is_dressed, short_ip
 from inaproto.wire.packet import Packet, decode_packet
 from inaproto.wire.roce import Opcode
 from inaproto.wire.run_template import RunTemplate
@@ -111,41 +113,12 @@ _SUCCESS: Final = Status.SUCCESS
 _DONE: Final = Outcome.SUCCESS
 _SEND: Final = CompletionKind.SEND
 _RECEIVE_IMM: Final = CompletionKind.RECEIVE_IMM
+_LINK: Final = -1
+"""Key of the link's own deadline, among those of queue pairs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoftNicConfig:
-    mac: bytes
-    ip: bytes
-    mtu_max: int = 4096
-    qps_max: int = 1024
-    regions_max: int = 4096
-    send_queue_max: int = 1024
-    """Writes of one queue pair that are not completed."""
-    receive_queue_max: int = 1024
-    completions_max: int = 65_536
-    outstanding_packets_max: int = 16_384
-    """Widest window of a queue pair in PSNs, whatever its attributes; losses narrow it."""
-    output_frames_max: int = 16_384
-    first_qpn: int = 17
-    first_key: int = 1
-    selective: bool = False
-    """Keep what comes behind a gap, and send again what was lost alone, to peers that can do so, too."""
-    repaired: bool = True
-    """Let switches say what was lost before them, on selective connections (docs/protocol.md 6.14)."""
-
-    def __post_init__(self) -> None:
-        if len(self.mac) != 6 or self.mac[0] & 1:
-            raise ConfigError(f"mac must be 6 bytes of a unicast address, not {self.mac.hex(':')!r}")
-        if len(self.ip) != 4:
-            raise ConfigError(f"ip must be the 4 bytes of an IPv4 address, not {self.ip!r}")
-        for name in ("qps_max", "regions_max", "send_queue_max", "receive_queue_max", "completions_max"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 1 <= self.outstanding_packets_max <= PSN_MASK >> 1:
-            raise ConfigError(f"outstanding_packets_max must be 1 to {PSN_MASK >> 1}")
-        if not 2 <= self.first_qpn <= PSN_MASK:
-            raise ConfigError("first_qpn must be 2 to 0xffffff (0 and 1 are reserved)")
+def _nothing() -> list[Frames]:
+    return []
 
 
 class SoftNicEngine:
@@ -154,7 +127,8 @@ class SoftNicEngine:
     def __init__(self, config: SoftNicConfig, *, reuses_output: bool = False) -> None:
         """``reuses_output``: frames of ``take_output`` are valid until the next call of anything else."""
         self.config: Final = config
-        self._mac, self._ip = config.mac, config.ip
+        self._mac, self._ip = config.mac, short_ip(config.ip)
+        self._edge = Edge(mac=config.mac, ip=config.ip, vlan=config.vlan, priority=config.priority)
         self.requester_steps = self.responder_steps = 0
         """Events handed to the cores of all queue pairs: how often, not how much."""
         self._counters = NicCounters()
@@ -168,8 +142,9 @@ class SoftNicEngine:
         self._repliers: dict[int, Connection] = {}  # with replies to flush; a dict keeps their order
         departures = None if kernels is None else Departures(kernels, reuses=reuses_output)
         self._output = Output(self._counters, departures, frames_max=config.output_frames_max)
-        self.take_output = self._output.take
-        """Frames to send, in order."""
+        self._may_send = self._take_dressed if self._edge.changes_all else self._output.take
+        self.take_output = self._may_send
+        """Frames to send, in order; none while the link is paused."""
         self._completions: list[Completion] = []
         self._work = 0  # requests open or completed but not polled
 
@@ -202,6 +177,7 @@ class SoftNicEngine:
             self.config.send_queue_max, self.config.receive_queue_max, self.config.outstanding_packets_max
         )
         self._qp(qpn).connect(remote, attributes, limits, self._rows.copy)
+        self._edge.connect(remote.ip)
 
     def require_connected(self, qpn: int) -> None:
         """Raises ``LocalMisuse`` if it was never connected."""
@@ -276,6 +252,8 @@ class SoftNicEngine:
         packets on the way; 0: not at all."""
         rest = 0
         for qpn in self._deadlines.keys:
+            if qpn == _LINK:
+                return 0
             connection = self._qps[qpn].connection
             own = 0 if connection is None else connection.requester.rest_ns
             if not own:
@@ -286,6 +264,9 @@ class SoftNicEngine:
     def handle_timer(self, now: Instant) -> None:
         """Run what is due; too early a call does nothing."""
         for qpn in self._deadlines.due(now):
+            if qpn == _LINK:
+                self.take_output = self._may_send
+                continue
             qp = self._qps[qpn]
             if qp.connection is None:
                 raise InvariantBroken(f"queue pair {qpn} has a timer but no connection")
@@ -301,10 +282,12 @@ class SoftNicEngine:
         connection.unanswered += 1
         if connection.unanswered % UNANSWERED_BEFORE_ARP == 0:
             self._counters.arp_questions += 1
-            self._output.emit(arp_question(mac=self._mac, ip=self._ip, asked=connection.remote.ip))
+            self._output.emit(self._edge.question(connection.remote.ip))
 
     def handle_frames(self, blocks: Sequence[Frames], now: Instant) -> None:
         """Take in received frames; nothing keeps a reference to them afterwards."""
+        if self._edge.changes_all:
+            blocks = self._edge.inward(blocks, self._counters)
         arrivals = self._arrivals
         if arrivals is None:
             self._frames(blocks, now)
@@ -352,9 +335,18 @@ class SoftNicEngine:
 
     # ---- receiving -------------------------------------------------------------------------------
 
-    def _plain(self, run: PlainRun) -> None:
+    def _plain(self, run: PlainRun, now: Instant) -> None:
+        if not self._edge.changes_all and is_dressed(run.frames):
+            self._frames(self._edge.inward([run.frames], self._counters), now)
+            return
+        silence_ns = silence_asked(run.frames, self.config.priority)
+        if silence_ns is not None:
+            self._counters.pauses += 1
+            self._deadlines.arm(_LINK, Instant(now + silence_ns) if silence_ns else None)
+            self.take_output = _nothing if silence_ns else self._may_send
+            return
         self._counters.other_frames += len(run.frames)
-        for reply in arp_replies(run.frames, mac=self.config.mac, ip=self.config.ip):
+        for reply in self._edge.replies(run.frames):
             self._counters.arp_replies += 1
             self._output.emit(reply)
 
@@ -375,7 +367,7 @@ class SoftNicEngine:
             # Where packets of several connections alternate, each would be a vector of one.
             for run in decode_runs(frames, by_connection=True):
                 if isinstance(run, PlainRun):
-                    self._plain(run)
+                    self._plain(run, now)
                     continue
                 packet = decode_packet(run.frames.tobytes()) if run.psn.size == 1 < n else None
                 if packet is None:
@@ -597,7 +589,7 @@ class SoftNicEngine:
         if qp is None or (connection := qp.connection) is None:
             self._counters.unknown_qp += packets
             return None
-        if run.src_ip != connection.remote.ip:
+        if run.src_ip != connection.remote_ip:
             self._counters.wrong_source += packets
             return None
         return qp, connection
@@ -654,6 +646,9 @@ class SoftNicEngine:
                     target.reshape(rows.shape)[:] = rows
         if not placed:
             raise InvariantBroken(f"{place} although the address is not permitted")
+
+    def _take_dressed(self) -> list[Frames]:
+        return self._edge.outward(self._output.take())
 
     # ---- sending ---------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from inaproto.core.rdma.verbs import QpAddress, QpAttributes
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import PSN_MASK, Frames, Instant
 from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX
+from inaproto.wire.outer import short_ip
 from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.run_builder import CopyRows
 from inaproto.wire.run_template import RunTemplate
@@ -44,6 +45,8 @@ class QueueLimits(NamedTuple):
 @dataclass(slots=True)
 class Connection:
     remote: QpAddress
+    remote_ip: bytes
+    """As packets have it inside: an IPv6 address in its short form."""
     attributes: QpAttributes
     builder: PacketBuilder
     requester: RcRequester
@@ -96,7 +99,7 @@ class QueuePair:
             raise LocalMisuse(f"queue pair {self.address.qpn} is connected already")
         if attributes.mtu not in MTUS:
             raise LocalMisuse(f"MTU {attributes.mtu} is none of {MTUS}")
-        if len(remote.mac) != 6 or len(remote.ip) != 4 or not 0 <= remote.qpn <= PSN_MASK:
+        if len(remote.mac) != 6 or len(remote.ip) != len(self.address.ip) or not 0 <= remote.qpn <= PSN_MASK:
             raise LocalMisuse(f"{remote} is no address of a queue pair")
         if not 0 <= attributes.traffic_class < 256:
             raise LocalMisuse(f"traffic class {attributes.traffic_class} is no byte")
@@ -124,13 +127,13 @@ class QueuePair:
             )
         except ConfigError as error:
             raise LocalMisuse(f"queue pair {self.address.qpn} cannot be connected: {error}") from error
-        own = self.address
+        own, own_ip, remote_ip = self.address, short_ip(self.address.ip), short_ip(remote.ip)
         arriving = connection_key(
             FlowTemplate(
                 src_mac=remote.mac,
                 dst_mac=own.mac,
-                src_ip=remote.ip,
-                dst_ip=own.ip,
+                src_ip=remote_ip,
+                dst_ip=own_ip,
                 udp_source_port=0,
                 dest_qp=own.qpn,
             )
@@ -138,8 +141,8 @@ class QueuePair:
         flow = FlowTemplate(
             src_mac=own.mac,
             dst_mac=remote.mac,
-            src_ip=own.ip,
-            dst_ip=remote.ip,
+            src_ip=own_ip,
+            dst_ip=remote_ip,
             udp_source_port=attributes.udp_source_port or udp_source_port(own.qpn, remote.qpn),
             dest_qp=remote.qpn,
             tos=attributes.traffic_class,
@@ -147,6 +150,7 @@ class QueuePair:
         leaving = np.frombuffer(flow.header(0, 0), np.uint8)
         self.connection = Connection(
             remote=remote,
+            remote_ip=remote_ip,
             arriving=arriving,
             arriving_at=arriving.ctypes.data,
             leaving=leaving,

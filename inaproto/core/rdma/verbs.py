@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from inaproto.wire.messages.infiniband import InfinibandPort
+
 ACK_GROUP_PACKETS_MAX: Final = 256
 """Packets of a long message after which an ACK is asked for before its end: by then a few may be lost."""
 
@@ -75,6 +77,8 @@ class QpAddress:
     so if both ends can."""
     repaired: bool = False
     """Whether a switch may tell it what has come there (docs/protocol.md 6.14)."""
+    infiniband: InfinibandPort | None = None
+    """Where it is on InfiniBand; ``mac`` and ``ip`` are zeros then."""
 
 
 @dataclass(frozen=True, slots=True)

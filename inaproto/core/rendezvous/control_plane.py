@@ -157,7 +157,8 @@ class ControlPlane:
                 if isinstance(event, HostArrived) and isinstance(action, WelcomeHost):
                     hello = event.hello
                     seen = HostSeen(hello.ip, hello.switch or self._root, hello.chooses_port)
-                    actions += self._to_switches(seen, now)
+                    if hello.gid is None:  # of hosts on InfiniBand the switches see no packet
+                        actions += self._to_switches(seen, now)
                 actions += self._ordered(action, now)
         return actions
 

@@ -10,6 +10,7 @@ Invariants: the switches forget a ring with its job, or its halt; everybody conc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from inaproto.core.rendezvous.disputes import CALLS_NS, Dispute
 from inaproto.core.rendezvous.events import (
@@ -36,6 +37,9 @@ from inaproto.wire.control_messages import (
     failed_message,
 )
 
+ALL_LEFT: Final = "all its ranks left"
+"""Why a job has ended that has ended well."""
+
 
 class Endings:
     """Ends jobs and rings of one rendezvous."""
@@ -57,7 +61,7 @@ class Endings:
 
     def close(self, job: Job) -> list[RendezvousAction]:
         self._state.counters["jobs_closed"] += 1
-        remember(self._state.ended, job.name, "all its ranks left")
+        remember(self._state.ended, job.name, ALL_LEFT)
         closed = self._state.tell_all(job, Closed(job=job.name, ring_id=job.ring_id))
         return [*self._forget(job), *closed, Noted(f"job {job.name}: all ranks left, closed")]
 

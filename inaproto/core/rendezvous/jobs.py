@@ -32,7 +32,7 @@ from inaproto.core.rendezvous.path_costs import (
 from inaproto.core.rendezvous.recovery import JobRecovery
 from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.units import Instant
-from inaproto.wire.control_messages import IntoAddress, Member, OpStarted, OutAddress, RingPath
+from inaproto.wire.control_messages import Hello, IntoAddress, Member, OpStarted, OutAddress, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto.wire.messages.switch import PoolSpec
 
@@ -40,6 +40,7 @@ REFUSALS_TOLD_MAX: Final = 8
 """Ranks that were refused, told to those who wait for them: who has no key for a job can make them hear no
 more, however often it tries."""
 CAUSE_CHARACTERS_MAX: Final = 200
+NO_SWITCH: Final = "its hosts are on InfiniBand, whose packets never come to the Ethernet switches that sum"
 
 
 class Phase(Enum):
@@ -64,6 +65,8 @@ class Seat:
     """Its host has lost its connection, and may come back."""
     instance: str = ""
     """Instance of its host daemon."""
+    succeeds: bool = False
+    """The rank may come back through another instance of it."""
     switch: str = ""
     """At which its host is; empty: at the only one."""
     halted: bool = False
@@ -75,6 +78,16 @@ class Seat:
 
     def __str__(self) -> str:
         return f"rank {self.member.rank} ({self.member.host}, pid {self.member.pid})"
+
+    def may_return(self, hello: Hello) -> bool:
+        """Through that instance of its host daemon, which is here."""
+        return self.instance == hello.instance or (self.succeeds and hello.succeeds)
+
+    def is_of(self, member: Member) -> bool:
+        """The process that asks is the one that has it."""
+        mine = self.member
+        is_same = mine.life == member.life if mine.life else mine.pid == member.pid
+        return mine.host == member.host and is_same
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +187,11 @@ class Job:
         return all(seat.overlays for seat in self.seats.values())
 
     @property
+    def is_infiniband(self) -> bool:
+        """Its hosts are on InfiniBand, all of them: no packet of theirs crosses a switch that sums here."""
+        return self.first.into.infiniband is not None
+
+    @property
     def by_hosts(self) -> tuple[RingPath, ...]:
         """Paths on which its hosts may sum themselves, the one that it wants first."""
         asked = self.first.path
@@ -191,6 +209,8 @@ class Job:
                 if self.costs:
                     able = (*overlay, *chain, *inexact)
                     return tuple(cost.path for cost in self.costs if cost.path in able)
+                if self.is_infiniband:  # no switch is there to go on where one breaks
+                    return (*chain, *overlay, *inexact)
                 return chain or (*overlay, *inexact)
             case _:
                 assert_never(asked)
@@ -204,6 +224,8 @@ class Job:
     def paths(self) -> tuple[RingPath, ...]:
         """The paths that it may take, the one that it wants first."""
         by_hosts = self.by_hosts
+        if self.is_infiniband:
+            return by_hosts
         if self.first.path == "auto":
             return ("switch", *by_hosts)
         return ("shared", *by_hosts) if self.first.path == "shared" and by_hosts else by_hosts
@@ -218,7 +240,8 @@ class Job:
         if links is None or size < 2 or first.path == "shared":
             return
         task = Task(tensor_bytes, first.message_packets * first.mtu, first.window_messages)
-        may: list[RingPath] = ["switch", "ring"] if not first.exact_plan else ["switch"]
+        may: list[RingPath] = [] if self.is_infiniband else ["switch"]
+        may += [] if first.exact_plan else ["ring"]
         may += ["chain"] if self.can_chain else []
         may += ["overlay"] if self.can_overlay else []
         asked = may if first.path == "auto" else self.by_hosts
@@ -243,6 +266,20 @@ class Job:
             )
         elif recovery.is_predicted and is_faster(switch, hosts):
             recovery.predicted_switch()
+
+    def leave_switches(self) -> bool:
+        """Whether it was to be summed in the switches, and its hosts sum themselves, as these cannot: before
+        a ring is made."""
+        recovery, path = self.recovery, self.host_path
+        if (
+            not self.is_infiniband
+            or recovery.path != recovery.fast
+            or path is None
+            or len(self.members()) < 2
+        ):
+            return False
+        recovery.leaves_for_good(NO_SWITCH, path)
+        return True
 
     @property
     def why_this(self) -> str:

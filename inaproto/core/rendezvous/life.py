@@ -58,7 +58,7 @@ class Joining:
         seat = job.seats[member.rank] = Seat(event.session, member, left_after=member.left_after)
         job.forget_refusals(member.rank)
         hello = self._state.hosts[event.session].hello
-        seat.instance, seat.overlays = hello.instance, hello.overlays
+        seat.instance, seat.succeeds, seat.overlays = hello.instance, hello.succeeds, hello.overlays
         seat.switch = hello.switch or self._state.config.root
         if member.progress is not None:
             job.recovery.wait(self._state.now, self._state.config.recover_ns)
@@ -97,6 +97,8 @@ class Joining:
         self._weigh(job)
         if not job.paths:
             return self._endings.fail(job, JoinRefused(cannot_sum(job)))
+        if job.leave_switches():
+            self._state.counters["fallbacks"] += 1
         if job.recovery.path == "chain" and not job.can_chain:  # a host says now that it is at another switch
             job.recovery.path = job.host_path or job.paths[0]
         if job.lacks_slots:

@@ -34,7 +34,14 @@ def in_overlay(ring: Ring, tree: OverlayTree, members: Sequence[RingMember]) -> 
     if parent is not None:
         up = members[parent].seats[0].below[tree.children(parent).index(position)]
     below = tuple(members[child].member.into for child in tree.children(position))
-    predecessor = OutAddress(mac=up.mac, ip=up.ip, qpn=up.qpn, psn=up.psn, selective=up.selective)
+    predecessor = OutAddress(
+        mac=up.mac,
+        ip=up.ip,
+        qpn=up.qpn,
+        psn=up.psn,
+        selective=up.selective,
+        infiniband=up.infiniband,
+    )
     return replace(ring, successor=up, predecessor=predecessor, in_degree=tree.in_degree, below=below)
 
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import Final
 
 from inaproto.core.contract import Handlers
-from inaproto.core.rendezvous.endings import Endings
+from inaproto.core.rendezvous.endings import ALL_LEFT, Endings
 from inaproto.core.rendezvous.events import (
     HostArrived,
     LinkMeasured,
@@ -70,7 +70,14 @@ from inaproto.core.rendezvous.life import Joining, Running
 from inaproto.core.rendezvous.link_measures import LinkMeasure, LinkMeasures
 from inaproto.core.rendezvous.regroupings import Regroupings
 from inaproto.core.rendezvous.ring_ends import Halted, RingEnds
-from inaproto.core.rendezvous.rules import refuse_difference, refuse_parameters, refuse_stranger, show_address
+from inaproto.core.rendezvous.rules import (
+    address_shared,
+    refuse_difference,
+    refuse_parameters,
+    refuse_stranger,
+    show_address,
+    show_host,
+)
 from inaproto.core.rendezvous.state import State
 from inaproto.core.rendezvous.tree_moves import TreeMoves
 from inaproto.core.switch.accelerator import RingFault, RingRefused
@@ -80,6 +87,7 @@ from inaproto.errors import (
 )
 from inaproto.units import Instant
 from inaproto.wire.control_messages import (
+    Closed,
     Error,
     error_message,
     failed_message,
@@ -242,28 +250,24 @@ class Rendezvous:
         if event.session in self._state.hosts:
             return [self._state.blame(event.session, "second hello", f"now as {hello.host!r}")]
         for other in self._state.hosts.values():
-            for what, mine, theirs in (
-                ("name", hello.host, other.hello.host),
-                ("IP address", hello.ip, other.hello.ip),
-                ("MAC address", hello.mac, other.hello.mac),
-            ):
-                if mine == theirs:
-                    self._state.counters["refused"] += 1
-                    text = (
-                        f"host {hello.host!r} refused: its {what} {show_address(mine)} is that of host "
-                        f"{other.hello.host!r}, which is connected; give each host daemon its own"
-                    )
-                    return [RefuseHost(event.session, Error(code=HELLO_REFUSED, message=text, of=hello.id))]
+            if shared := address_shared(hello, other.hello):
+                self._state.counters["refused"] += 1
+                what, value = shared
+                text = (
+                    f"host {hello.host!r} refused: its {what} {show_address(value)} is that of host "
+                    f"{other.hello.host!r}, which is connected; give each host daemon its own"
+                )
+                return [RefuseHost(event.session, Error(code=HELLO_REFUSED, message=text, of=hello.id))]
         self._state.hosts[event.session] = event
         actions: list[RendezvousAction] = [
             WelcomeHost(event.session, hello.id),
-            Noted(f"host {hello.host} is here ({show_address(hello.ip)}, {show_address(hello.mac)})"),
+            Noted(f"host {hello.host} is here ({show_host(hello)})"),
         ]
         for job in list(self._state.jobs.values()):
             lost = [
                 seat
                 for seat in job.in_order()
-                if seat.is_away and seat.member.host == hello.host and seat.instance != hello.instance
+                if seat.is_away and seat.member.host == hello.host and not seat.may_return(hello)
             ]
             if lost:
                 actions += self._endings.lose(job, lost, "its host daemon was started anew")
@@ -310,8 +314,9 @@ class Rendezvous:
             refusal = refusal or full
         if job is None and not refusal and (ended := self._regroupings.why_ended(member)):
             return [Send(event.session, error_message(ended, of=member.id))]
-        if job is None and member.progress is not None and member.boot_id == self._state.config.boot_id != "":
-            refusal = refusal or f"it has ended meanwhile: {self._state.ended.get(member.job, 'long ago')}"
+        is_its_boot = member.boot_id == self._state.config.boot_id != ""
+        if job is None and not refusal and member.progress is not None and is_its_boot:
+            return self._ended_meanwhile(event)
         begins = member.progress is None or self._regroupings.has_given(member.job)
         if "~" in member.job and begins and (job is None or job.phase is Phase.JOINING):
             refusal = refusal or self._regroupings.refusal(member)
@@ -320,6 +325,14 @@ class Rendezvous:
         if job is None:
             return self._joining.take_seat(Job(member.job, member), event)
         return self.handlers.step(job.phase, job, event)
+
+    def _ended_meanwhile(self, event: MemberAsked) -> list[RendezvousAction]:
+        """It comes back, and its job is no more. Whose ranks had left like all others end well."""
+        member = event.message
+        why = self._state.ended.get(member.job, "long ago")
+        closed = Send(event.session, Closed(job=member.job, ring_id=0))
+        refused = self._state.refuse(event.session, member, f"it has ended meanwhile: {why}")
+        return [closed, *refused] if why == ALL_LEFT else refused
 
     def _member_event(self, event: MemberEvent) -> list[RendezvousAction]:
         said = event.message

@@ -25,6 +25,7 @@ from inaproto.core.rendezvous.fabric.control import SWITCH_LOST, TRUNK_LOST
 from inaproto.core.rendezvous.jobs import Job, Phase, Seat, name_seats
 from inaproto.core.rendezvous.life import Joining
 from inaproto.core.rendezvous.next_ring import halt_message
+from inaproto.core.rendezvous.recovery import ASKED
 from inaproto.core.rendezvous.rules import (
     refuse_beside,
     refuse_ina_link,
@@ -171,17 +172,17 @@ class Halted:
         seat = job.seats[member.rank]
         if not seat.is_away:
             return self._state.refuse_seat(job, event)
-        instance = self._state.hosts[event.session].hello.instance
-        if member.progress is None and (member.pid, instance) == (seat.member.pid, seat.instance):
+        hello = self._state.hosts[event.session].hello
+        is_same = seat.is_of(member)
+        if member.progress is None and is_same and (member.life or hello.instance == seat.instance):
             member = replace(member, progress=0)  # it lost its connection before it heard of the start
-        is_same = (member.host, member.pid) == (seat.member.host, seat.member.pid)
         if member.progress is None or not is_same:
             return self._replaced(job, seat, event)
         beside = job.at(event.session)
         if beside and (refusal := refuse_beside(beside[0].member, member)):
             return self._state.refuse(event.session, member, refusal)
         seat.session, seat.member, seat.is_away, seat.below = event.session, member, False, ()
-        hello = self._state.hosts[event.session].hello
+        seat.instance, seat.succeeds = hello.instance, hello.succeeds
         seat.overlays, seat.switch = hello.overlays, hello.switch or self._state.config.root
         if member.left_after is not None:
             seat.left_after = member.left_after
@@ -232,7 +233,7 @@ def _hopeless(job: Job, last: str) -> str:
     if len(job.paths) > 1:
         return f"job {job.name!r} makes no progress by any path; last {last}"
     text = f"the ring of job {job.name!r} broke again where it broke before; last {last}"
-    if job.recovery.is_asked:
+    if job.recovery.fallback == ASKED:
         return f"{text}; it asked for the path {job.recovery.path} alone: connect with path='auto' for others"
     return f"{text}; {_cannot_follow(job)}"
 

@@ -6,10 +6,13 @@ import hmac
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from ipaddress import IPv6Address
 from typing import Final, NamedTuple
 
 from inaproto.core.rendezvous.events import RendezvousConfig
 from inaproto.wire.control_messages import Hello, IntoAddress, Member, OutAddress
+from inaproto.wire.messages.infiniband import GID_BYTES
+from inaproto.wire.outer import IPV6_ADDRESS_BYTES
 
 MTUS: Final = (256, 512, 1024, 2048, 4096)
 ELASTIC_NAME_MAX: Final = 117
@@ -52,10 +55,10 @@ def refuse_stranger(hello: Hello | None, member: Member) -> str | None:
     for of, link in links.items():
         if link is None:
             continue
-        mac, ip = link.mac, link.ip
-        if (member.host, mac, ip) != (hello.host, hello.mac, hello.ip):
-            said = f"{member.host} {show_address(ip)} {show_address(mac)}"
-            is_host = f"{hello.host} {show_address(hello.ip)} {show_address(hello.mac)}"
+        gid = None if link.infiniband is None else link.infiniband.gid
+        if (member.host, link.mac, link.ip, gid) != (hello.host, hello.mac, hello.ip, hello.gid):
+            said = f"{member.host} {_show_addresses(link.ip, link.mac, gid)}"
+            is_host = f"{hello.host} {_show_addresses(hello.ip, hello.mac, hello.gid)}"
             return f"its {of!r} address is {said}, its host daemon is {is_host}; a host speaks for itself"
     return None
 
@@ -135,6 +138,12 @@ def refuse_difference(first: Member, member: Member) -> str | None:
     opener = f"rank {first.rank} ({first.host}, pid {first.pid}), which opened the job, said"
     if member.size != first.size:
         return f"it says the job has {member.size} ranks, {opener} {first.size}"
+    if link_layer(member) != link_layer(first):
+        return (
+            f"its host is on {link_layer(member)}, that of rank {first.rank} ({first.host}, pid "
+            f"{first.pid}), which opened the job, on {link_layer(first)}; the hosts of a job send to each "
+            "other on one network: take hosts of one kind"
+        )
     if member.elastic != first.elastic:
         return f"it says elastic={member.elastic}, {opener} elastic={first.elastic}; all must say the same"
     for name in _PARAMETERS:
@@ -159,8 +168,40 @@ def refuse_beside(other: Member, member: Member) -> str | None:
     return None
 
 
+def link_layer(member: Member) -> str:
+    """What the network of its host is, for people: hosts of one job have the same."""
+    if member.into.infiniband is not None:
+        return "InfiniBand"
+    return "Ethernet, with IPv6 addresses" if len(member.into.ip) == IPV6_ADDRESS_BYTES else "Ethernet"
+
+
+def address_shared(one: Hello, other: Hello) -> tuple[str, str | bytes] | None:
+    """What of a host is as of another, its kind and value; zeros stand for what a host does not have."""
+    for what, mine, theirs in (
+        ("name", one.host, other.host),
+        ("IP address", one.ip, other.ip),
+        ("MAC address", one.mac, other.mac),
+        ("GID", one.gid, other.gid),
+    ):
+        is_zeros = one.gid is not None and what in ("IP address", "MAC address")
+        if mine is not None and not is_zeros and mine == theirs:
+            return what, mine
+    return None
+
+
+def show_host(hello: Hello) -> str:
+    """Addresses of a host, for people."""
+    return _show_addresses(hello.ip, hello.mac, hello.gid, ", ")
+
+
+def _show_addresses(ip: bytes, mac: bytes, gid: bytes | None, between: str = " ") -> str:
+    return f"{show_address(ip)}{between}{show_address(mac)}" if gid is None else show_address(gid)
+
+
 def show_address(value: str | bytes) -> str:
-    """A name, an IPv4 address of 4 bytes or a MAC address of 6, for people."""
+    """A name, an IP address of 4 or 16 bytes, a MAC address of 6 or a GID, for people."""
     if isinstance(value, str):
         return repr(value)
+    if len(value) == GID_BYTES:
+        return str(IPv6Address(value))
     return ".".join(map(str, value)) if len(value) == 4 else value.hex(":")

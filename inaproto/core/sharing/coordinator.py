@@ -57,6 +57,7 @@ from inaproto.core.sharing.events import (
     Tell,
     TurnRevoked,
     TurnStands,
+    TurnView,
     TurnWanted,
     Woke,
 )
@@ -74,6 +75,7 @@ from inaproto.wire.messages.sharing import (
     Refusal,
     Seat,
     SeatMessage,
+    Version,
     Vote,
 )
 
@@ -130,6 +132,27 @@ class SharingCoordinator:
             case _:
                 assert_never(event)
         return [*actions, *self._settle(now)]
+
+    @property
+    def undecided(self) -> Version | None:
+        """The round that is prepared, or is made durable."""
+        return None if self._rounds.undecided is None else self._rounds.undecided.version
+
+    @property
+    def is_idle(self) -> bool:
+        """No turn stands, and no round is under way."""
+        return self._rounds.phase is Phase.IDLE and not self._rounds.turns.count
+
+    @property
+    def barred(self) -> tuple[JobId, ...]:
+        return self._patience.barred
+
+    def turns(self) -> tuple[TurnView, ...]:
+        return self._rounds.turns.view()
+
+    def standing(self) -> set[JobId]:
+        """Jobs that have turns."""
+        return {one.turn.job for one in self._rounds.turns}
 
     def view(self) -> SharingView:
         rounds, wish = self._rounds, self._wishes.wish
@@ -193,7 +216,7 @@ class SharingCoordinator:
         """Give up who has owed an answer for too long, and end bars."""
         rounds, patience = self._rounds, self._patience
         actions: list[SharingAction] = []
-        for seat in patience.mute(now):
+        for seat in dict.fromkeys(seat for owed in patience.mute(now) for seat in self._owing(owed)):
             turns = [one.turn.epoch for one in rounds.turns if one.turn.job == seat.job]
             epoch = patience.given_up[seat] = max(turns, default=Epoch(0))
             rounds.seat_gone(seat)
@@ -215,13 +238,16 @@ class SharingCoordinator:
         rounds = self._rounds
         if not rounds.has_started:
             return []
-        owed: list[Owed] = []
-        if rounds.phase is Phase.COMMITTING:
-            owed = [(seat, rounds.decided) for seat in rounds.missing]
-        for one in rounds.turns:
-            if one.turn.until == AT_ONCE:
-                owed += [(seat, one.turn.epoch) for seat in one.undrained]
+        owed: list[Owed] = [rounds.decided] if rounds.phase is Phase.COMMITTING else []
+        owed += [one.turn.epoch for one in rounds.turns if one.turn.until == AT_ONCE]
         return owed
+
+    def _owing(self, owed: Owed) -> list[Seat]:
+        """Who has not said it."""
+        rounds = self._rounds
+        if isinstance(owed, Version):
+            return list(rounds.missing) if owed == rounds.decided else []
+        return [seat for one in rounds.turns if one.turn.epoch == owed for seat in one.undrained]
 
     def _settle(self, now: Instant) -> list[SharingAction]:
         """After each event: what it makes possible, or pointless."""
@@ -240,20 +266,21 @@ class SharingCoordinator:
         if not any(not one.is_open for one in rounds.turns):
             self._poll = None
         elif self._poll is None:
-            self._poll = Instant(now + self._config.resend_ns)
+            asked = max(len(one.undrained) for one in rounds.turns if not one.is_open)
+            self._poll = Instant(now + self._config.longer(self._config.resend_ns, asked))
         self._patience.owes(self._owed(), now)
-        self._patience.keep((seat.job for seat in self._wishes.said or ()), now)
+        self._patience.keep(self._wishes.jobs, now)
         granted = None if rounds.undecided is None else rounds.undecided.change.granted
         return [*actions, *self._wishes.drained(rounds.turns, granted)]
 
     def _end_turns_that_cannot_go_on(self) -> list[SharingAction]:
-        rounds, seats = self._rounds, self._wishes.seats
+        rounds, wishes = self._rounds, self._wishes
         if not rounds.has_started:
             return []
         actions: list[SharingAction] = []
         for one in rounds.turns:
-            here = [] if seats is None else [seat for seat in seats if seat.job == one.turn.job]
-            if seats is not None and sorted(here) != sorted(one.seats):
+            is_judged = wishes.said is not None and one.turn.until != AT_ONCE
+            if is_judged and not one.is_of(wishes.seats_of(one.turn.job)):
                 one.shorten(AT_ONCE)
             if one.told != one.turn.until:
                 one.told = one.turn.until

@@ -88,14 +88,21 @@ class SharingConfig:
     """Equal indices: rounds that would have ended a turn and were aborted because of where seats were; then
     it ends without a round. None: never. As the paper has it, a job that calls one all-reduce after the other
     can keep INA for ever."""
-    seats_max: int = 4096
+    seats_max: int = 1 << 16
     patience: PatienceConfig | None = None
     """None: a seat is waited for until its owner says that it is gone."""
+    hosts_at_once: int = 64
+    """So many seats are heard within ``vote_ns``, ``lease_ns`` and ``resend_ns``; for as many times more
+    these are so much longer. What is sent again, or asked, before all could be heard makes all the later."""
+
+    def longer(self, time_ns: int, seats: int) -> int:
+        """One of ``vote_ns``, ``lease_ns``, ``resend_ns``, for so many seats."""
+        return time_ns * max(1, -(-seats // self.hosts_at_once))
 
     def __post_init__(self) -> None:
         limit = 1 if self.objections_max is None else self.objections_max
         numbers = (self.margin, self.end_margin, self.retry_doublings_max, self.vote_doublings_max)
-        if min(self.capacity, self.seats_max, limit) < 1 or min(numbers) < 0:
+        if min(self.capacity, self.seats_max, self.hosts_at_once, limit) < 1 or min(numbers) < 0:
             raise LocalMisuse(f"sharing group {self.group}: a number that is too small: {self}")
         times = (self.vote_ns, self.lease_ns, self.resend_ns, self.retry_ns, *self.retry_jitter_ns)
         if min(times) < 0 or not self.retry_jitter_ns:

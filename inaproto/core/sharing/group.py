@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, assert_never
+from typing import Final, assert_never
 
 from inaproto.core.sharing.coordinator import SharingCoordinator
 from inaproto.core.sharing.events import (
@@ -51,13 +51,12 @@ from inaproto.core.sharing.events import (
     TurnWanted,
     Woke,
 )
-from inaproto.core.sharing.rounds import Phase
+from inaproto.core.sharing.known_seats import KnownSeats, Ring
 from inaproto.errors import LocalMisuse
 from inaproto.units import Epoch, Instant, JobId, S
-from inaproto.wire.messages.sharing import AT_ONCE, SEATS_MAX, Seat, SeatHold
+from inaproto.wire.messages.sharing import AT_ONCE, Seat, SeatHold, Version
 
 BEGINNING: Final = Instant(0)
-ROUNDS: Final = (Phase.PREPARING.value, Phase.DECIDING.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +205,6 @@ class GroupView:
     """There is no seat, no turn, and nothing under way."""
 
 
-class _Ring(NamedTuple):
-    """One standing of a ring: one that was given up for another tree comes back with the same id."""
-
-    job: JobId
-    ring_id: int
-    stand: int
-
-
 @dataclass(frozen=True, slots=True)
 class _News:
     """What was heard of a seat last."""
@@ -240,12 +231,10 @@ class SharingGroup:
         self._connected: dict[str, None] = {}
         self._lost_at: dict[str, Instant] = {}
         """When the seats are lost of hosts that have not said what they have since they came or went."""
-        self._holds: dict[Seat, SeatHold | None] = {} if record is None else _seats_of(record)
-        """Seats that are known; None: of a turn that stood before a restart, not heard of since."""
+        self._seats = KnownSeats(() if record is None else _seats_of(record), sharing.seats_max)
         self._news: dict[Seat, _News] = {}
-        self._over: dict[_Ring, None] = {}
-        """Rings of jobs that have ended at one host at least, and have seats yet."""
-        self._told: tuple[Seat, ...] | None = None
+        self._told: Mapping[JobId, tuple[Seat, ...]] | None = None
+        """Jobs whose seats the coordinator was told of."""
         self._held: tuple[JobId, ...] = ()
         self._wanted: TurnWanted | None = None
         self._stood = Epoch(0) if record is None else record.epoch
@@ -255,21 +244,27 @@ class SharingGroup:
         """Since when seats are past the end of their turn, and have not said that they have drained."""
         self._stops_at: Instant | None = None
         """When a turn ends for standing still, if nothing is heard until then."""
+        self._looked: Version | None = None
+        """Round in which it was looked who stands still: once is enough, who goes on only stops later."""
 
     @property
     def deadline(self) -> Instant | None:
-        deadlines = (self._coordinator.deadline, self._stops_at, *self._lost_at.values())
+        first_lost = next(iter(self._lost_at.values()), None)  # they stand in the order of their times
+        deadlines = (self._coordinator.deadline, self._stops_at, first_lost)
         return min((one for one in deadlines if one is not None), default=None)
 
+    @property
+    def is_over(self) -> bool:
+        """There is no seat, no turn, and nothing under way."""
+        return not self._seats and self._coordinator.is_idle
+
     def view(self) -> GroupView:
-        sharing = self._coordinator.view()
-        is_idle = sharing.phase == Phase.IDLE.value and not sharing.turns
         return GroupView(
-            sharing=sharing,
+            sharing=self._coordinator.view(),
             epoch=self._stood,
-            jobs=self._jobs(),
-            knows_seats=self._told is not None and None not in self._holds.values(),
-            is_over=is_idle and not self._holds,
+            jobs=self._seats.jobs(),
+            knows_seats=self._told is not None and self._seats.are_heard,
+            is_over=self.is_over,
         )
 
     def step(self, event: GroupEvent, now: Instant) -> list[GroupAction]:
@@ -280,9 +275,10 @@ class SharingGroup:
                 return []
             case HostDeparted(host):
                 self._connected.pop(host, None)
-                if any(seat.host == host for seat in self._holds):
+                seats = self._seats.of_host(host)
+                if seats:
                     self._lost_at.setdefault(host, Instant(now + self._config.lease_ns))
-                return [*self._settle(now), Look()]
+                return [*self._forget_over(seats, now), *self._settle(now), Look()]
             case HostReported(host, holds):
                 return self._reported(host, holds, now)
             case SeatMoved(seat) | SeatMeasured(seat):
@@ -294,7 +290,7 @@ class SharingGroup:
             case Wished(wanted):
                 return self._wish(wanted, now)
             case FromSeat(seat):
-                return self._tell(event, now) if seat in self._holds else []
+                return self._tell(event, now) if seat in self._seats else []
             case RingRemoved() | TurnRevoked() | Persisted():
                 return self._tell(event, now)
             case Woke():
@@ -323,55 +319,45 @@ class SharingGroup:
         self._lost_at.pop(host, None)
         seats = {Seat(JobId(hold.job), host, hold.life): hold for hold in holds}
         actions: list[GroupAction] = []
-        for seat, hold in list(self._holds.items()):
-            if seat.host == host and seat not in seats:
-                if hold is not None:
-                    self._over[_ring(hold)] = None
+        over: list[Ring] = []
+        for seat in self._seats.of_host(host):
+            if seat not in seats:
+                ring = self._seats.ring(seat)
+                if ring is not None and not self._seats.is_over(ring):
+                    self._seats.end(ring)
+                    over.append(ring)
                 actions += self._forget(seat, "its host has it no more", now, is_lost=False)
         for seat, hold in seats.items():
-            self._holds[seat] = hold
+            self._seats.put(seat, hold)
             self._news.setdefault(seat, _News(now))
+        for ring in over:
+            actions += self._forget_over(self._seats.of_ring(ring), now)
         return [*actions, *self._settle(now)]
 
+    def _forget_over(self, seats: Iterable[Seat], now: Instant) -> list[GroupAction]:
+        """Forget those whose ring has ended at another host, where their own host is not connected."""
+        actions: list[GroupAction] = []
+        for seat in seats:
+            ring = self._seats.ring(seat)
+            if ring is not None and self._seats.is_over(ring) and seat.host not in self._connected:
+                actions += self._forget(seat, "its ring has ended at another host", now)
+        return actions
+
     def _forget(self, seat: Seat, why: str, now: Instant, *, is_lost: bool = True) -> list[GroupAction]:
-        del self._holds[seat]
+        self._seats.remove(seat)
         self._news.pop(seat, None)
         return [SeatForgotten(seat, why, is_lost), *self._tell(SeatGone(seat, why), now)]
 
     def _settle(self, now: Instant) -> list[GroupAction]:
         """Make the coordinator's seats those that may have turns."""
-        actions: list[GroupAction] = []
-        for seat, hold in list(self._holds.items()):
-            if hold is not None and seat.host not in self._connected and _ring(hold) in self._over:
-                actions += self._forget(seat, "its ring has ended at another host", now)
-        rings = {_ring(hold) for hold in self._holds.values() if hold is not None}
-        self._over = {ring: None for ring in self._over if ring in rings}
-        if None in self._holds.values():
-            return actions
-        seats = tuple(sorted(seat for job in self._jobs().values() for seat in job))
-        if seats != self._told:
-            self._told = seats
-            actions += [*self._tell(SeatsChanged(seats), now), Look()]
-        return actions
-
-    def _jobs(self) -> dict[JobId, tuple[Seat, ...]]:
-        """Those of which one ring's seats are all known, as many as a group takes."""
-        rings: dict[_Ring, list[Seat]] = {}
-        for seat, hold in self._holds.items():
-            if hold is not None:
-                rings.setdefault(_ring(hold), []).append(seat)
-        complete: dict[JobId, tuple[Seat, ...]] = {}
-        for ring, seats in sorted(rings.items()):
-            hold = self._holds[seats[0]]
-            if hold is not None and len(seats) == hold.hosts and ring not in self._over:
-                complete[ring.job] = tuple(seats)
-        found: dict[JobId, tuple[Seat, ...]] = {}
-        room = self._config.sharing.seats_max
-        for job, its in complete.items():
-            if len(its) <= min(room, SEATS_MAX):  # more than that could not be told of each other
-                found[job] = its
-                room -= len(its)
-        return found
+        jobs = self._seats.jobs()
+        if not self._seats.are_heard or jobs is self._told:
+            return []
+        is_same, self._told = jobs == self._told, jobs
+        if is_same:
+            return []
+        seats = tuple(seat for _, its in sorted(jobs.items()) for seat in its)
+        return [*self._tell(SeatsChanged(seats), now), Look()]
 
     def _hears(self, event: SeatMoved | SeatMeasured) -> list[GroupAction]:
         known = self._news[event.seat]
@@ -384,7 +370,7 @@ class SharingGroup:
         return [Look()]
 
     def _hold(self, jobs: tuple[JobId, ...], now: Instant) -> list[GroupAction]:
-        before, self._held = self._held, jobs
+        before, self._held, self._looked = self._held, jobs, None
         actions: list[GroupAction] = []
         for job in sorted({*jobs, *before}):
             if job not in before:
@@ -396,12 +382,13 @@ class SharingGroup:
     def _woke(self, event: Woke, now: Instant) -> list[GroupAction]:
         if not self._has_begun:
             self._has_begun = True
-            unheard = (seat.host for seat, hold in self._holds.items() if hold is None)
-            self._lost_at |= {host: Instant(now + self._config.lease_ns) for host in unheard}
+            for host in dict.fromkeys(seat.host for seat in self._seats.unheard()):
+                self._lost_at.pop(host, None)
+                self._lost_at[host] = Instant(now + self._config.lease_ns)
         actions: list[GroupAction] = []
         for host in [host for host, at in self._lost_at.items() if at <= now]:
             del self._lost_at[host]
-            for seat in [seat for seat in self._holds if seat.host == host]:
+            for seat in self._seats.of_host(host):
                 actions += self._forget(seat, "its host is not heard of", now)
         if actions or self._told is None:
             actions += self._settle(now)
@@ -412,26 +399,29 @@ class SharingGroup:
     # --- whose turn is next, and whose ends
 
     def _plan(self, now: Instant) -> list[GroupAction]:
-        if self._told is None:
+        undecided = self._coordinator.undecided
+        if self._told is None or (undecided is not None and undecided == self._looked):
             return []
-        jobs, turns = self._may_have_turns(now), self._coordinator.view().turns
-        return [*self._revoke(jobs, now), Plan(tuple(jobs.items()), turns)]
+        self._looked = undecided
+        jobs, turns = self._may_have_turns(now), self._coordinator.turns()
+        actions = self._revoke(jobs, now)
+        # Of whose turn is next it is asked again when the round is decided.
+        return actions if undecided is not None else [*actions, Plan(tuple(jobs.items()), turns)]
 
     def _may_have_turns(self, now: Instant) -> dict[JobId, tuple[Seat, ...]]:
         """Who cannot be asked gets no turn, so others need not wait for it; nor who would not use it."""
-        view = self._coordinator.view()
-        standing = {one.turn.job for one in view.turns}
+        standing, barred = self._coordinator.standing(), self._coordinator.barred
         return {
             job: seats
-            for job, seats in self._jobs().items()
+            for job, seats in self._seats.jobs().items()
             if job not in self._held
-            and job not in view.barred
+            and job not in barred
             and (job in standing or (self._are_connected(seats) and not self._stands_still(seats, now)))
         }
 
     def _wish(self, wanted: TurnWanted | None, now: Instant) -> list[GroupAction]:
         """Another wish would end a round that is under way; so it is asked for again when that is decided."""
-        if wanted is None or wanted == self._wanted or self._coordinator.view().phase in ROUNDS:
+        if wanted is None or wanted == self._wanted or self._coordinator.undecided is not None:
             return []
         before, self._wanted = self._wanted, wanted
         try:
@@ -450,7 +440,7 @@ class SharingGroup:
 
     def _revoke(self, jobs: Mapping[JobId, object], now: Instant) -> list[GroupAction]:
         """End the turns of jobs that do not go on, where one of ``jobs`` could have one."""
-        turns = self._coordinator.view().turns
+        turns = self._coordinator.turns()
         epochs = [one.turn.epoch for one in turns]
         self._stood_at = {epoch: self._stood_at.get(epoch, now) for epoch in epochs}
         self._past = {key: at for key, at in self._past.items() if key[0] in epochs}
@@ -491,10 +481,6 @@ class SharingGroup:
         return Instant(news.since + max(config.pause_ns, config.pause_steps * news.step_ns))
 
 
-def _ring(hold: SeatHold) -> _Ring:
-    return _Ring(JobId(hold.job), hold.ring_id, hold.stand)
-
-
-def _seats_of(record: SharingRecord) -> dict[Seat, SeatHold | None]:
+def _seats_of(record: SharingRecord) -> dict[Seat, None]:
     seats = [seat for turn in record.turns for seat in turn.seats]
     return dict.fromkeys([*seats, *record.told])

@@ -411,6 +411,8 @@ class SharingParticipant:
         if self._peers.runs(index) and epoch is not None:
             epoch = None
             told.append(self._note(Mark.FOLLOWED_PEER))
+            if self._round is not None and self._round.seats > len(self._round.peers):
+                told += self._peers.ask(self._round, index)  # others are peers of this seat alone
         self._next = OpIndex(index + 1)
         self._running[index] = epoch
         self._pass_end()

@@ -36,8 +36,8 @@ from inaproto.wire.messages.sharing import Drained, Seat, SeatMessage, Version, 
 _REMEMBERED: Final = 4
 """Times the length of its last bar after which a job begins with the shortest one again."""
 
-Owed = tuple[Seat, Version | Epoch]
-"""A seat, and what it is to be done with, or drained from."""
+Owed = Version | Epoch
+"""What seats are to be done with, or drained from: all that owe it have owed it since the same instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,12 @@ class Patience:
         if self.config is not None:
             self._owed = {one: self._owed.get(one, now) for one in owed}
 
-    def mute(self, now: Instant) -> list[Seat]:
-        """Seats that have owed something for too long."""
+    def mute(self, now: Instant) -> list[Owed]:
+        """What has been owed for too long, by whoever owes it yet."""
         config = self.config
         if config is None:
             return []
-        late = (seat for (seat, _), since in self._owed.items() if now - since >= config.mute_ns)
-        return list(dict.fromkeys(late))
+        return [one for one, since in self._owed.items() if now - since >= config.mute_ns]
 
     def voted(self, jobs: Iterable[JobId]) -> None:
         """All seats of these jobs that were asked have voted."""

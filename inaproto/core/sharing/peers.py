@@ -5,16 +5,40 @@ soon as it knows. A seat that starts an operation by the fallback, for it is in 
 question: whoever has yet to start that operation does the same, and whoever runs it in a turn reports it, for
 no seat can end it on its own path.
 
+Where there are many, a seat asks and is asked by some of the others only (:func:`peers_of`): its *peers*. Who
+does not know has it from theirs, since all peers together are connected, and who does as a peer did says so
+to its own.
+
 Invariants: a question is answered once; what a peer runs is believed of one operation, the one that is next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from inaproto.core.sharing.events import TellPeer
 from inaproto.units import OpIndex
 from inaproto.wire.messages.sharing import AskPeer, Decision, Prepare, Seat, TellPeerDecision, Version
+
+ALL: Final = 16
+"""So many seats all ask each other."""
+
+
+def peers_of(seats: Sequence[Seat]) -> list[tuple[Seat, ...]]:
+    """Whom each of ``seats`` asks, itself included, in their order; seats of a job stand together.
+
+    More than :data:`ALL` ask those 1, 8, 64 ... places before and behind them: some eight of a thousand, so
+    that what is said of a round grows with the seats and not with their square. To be peers is mutual. A way
+    of peers leads from each seat to each other one, also within a job, and around most that do not answer.
+    """
+    count = len(seats)
+    if count <= ALL:
+        return [tuple(seats)] * count
+    far = [8**power for power in range(count.bit_length()) if 8**power <= count // 2]
+    places = sorted({0, *far, *(count - one for one in far)})
+    return [tuple(seats[(at + place) % count] for place in places) for at in range(count)]
 
 
 @dataclass(slots=True)

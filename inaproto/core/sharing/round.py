@@ -38,6 +38,11 @@ class Round:
     version: Version
     change: Change
     votes: dict[Seat, Vote] = field(default_factory=dict)
+    asked: frozenset[Seat] = field(init=False)
+    """The seats of the change, to be looked up: each of them votes."""
+
+    def __post_init__(self) -> None:
+        self.asked = frozenset(self.change.seats)
 
     def greatest(self, job: JobId) -> OpIndex:
         """Index that a seat of ``job`` has reported; 0 if none has."""

@@ -24,6 +24,7 @@ from inaproto.core.sharing.events import (
     Tell,
     Woke,
 )
+from inaproto.core.sharing.peers import peers_of
 from inaproto.core.sharing.round import Change, Round, apply
 from inaproto.core.sharing.standing_turns import StandingTurns, end_for, stands
 from inaproto.errors import Blame
@@ -166,9 +167,10 @@ class Rounds:
         self.round = Round(version, change)
         self.phase = Phase.PREPARING
         self._begun = now
-        self.deadline = Instant(now + (self._config.vote_ns << self._late))
+        self.deadline = Instant(now + self._votes_within(len(change.seats)))
         actions: list[SharingAction] = [self.note(Mark.ROUND_BEGUN, version)]
-        for seat in change.seats:
+        seats = change.seats
+        for seat, peers in zip(seats, peers_of(seats), strict=True):
             standing = self.turns.of_job(seat.job)
             prepare = Prepare(
                 seat=seat,
@@ -179,9 +181,10 @@ class Rounds:
                 ended=change.ended,
                 over_below=Epoch(self._epoch + 1) if standing is None else standing.turn.epoch,
                 margin=change.margin(self._config),
-                lease_ns=self._config.lease_ns << self._late,
-                peers=change.seats,
+                lease_ns=self._config.longer(self._config.lease_ns, len(seats)) << self._late,
+                peers=peers,
                 first=change.first,
+                seats=0 if len(peers) == len(seats) else len(seats),
             )
             actions.append(Tell(seat, prepare))
         return actions
@@ -189,7 +192,7 @@ class Rounds:
     def _voted(self, vote: Vote, now: Instant) -> list[SharingAction]:
         round_ = self.round
         assert round_ is not None, "a round is being prepared"
-        if vote.version != round_.version or vote.seat not in round_.change.seats:
+        if vote.version != round_.version or vote.seat not in round_.asked:
             return self._answer(vote.seat, vote.version)
         if round_.votes.setdefault(vote.seat, vote) != vote:
             return [Blame(str(vote.seat), VOTED_TWICE, f"{round_.votes[vote.seat]}, then {vote}")]
@@ -199,9 +202,13 @@ class Rounds:
             return self.abort(objection, now)
         if len(round_.votes) < len(round_.change.seats):
             return []
-        if now - self._begun < (self._config.vote_ns << self._late) // 4:
+        if now - self._begun < self._votes_within(len(round_.change.seats)) // 4:
             self._late = max(0, self._late - 1)
         return self._decide(round_)
+
+    def _votes_within(self, seats: int) -> int:
+        """Nanoseconds."""
+        return self._config.longer(self._config.vote_ns, seats) << self._late
 
     def _count_objection(self, round_: Round) -> None:
         """After some the turn ends by itself: to stop using INA needs nobody's consent."""
@@ -241,7 +248,7 @@ class Rounds:
     def _tell_commit(self, seats: tuple[Seat, ...], now: Instant) -> list[SharingAction]:
         here = [seat for seat in seats if seat not in self.gone]
         self.phase, self.missing = Phase.COMMITTING, dict.fromkeys(here)
-        self.deadline = Instant(now + self._config.resend_ns)
+        self.deadline = Instant(now + self._config.longer(self._config.resend_ns, len(here)))
         for seat in self.gone:
             self.turns.gone(seat)
             self._no_longer_missing(seat)
@@ -255,7 +262,7 @@ class Rounds:
     def _repeat(self, event: Woke, now: Instant) -> list[SharingAction]:
         if self.deadline is None or now < self.deadline:
             return []
-        self.deadline = Instant(now + self._config.resend_ns)
+        self.deadline = Instant(now + self._config.longer(self._config.resend_ns, len(self.missing)))
         again = self.note(Mark.SENT_AGAIN, self._record.version)
         return [again, *(self._commit_for(seat) for seat in self.missing)]
 

@@ -24,11 +24,20 @@ class Standing:
     told: OpIndex | None
     """The ``until`` of which its seats were told, at least once."""
     is_fenced: bool = False
+    _known: tuple[Seat, ...] | None = None
+    """Seats that were seen to be its own: the same tuple need not be compared again."""
 
     @property
     def is_open(self) -> bool:
         """It goes on until a round ends it."""
         return self.turn.until is None
+
+    def is_of(self, seats: tuple[Seat, ...]) -> bool:
+        """Whether these are its seats, in whatever order."""
+        is_new = seats is not self._known and len(seats) == len(self.seats)
+        if is_new and frozenset(seats) == frozenset(self.seats):
+            self._known = seats
+        return seats is self._known
 
     def shorten(self, until: OpIndex) -> None:
         if self.turn.until is None or until < self.turn.until:
@@ -45,6 +54,10 @@ class StandingTurns:
 
     def __iter__(self) -> Iterator[Standing]:
         return iter(tuple(self._all))
+
+    @property
+    def count(self) -> int:
+        return len(self._all)
 
     @property
     def occupied(self) -> int:

@@ -5,6 +5,7 @@ Part of :mod:`inaproto.core.sharing.coordinator`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from inaproto.core.sharing.events import JobDrained, SharingConfig, TurnWanted
@@ -24,13 +25,22 @@ class Wishes:
     wish: TurnWanted | None = None
     held: dict[JobId, bool] = field(default_factory=dict)
     """Whether it was said that they have drained."""
+    _of_job: dict[JobId, tuple[Seat, ...]] = field(default_factory=dict)
+    """The seats that were said; each tuple is the same one until they change."""
 
     @property
-    def seats(self) -> tuple[Seat, ...] | None:
+    def jobs(self) -> Iterable[JobId]:
+        """Those that have seats, barred or not."""
+        return self._of_job.keys()
+
+    def seats_of(self, job: JobId) -> tuple[Seat, ...]:
+        """Those of it that may be asked."""
+        return () if job in self.barred else self._of_job.get(job, ())
+
+    def _all_seats(self) -> tuple[Seat, ...]:
         """Those that may be asked."""
-        if self.said is None or not self.barred:
-            return self.said
-        return tuple(seat for seat in self.said if seat.job not in self.barred)
+        assert self.said is not None, "they were said"
+        return tuple(seat for seat in self.said if seat.job not in self.barred) if self.barred else self.said
 
     def want(self, wish: TurnWanted) -> None:
         """Raises ``LocalMisuse``, unchanged, for a turn that cannot be."""
@@ -49,19 +59,29 @@ class Wishes:
         """Raises ``LocalMisuse``, unchanged, for seats that are too many, or twice there."""
         if len(seats) > seats_max or len(dict.fromkeys(seats)) < len(seats):
             raise LocalMisuse(f"{len(seats)} seats are too many, or one is there twice")
+        self._say(seats)
+
+    def _say(self, seats: tuple[Seat, ...]) -> None:
         self.said = seats
+        before, of_job = self._of_job, dict[JobId, list[Seat]]()
+        for seat in seats:
+            of_job.setdefault(seat.job, []).append(seat)
+        self._of_job = {job: tuple(its) for job, its in of_job.items()}
+        for job, its in self._of_job.items():
+            if before.get(job) == its:
+                self._of_job[job] = before[job]
 
     def seat_gone(self, seat: Seat) -> None:
-        if self.said is not None:
-            self.said = tuple(one for one in self.said if one != seat)
+        if self.said is not None and seat in self._of_job.get(seat.job, ()):
+            self._say(tuple(one for one in self.said if one != seat))
 
     def change(self, turns: StandingTurns, config: SharingConfig) -> Change | None:
         """None: all is as it should be, or can be now."""
-        seats, wish = self.seats, self.wish
-        if seats is None:
+        wish = self.wish
+        if self.said is None:
             return None
         job = None if wish is None else wish.job
-        if job in self.held or not any(seat.job == job for seat in seats):
+        if job is not None and (job in self.held or not self.seats_of(job)):
             job = None
         if job is not None and turns.of_job(job) is not None:
             job = None
@@ -75,7 +95,10 @@ class Wishes:
             return None
         if config.rule is Rule.BY_INDEX:
             whose = granted if ended is None else ended.turn.job
-            seats = tuple(seat for seat in seats if seat.job == whose)
+            assert whose is not None, "one of them is"
+            seats = self.seats_of(whose)
+        else:
+            seats = self._all_seats()
         epoch = None if ended is None else ended.turn.epoch
         if granted is None or wish is None:
             return Change(None, None, epoch, seats)

@@ -26,8 +26,9 @@ Rules beyond the paper's text, each with its reason:
   covers neither, and damage would shut the rank out. Without a control plane that knows the address, port and
   VLAN alone count.
 - *Early packets*, which overtook the first one of their message, wait for it a while (``early_packets``).
-- *VLAN tags* are taken off what comes in, and put back on what passes; results have that of the latest packet
-  of their flow.
+- *Outer parts* (VLAN tags, IPv6, IPv4 options; :mod:`inaproto.wire.outer`) are taken off what comes in, and
+  put back on what passes; results have that of the latest packet of their flow. Inside, IPv6 addresses are
+  short.
 - *Trunks for rings*: what comes there and is of no ring is dropped, and nothing else leaves there.
 - Packets with the INA magic on a connection that no ring registered are dropped, never bridged: the
   receiver would take a raw gradient for the sum.
@@ -81,10 +82,11 @@ from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.connection import contradicts_itself, is_plainly_other, lenient_connection
 from inaproto.wire.ina_header import INA_HEADER_BYTES, MAGIC, InaHeader
 from inaproto.wire.messages.switch import VirtualConnection
+from inaproto.wire.outer import PLAIN_TYPE_MAX, dress, is_dressed, peel
 from inaproto.wire.packet import ACK_BYTES, Packet, ack_key, decode_packet
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
-from inaproto.wire.vlan import TAG_BEGIN, TAG_TYPE, by_tag, is_tagged, with_tag
+from inaproto.wire.vlan import TAG_BEGIN
 
 __all__ = [
     "Accelerator",
@@ -257,6 +259,11 @@ class Accelerator:
         if len(self._rings) + len(self._trees.steered) >= self._config.rings_max:
             actions.append(RingRefused(spec.ring_id, f"all {self._config.rings_max} rings are in use"))
             return
+        short = spec.shortened()
+        if short is None:
+            actions.append(RingRefused(spec.ring_id, "two IPv6 addresses of its hosts have one short form"))
+            return
+        spec = short
         taken = next((flow for flow in spec.flows if self._is_of_ring(flow.connection)), None)
         if taken is not None:
             reason = f"the connection of rank {taken.rank} belongs to another ring"
@@ -364,11 +371,11 @@ class Accelerator:
         if left is None:
             try:
                 for block in blocks:
-                    if block[0, TAG_BEGIN] == TAG_TYPE:
-                        groups = by_tag(blocks)
+                    if block[0, TAG_BEGIN] > PLAIN_TYPE_MAX:
+                        groups = peel(blocks)
                         break
             except IndexError:  # an empty block, or short frames: rare, and asking first is not free
-                groups = by_tag(blocks)
+                groups = peel(blocks)
         for tag, group in groups:  # to which more may come
             if tag != self._tag:
                 self._tag = self._ingest.tag = tag
@@ -450,14 +457,14 @@ class Accelerator:
     def _runs(
         self, port: PortId, frames: Frames, now: Instant, touched: dict[int, RingState], actions: list[Action]
     ) -> list[tuple[bytes, Sequence[Frames]]]:
-        """What no quick way takes; returns those with a tag that was not taken off yet."""
-        tagged: list[tuple[bytes, Sequence[Frames]]] = []
+        """What no quick way takes; returns those with an outer part that was not taken off yet."""
+        dressed: list[tuple[bytes, Sequence[Frames]]] = []
         for run in decode_runs(frames):
-            if isinstance(run, PlainRun) and not self._tag and is_tagged(run.frames):
-                tagged += by_tag([run.frames])  # it was behind others in its block
+            if isinstance(run, PlainRun) and not self._tag and is_dressed(run.frames):
+                dressed += peel([run.frames])  # it was behind others in its block
             else:
                 self._run(port, run, now, touched, actions)
-        return tagged
+        return dressed
 
     def _run(
         self,
@@ -525,7 +532,7 @@ class Accelerator:
             out = ring.receiver_port(connection)
             if out is not None and out != port:
                 self._counters.bridged += len(run.frames)
-                actions.append(EmitFrames(out, with_tag(run.frames, self._tag)))
+                actions.append(EmitFrames(out, dress(run.frames, self._tag)))
             elif port in self._config.ring_ports:
                 self._pass_down(run, actions)
             else:
@@ -538,7 +545,7 @@ class Accelerator:
             elif rank is None:
                 ring.passes_sums = True
             self._counters.steered += len(run.frames)
-            actions.append(EmitFrames(ring.steer_to, with_tag(run.frames, self._tag)))
+            actions.append(EmitFrames(ring.steer_to, dress(run.frames, self._tag)))
         else:
             self._counters.drop("port to the switch above is down", len(run.frames))
         return True
@@ -581,7 +588,7 @@ class Accelerator:
         self._counters.bridged += len(run.frames)
         ports = self._bridge.egress(run.dst_mac, NOWHERE)
         down = (PortId(out) for out in ports if out not in self._config.ports_up)
-        frames = with_tag(run.frames, self._tag)
+        frames = dress(run.frames, self._tag)
         actions.extend(EmitFrames(out, frames) for out in down)
 
     def _pass(self, port: PortId, dst_mac: bytes, frames: Frames, actions: list[Action]) -> None:
@@ -590,7 +597,7 @@ class Accelerator:
             return
         self._counters.bridged += len(frames)
         if self._tag:
-            frames = with_tag(frames, self._tag)
+            frames = dress(frames, self._tag)
         for out in self._bridge.egress(dst_mac, port):
             actions.append(EmitFrames(PortId(out), frames))  # noqa: PERF401  half of all single frames
 
@@ -612,7 +619,7 @@ class Accelerator:
         rule = "connection not registered" if known else "unknown ring"
         self._counters.drop(rule, 1)
         evidence = f"ring {header.ring_id}, rank {header.rank}, message {header.msg_id}"
-        actions.append(Blame(peer_of(run), rule, evidence))
+        actions.append(Blame(peer_of(run, self._tag), rule, evidence))
         return True
 
 

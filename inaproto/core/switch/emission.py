@@ -18,7 +18,7 @@ from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.packet_memory import OutputArena
 from inaproto.core.switch.port_memory import LENT_BYTES_MIN, PortMemories, each
 from inaproto.units import Frames, PortId
-from inaproto.wire.vlan import with_tag
+from inaproto.wire.outer import dress
 
 Spans = list[tuple[int, int]]
 """Offsets in a message, as (begin, end)."""
@@ -226,7 +226,7 @@ class Emission:
 
     def _emit(self, flow: Flow, frames: Frames, actions: list[Action]) -> None:
         egress = self._bridge.egress(flow.dst_mac, flow.barred_port)
-        frames = with_tag(frames, flow.tag)
+        frames = dress(frames, flow.tag)
         actions.extend(EmitFrames(PortId(port), frames) for port in egress)
 
 

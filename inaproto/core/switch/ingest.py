@@ -9,6 +9,7 @@ decoded without building arrays. The tests hold all three to the same results
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Final
 
@@ -40,6 +41,7 @@ from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.icrc import ICRC_BYTES
 from inaproto.wire.ina_header import INA_HEADER_BYTES, InaHeader
+from inaproto.wire.outer import addresses_of
 from inaproto.wire.packet import Packet
 from inaproto.wire.run_template import RunTemplate
 from inaproto.wire.vector import BTH_END, RoceRun, decode_runs
@@ -440,7 +442,7 @@ class Ingest:
         self, run: RoceRun, rule: str, evidence: str, actions: list[Action], packets: int = 1
     ) -> bool:
         self._counters.drop(rule, packets)
-        actions.append(Blame(peer_of(run), rule, evidence))
+        actions.append(Blame(peer_of(run, self.tag), rule, evidence))
         return False
 
     def _fault(self, ring: RingState, rank: int, rule: str, evidence: str, actions: list[Action]) -> None:
@@ -494,8 +496,10 @@ def foreign_field(ina: InaHeader, spec: RingSpec, epoch: int, rank: int) -> tupl
     return "wrong ring size", f"{who}: {ina.ring_size}, expected {spec.size}"
 
 
-def peer_of(run: RoceRun | Packet) -> str:
-    source = ".".join(str(byte) for byte in run.src_ip)
+def peer_of(run: RoceRun | Packet, outer: bytes = b"") -> str:
+    """A sender and whom it meant, for people; ``outer``: the outer part that was taken off, if one was."""
+    addresses = addresses_of(outer)
+    source = ipaddress.ip_address(run.src_ip if addresses is None else addresses[0])
     return f"{source} to queue pair {run.dest_qp}"
 
 

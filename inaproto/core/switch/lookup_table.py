@@ -90,7 +90,7 @@ class Flow:
     ingress: int = NOWHERE
     """Port of the last first packet, whose key was right: where the rank is."""
     tag: bytes = b""
-    """VLAN tag of its last packet, with which its results leave; empty: none."""
+    """Outer part of its last packet (VLAN tag, IPv6, options), with which its results leave; empty: none."""
     sources: tuple[bytes, ...] = ()
     """Ethernet addresses from which its last first packets came."""
     vlans: tuple[int, ...] = ()
@@ -240,7 +240,10 @@ class LookupTable:
         return len(self._flows)
 
     def add(self, spec: FlowSpec, *, ring_id: int, messages: int, psn_mask: int) -> Flow:
-        flow = Flow(spec, ring_id, psn_mask, [None] * messages, src_mac=spec.src_mac, dst_mac=spec.dst_mac)
+        entries: list[MessageEntry | None] = [None] * messages
+        flow = Flow(
+            spec, ring_id, psn_mask, entries, src_mac=spec.src_mac, dst_mac=spec.dst_mac, tag=spec.outer
+        )
         self._flows[spec.connection] = flow
         return flow
 

@@ -17,7 +17,7 @@ from inaproto.core.switch.events import Action, Egress, EmitFrames
 from inaproto.core.switch.packet_memory import CUTS_MAX, Cut, Lender, OutputArena, Parts
 from inaproto.core.switch.region_kernels import RegionKernels
 from inaproto.units import PortId
-from inaproto.wire.vlan import with_tag
+from inaproto.wire.outer import dress
 
 LENT_BYTES_MIN: Final = 32 << 10
 """From so many on, it costs less to build results for each port apart than to copy them to all."""
@@ -97,7 +97,7 @@ def each(blocks: list[NDArray[np.uint8]], egress: Egress) -> list[EmitFrames]:
     sent = []
     for block in blocks:
         for (ports, tag), row in zip(egress, block, strict=True):
-            frames = with_tag(row, tag) if tag else row
+            frames = dress(row, tag) if tag else row
             for port in ports:
                 sent.append(EmitFrames(PortId(port), frames))  # noqa: PERF401  the hot loop
     return sent

@@ -34,10 +34,10 @@ from inaproto.core.switch.events import Action, Counters, EmitFrames, RingState
 from inaproto.core.switch.lookup_table import NOWHERE, Flow, FlowRepair, MessageEntry
 from inaproto.units import PortId
 from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, AtSwitch, BehindGap
+from inaproto.wire.outer import dress
 from inaproto.wire.packet import Packet, PacketBuilder
 from inaproto.wire.roce import SYNDROME_NAK, Opcode
 from inaproto.wire.vector import BTH_END, FlowTemplate, RoceRun
-from inaproto.wire.vlan import with_tag
 
 _ACK_SYNDROME: Final = 0x1F
 _UDP_SOURCE_PORT: Final = 0xC000
@@ -188,7 +188,7 @@ class Repairs:
             payload=payload,
             aeth=aeth,
         )
-        actions.append(EmitFrames(PortId(flow.ingress), with_tag(frames, flow.tag)))
+        actions.append(EmitFrames(PortId(flow.ingress), dress(frames, flow.tag)))
 
     def _tell(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from inaproto.errors import LocalMisuse
 from inaproto.units import PSN_BITS
 from inaproto.wire.messages.switch import PoolSpec, Role
+from inaproto.wire.outer import outer_of, short_ip
 
 NO_TURN: Final = -1
 """Epoch of a ring of a pool while it is not its turn."""
@@ -21,7 +22,7 @@ SHARED_POOL: Final = "shared"
 class FlowSpec:
     """The connection on which ``rank`` sends to its successor, as its packets show it.
 
-    ``src_ip`` and ``dst_ip`` are 4 bytes each; ``dst_qp`` is the successor's receiving queue pair.
+    ``src_ip`` and ``dst_ip`` are 4 bytes each, or 16; ``dst_qp`` is the successor's receiving queue pair.
     ``src_mac`` and ``dst_mac`` are the Ethernet addresses of the NICs, 6 bytes each; both empty: not known.
     """
 
@@ -33,6 +34,17 @@ class FlowSpec:
     dst_mac: bytes = b""
     src_qp: int = 0
     """The rank's own queue pair, where its NIC may be told what has come to the switch; 0: it may not."""
+
+    outer: bytes = b""
+    """Outer part of a connection over IPv6 whose addresses are in their short form: it has them in full
+    (:mod:`inaproto.wire.outer`)."""
+
+    def shortened(self) -> FlowSpec:
+        """With addresses as they are inside a switch, and in its packets in plain form."""
+        src, dst = self.src_ip, self.dst_ip
+        if len(src) == len(short_ip(src)):
+            return self
+        return replace(self, src_ip=short_ip(src), dst_ip=short_ip(dst), outer=outer_of(src, dst))
 
     @property
     def connection(self) -> tuple[bytes, bytes, int]:
@@ -84,6 +96,8 @@ class RingSpec:
             raise LocalMisuse(f"ring {self.ring_id}: two ranks share one connection")
         if {(len(flow.src_mac), len(flow.dst_mac)) for flow in self.flows} not in ({(6, 6)}, {(0, 0)}):
             raise LocalMisuse(f"ring {self.ring_id}: Ethernet addresses of all ranks are known, or of none")
+        if len({len(ip) for flow in self.flows for ip in (flow.src_ip, flow.dst_ip)}) != 1:
+            raise LocalMisuse(f"ring {self.ring_id}: some hosts have IPv4 addresses, some IPv6")
         window = self.window_messages
         if window < 1 or window & (window - 1):
             raise LocalMisuse(f"ring {self.ring_id}: window of {window} messages is no power of two")
@@ -135,6 +149,15 @@ class RingSpec:
                 f"ring {self.ring_id}: notes of rank {rank} go to {link.peer}, which is not next to this "
                 "switch in its tree"
             )
+
+    def shortened(self) -> RingSpec | None:
+        """With IPv6 addresses in their short form; None where two connections would be one then."""
+        flows = tuple(flow.shortened() for flow in self.flows)
+        if flows == self.flows:
+            return self
+        if len({flow.connection for flow in flows}) != len(flows):
+            return None
+        return replace(self, flows=flows)
 
     @property
     def size(self) -> int:

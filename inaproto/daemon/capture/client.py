@@ -12,6 +12,7 @@ import trio
 from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.daemon.net.unix_sockets import connect_unix
 from inaproto.errors import ConfigError, DecodeError, InaprotoError
+from inaproto.wire.control import why_not
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
 from inaproto.wire.messages.capture import Capture, CaptureBegun, CaptureEnd, CaptureEnded
 
@@ -91,7 +92,7 @@ async def _answer(stream: ControlStream, path: Path) -> Message:
     except EndOfChannel as end:
         raise CaptureFailed(f"{path}: the connection was {end.reason}") from None
     except DecodeError as error:
-        raise CaptureFailed(f"{path}: is no inaproto switch: {error}") from None
+        raise CaptureFailed(f"{path}: {why_not(error, 'is no inaproto switch')}") from None
 
 
 async def _keep_alive(stream: ControlStream) -> None:

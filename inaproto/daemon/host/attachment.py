@@ -14,12 +14,15 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from inaproto.core.host.hearing import Hearing
+from inaproto.core.host.journal import JournalRefused, Past
+from inaproto.core.host.ranks import REASON_CHARACTERS_MAX
 from inaproto.core.host.view import Phase
 from inaproto.daemon.host.adding import Adders
 from inaproto.daemon.host.collective import CollectiveHost
@@ -32,7 +35,10 @@ from inaproto.daemon.host.regrouping import Regrouping
 from inaproto.daemon.host.request_batches import batched
 from inaproto.daemon.host.ring import HostRing
 from inaproto.daemon.host.ring_settings import link_bytes, qp_attributes
+from inaproto.daemon.host.shared_arena import SharedArena
+from inaproto.daemon.host.successions import Succession, left_rank
 from inaproto.daemon.host.totals import HostTotals
+from inaproto.daemon.host.traced_ring import TracedRing
 from inaproto.daemon.host.turns import TurnsOf, no_turns
 from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.daemon.settings.config import HostSettings
@@ -42,6 +48,7 @@ from inaproto.errors import (
     FabricError,
     FabricLost,
     InvariantBroken,
+    JobError,
     JoinRefused,
     LocalMisuse,
 )
@@ -54,12 +61,14 @@ from inaproto.ports import (
     TellsCompletions,
 )
 from inaproto.units import MS, Instant
+from inaproto.wire.control import why_not
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
     AskCalls,
     Closed,
     Error,
     Failed,
+    Gone,
     Halt,
     JobStatus,
     Message,
@@ -77,6 +86,9 @@ from inaproto.wire.messages.collective import CollectiveWord
 from inaproto.wire.messages.ina import InaPark, InaStands
 from inaproto.wire.messages.probe import LinkProbe, LinkProbeWord
 from inaproto.wire.messages.sharing import AskPeer, PeerMessage, TellPeerDecision
+
+if TYPE_CHECKING:
+    from inaproto.tracing.spans import Tracing
 
 HEARTBEAT_S = 2.0
 NIC_CLOSE_S = 0.5
@@ -104,8 +116,12 @@ class Fabric:
         add_in_threads: bool = True,
         placement: Placement | None = None,
         collective: CollectiveHost | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.settings = settings
+        self._make_ring: Callable[..., HostRing] = (
+            HostRing if tracing is None else partial(TracedRing, tracing)
+        )
         self._totals = totals
         self._memory = memory or LinkMemory(link_bytes(settings))
         self._turns_of = turns_of
@@ -180,24 +196,31 @@ class Fabric:
         join = rank.join
         ring = next((ring for ring in self._of_job(join.job) if ring.core.is_gathering), None)
         if ring is None:
-            ring = HostRing(
-                join.job,
-                settings=self.settings,
-                nic=self._nic,
-                tell=self._tell,
-                clock=current_instant,
-                log=log.warning,
-                random_bits=self._random_bits,
-                turns=self._turns_of(join.job),
-                hurry=self._alarm.look,
-                totals=self._totals,
-                memory=self._memory,
-                collective=self._collective_for(join),
-            )
+            ring = self._ring(join.job, self._collective_for(join))
             self._rings.append(ring)
             self._serve(ring)
         ring.add(rank, next(self._ids))
         return rank
+
+    def _ring(
+        self, job: str, collective: CollectiveHost | None, past: tuple[SharedArena, Past] | None = None
+    ) -> HostRing:
+        return self._make_ring(
+            job,
+            settings=self.settings,
+            nic=self._nic,
+            tell=self._tell,
+            clock=current_instant,
+            log=log.warning,
+            random_bits=self._random_bits,
+            turns=self._turns_of(job),
+            hurry=self._alarm.look,
+            totals=self._totals,
+            memory=self._memory,
+            collective=collective,
+            past=past,
+            switch_succeeds=self.welcome.succeeds,
+        )
 
     def _collective_for(self, join: Join) -> CollectiveHost | None:
         """The library of this host, if the job may have results that are not of its reduction plan."""
@@ -222,6 +245,31 @@ class Fabric:
         if ring.phase is not Phase.ENDED:
             self._rings.append(ring)
             self._serve(ring)
+
+    def succeed(self, succession: Succession) -> None:
+        """Go on with ranks that a daemon before this one had. Raises ``JobError``."""
+        past, job = succession.past, succession.job
+        try:
+            ring = self._ring(job, None, (succession.arena, past))
+            for join in past.joins:
+                rank = succession.ranks.get(join.rank) or left_rank(join)
+                rank.ring, rank.returns = ring, False
+                ring.ranks[join.rank] = rank
+            ring.resume(succession.calls, past)
+        except Exception as why:  # whatever a process has written there, it ends this job and no other
+            text = f"job {job!r} cannot go on by this host daemon: {why}"
+            if not isinstance(why, LocalMisuse | InvariantBroken | JournalRefused | JobError | OSError):
+                log.exception("%s", text)
+            for join in past.joins:
+                self._tell(Gone(job=job, rank=join.rank, reason=text[:REASON_CHARACTERS_MAX]))
+            raise JobError(text) from None
+        self.rejoin(ring)
+        for rank in succession.ranks.values():
+            rank.owner.resumed()
+        for rank in succession.leaving:
+            if not rank.has_left:
+                ring.leave(rank)
+        self.submitted()
 
     def _serve(self, ring: HostRing) -> None:
         """Its completions are those of its present queue pairs."""
@@ -284,7 +332,8 @@ class Fabric:
         self.has_ended = True
         if not self.lost:  # it is this daemon that ends
             for ring in self.rings():
-                ring.close()
+                if not ring.may_have_successor:
+                    ring.close()
         error = FabricLost(
             f"host {self.settings.name} has lost its switch: {self.lost}; join again when it is back"
         )
@@ -300,7 +349,7 @@ class Fabric:
             except EndOfChannel as end:
                 return self._lose(f"control channel {end.reason}")
             except DecodeError as error:
-                return self._lose(f"the switch sent what is no message: {error}")
+                return self._lose(why_not(error, "the switch sent what is no message"))
             self._heard = trio.current_time()
             self._handle(message)
 

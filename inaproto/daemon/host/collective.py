@@ -21,6 +21,7 @@ import trio
 from inaproto.core.host import collective as core
 from inaproto.core.host.collective_terms import CollectiveTerms, digest_of
 from inaproto.daemon.host.out_of_band import Table
+from inaproto.daemon.host.places import Attaching, Places
 from inaproto.errors import FabricError
 from inaproto.ports import Attachment, Collective
 from inaproto.units import S
@@ -40,9 +41,12 @@ def terms_of(library: Collective, *, bytes_min: int) -> CollectiveTerms:
 class CollectiveHost:
     """The library of a daemon, and the tasks that call it; :meth:`run` it as long as the daemon serves."""
 
-    def __init__(self, library: Collective, terms: CollectiveTerms, *, attach_ns: int) -> None:
+    def __init__(
+        self, library: Collective, terms: CollectiveTerms, places: Places, *, attach_ns: int
+    ) -> None:
         self.library = library
         self.terms = terms
+        self.places = places
         self.attach_s = attach_ns / S
         self.held: dict[Attachment, None] = {}
         """Attachments that are to be released."""
@@ -86,6 +90,7 @@ class _Memory:
 class _Attempt:
     number: int
     table: Table
+    in_place: Attaching
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     """Of its attaching, then of the operation that it tries."""
     attachment: Attachment | None = None
@@ -133,7 +138,7 @@ class CollectiveSeat:
         if isinstance(action, core.Attach):
             hosts, position = self._hosts()
             table = Table(self._job, hosts, position, action.attempt, self._tell)
-            self._attempt = _Attempt(action.attempt, table)
+            self._attempt = _Attempt(action.attempt, table, self._host.places.begins(self._job))
             for word in self._early:
                 if word.attempt == action.attempt:
                     table.heard(word)
@@ -149,6 +154,7 @@ class CollectiveSeat:
         table, limit_s = attempt.table, self._host.attach_s
         try:
             with attempt.scope, trio.move_on_after(limit_s) as waited:
+                await trio.lowlevel.checkpoint_if_cancelled()  # given up before it began: says nothing
                 try:
                     attempt.attachment = await self._host.library.attach(self._job, attempt.number, table)
                     self._host.held[attempt.attachment] = None
@@ -164,6 +170,8 @@ class CollectiveSeat:
                 await self._leave(attempt)
             attempt.is_idle.set()
         done = core.AttachFailed(attempt.number, failed) if failed else core.Attached(attempt.number)
+        if not failed:
+            self._host.places.attached(attempt.in_place)
         self._feed(done)
 
     async def _release(self, attempt: _Attempt) -> None:
@@ -177,6 +185,7 @@ class CollectiveSeat:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + RELEASE_S):
                 await attachment.release()
             self._host.held.pop(attachment, None)
+        self._host.places.ends(attempt.in_place)
 
     # --- operations
 

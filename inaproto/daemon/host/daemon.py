@@ -18,21 +18,24 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from inaproto.ca.identity import Role
 from inaproto.daemon.host.attachment import Fabric
 from inaproto.daemon.host.collective import CollectiveHost, terms_of
+from inaproto.daemon.host.grants import HostGrants
 from inaproto.daemon.host.job_hosts import JobHosts
 from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.opening import HelloRefused, NoFabric, OpenNic, open_fabric
 from inaproto.daemon.host.placement import Placement, unbound
+from inaproto.daemon.host.places import Places
 from inaproto.daemon.host.ring import HostRing
-from inaproto.daemon.host.ring_settings import link_bytes
+from inaproto.daemon.host.ring_settings import host_config, link_bytes
 from inaproto.daemon.host.seats import HostSeats
 from inaproto.daemon.host.session import ClientSession
+from inaproto.daemon.host.successions import Succession, Successions
 from inaproto.daemon.host.totals import HostTotals
 from inaproto.daemon.host.turn_seats import TurnSeats
 from inaproto.daemon.host.turns import TurnsOf, no_turns
@@ -48,9 +51,13 @@ from inaproto.daemon.settings.config import HostSettings
 from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.errors import ConfigError, JobError
 from inaproto.ports import ByteStream, Collective, RandomBits, StreamListener, StreamNetwork
+from inaproto.tracing.opening import tracing_of_daemon
 from inaproto.units import MS, Instant
 from inaproto.wire.control_messages import error_message
 from inaproto.wire.messages.sharing import PeerMessage
+
+if TYPE_CHECKING:
+    from inaproto.tracing.spans import Tracing
 
 CLIENTS_MAX = 1024
 RETRY_FIRST_S = 0.05
@@ -86,6 +93,7 @@ async def run_host(
     holder = Holder(Role.HOST, settings.name, settings.tls, settings.dir)
     door = door_of(settings.control, settings.control_path, network, holder)
     controllers = doors_of(settings.controller, network, holder)
+    tracing = tracing_of_daemon(settings.tracing, "host", settings.name)
     listening = await network.listen(settings.listen_path, "listen: host daemon socket")
     daemon = HostDaemon(
         settings,
@@ -98,7 +106,8 @@ async def run_host(
         queue_pairs,
         add_in_threads=add_in_threads,
         placement=placement or unbound(),
-        collective=_served(collective, settings),
+        collective=collective,
+        tracing=tracing,
     )
     try:
         async with trio.open_nursery() as nursery:
@@ -121,13 +130,8 @@ async def run_host(
     finally:
         listening.close()
         daemon.close_away()
-
-
-def _served(library: Collective | None, settings: HostSettings) -> CollectiveHost | None:
-    if library is None:
-        return None
-    terms = terms_of(library, bytes_min=settings.collective_kib_min << 10)
-    return CollectiveHost(library, terms, attach_ns=settings.collective_timeout_ms * MS)
+        if tracing is not None:
+            tracing.close()
 
 
 class HostDaemon:
@@ -146,11 +150,12 @@ class HostDaemon:
         *,
         add_in_threads: bool = True,
         placement: Placement,
-        collective: CollectiveHost | None = None,
+        collective: Collective | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._settings = settings
+        self._tracing = tracing
         self._placement = placement
-        self.collective = collective
         self._open_nic = open_nic
         self._listening = listening
         self._door = door
@@ -179,15 +184,31 @@ class HostDaemon:
                 settings.models, settings.name, settings.models_tls, settings.dir, queue_pairs
             )
         self.seats = HostSeats(self._cut_off, self._seats_changed)
+        self._places = Places(self.seats.has_job, changed=self._seats_changed, moved=self._places_moved)
+        self.collective: CollectiveHost | None = None
+        if collective is not None:
+            terms = terms_of(collective, bytes_min=settings.collective_kib_min << 10)
+            attach_ns = settings.collective_timeout_ms * MS
+            self.collective = CollectiveHost(collective, terms, self._places, attach_ns=attach_ns)
         self.job_hosts = JobHosts(settings.name)
+        self.successions = Successions(
+            self._begin_succession,
+            self._ring_of_journal,
+            current_instant,
+            host_config("", settings),
+            self.away_alarm.look,
+        )
+        """Ranks that come back: a daemon before this one had them."""
+        self.grants = HostGrants(self.seats, self._places)
         self.controller = ControllerLink(
             "host",
             settings.name,
-            self.seats,
+            self.grants,
             controllers,
             sharing=self._turn_seats,
-            sides=(self.job_hosts,),
+            sides=(self.job_hosts, self.grants),
             boot_id=self._instance,
+            has_collective=collective is not None,
         )
 
     @property
@@ -210,9 +231,12 @@ class HostDaemon:
             "pid": os.getpid(),
             "uptime_s": trio.current_time() - self._began,
             "ip": settings.ip,
+            "gid": settings.gid,
             "mtu": settings.mtu,
             "window_messages": settings.window_messages,
             "message_packets": settings.message_packets,
+            "collective": settings.collective,
+            "collective_kib_min": settings.collective_kib_min,
             "transport_timeout": settings.transport_timeout,
             "clients": len(self._sessions),
             "switch": {
@@ -223,9 +247,15 @@ class HostDaemon:
                 "error": "" if fabric else self._fabric.lost if self._fabric else self._switch_error,
             },
             "controller": self.controller.status()
-            | {"grants": len(self.seats.holds()), "turns": self._turn_seats.status()},
+            | {
+                "grants": len(self.grants.holds()),
+                "turns": self._turn_seats.status(),
+            },
             "totals": self._totals.status(),
+            "spans": None if self._tracing is None else self._tracing.status(),
+            "job_totals": self._totals.jobs(current_instant()),
             "rings": [],
+            "returning": self.successions.status(),
             "models": [] if self.models is None else self.models.status(),
             "models_link": None if self.models is None else self.models.link_status(),
             "models_nic": None if self.models is None else self.models.nic_status(),
@@ -243,7 +273,10 @@ class HostDaemon:
         """Take connections of training processes, until cancelled."""
         async with trio.open_nursery() as nursery:
             take = partial(self._admit, nursery)
-            await take_each(self._listening, take, log, "connection of a process")
+            try:
+                await take_each(self._listening, take, log, "connection of a process")
+            finally:
+                self._listening.close()  # who connects from here on is for the next daemon
 
     def _admit(self, nursery: trio.Nursery, connection: ByteStream) -> None:
         stream = ControlStream(connection)
@@ -264,6 +297,11 @@ class HostDaemon:
 
     def _seats_changed(self) -> None:
         self.controller.changed()
+
+    def _places_moved(self) -> None:
+        rings = [] if self._fabric is None else self._fabric.rings()
+        for ring in [*rings, *self._away]:
+            ring.look_at_place()
 
     def _cut_off(self, job: str, ranks: range, why: str) -> None:
         for session in list(self._sessions):
@@ -300,6 +338,7 @@ class HostDaemon:
                     memory=self._memory,
                     heard_of_peer=self._turn_seats.heard_of_peer,
                     collective=self.collective,
+                    tracing=self._tracing,
                 )
             except NoFabric as why:
                 refusals = refusals + 1 if isinstance(why, HelloRefused) else 0
@@ -318,11 +357,35 @@ class HostDaemon:
             await trio.sleep(retry_s)
             retry_s = min(2 * retry_s, RETRY_LAST_S)
 
+    def _begin_succession(self, succession: Succession) -> None:
+        """If there is a switch; else when there is."""
+        fabric = self.fabric
+        if fabric is None:
+            return
+        self.successions.begun(succession)
+        try:
+            fabric.succeed(succession)
+        except JobError as error:
+            log.warning("%s", error)
+            succession.fail(error)
+            return
+        for join in succession.past.joins:  # a controller hears of all, also of those that had left before
+            self.seats.joined(join.job, join.rank, join.key)
+            rank = succession.ranks.get(join.rank)
+            if rank is None or rank.owner.process_is_gone():  # it has left, and waits for no answer
+                self.seats.left(join.job, join.rank, failure="")
+
+    def _ring_of_journal(self, file: tuple[int, int]) -> HostRing | None:
+        rings = [] if self._fabric is None else self._fabric.rings()
+        return next((ring for ring in [*rings, *self._away] if ring.is_of(file)), None)
+
     def _away_deadline(self) -> Instant | None:
         found = [at for ring in self._away if ring.is_away and (at := ring.deadline) is not None]
-        return min(found, default=None)
+        returning = self.successions.deadline
+        return min(found if returning is None else [*found, returning], default=None)
 
     def _wake_away(self) -> None:
+        self.successions.woke()
         for ring in list(self._away):
             if ring.is_away:
                 ring.woke()
@@ -336,7 +399,8 @@ class HostDaemon:
     def close_away(self) -> None:
         """The daemon ends: give back what ranks without a process hold."""
         for ring in self._away:
-            ring.close()
+            if not ring.may_have_successor:
+                ring.close()
 
     def _note_switch(self, error: str) -> None:
         if error != self._switch_error:
@@ -354,6 +418,7 @@ class HostDaemon:
                 fabric.rejoin(ring)
         for session in list(self._sessions):
             session.fabric_is_up(fabric)
+        self.successions.look()
         try:
             return await fabric.run()
         finally:

@@ -175,7 +175,7 @@ class LinkProbing:
         return _End(address, region)
 
     async def _connect(self, end: _End, there: LinkProbeWord) -> None:
-        remote = QpAddress(there.mac, there.ip, there.qpn, there.psn)
+        remote = QpAddress(there.mac, there.ip, there.qpn, there.psn, infiniband=there.infiniband)
         self._nic.connect_qp(end.address.qpn, remote, self._attributes)
         with trio.move_on_after(STEP_S) as scope:
             await self._nic.wait_connected(end.address.qpn)
@@ -203,5 +203,6 @@ def _word(number: int, kind: str, end: _End, nbytes: int) -> LinkProbeWord:
         psn=at.psn,
         va=region.va,
         rkey=region.key,
+        infiniband=at.infiniband,
         nbytes=nbytes,
     )

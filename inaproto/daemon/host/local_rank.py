@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from inaproto.core.host.operations import Operation
 from inaproto.core.host.ranks import HostedRank
@@ -26,10 +26,14 @@ from inaproto.wire.messages.client import AllReduce, DonePath, Filled, Join
 class Ring(Protocol):
     """Whoever carries its operations out."""
 
-    nic: Nic
-
+    @property
+    def nic(self) -> Nic: ...
     @property
     def ring_id(self) -> int | None: ...
+    @property
+    def may_have_successor(self) -> bool:
+        """If this daemon ends, its ranks go on by another one."""
+
     def submit(self, rank: LocalRank, request: AllReduce) -> None: ...
     def filled(self, rank: LocalRank, told: Filled) -> None: ...
     def leave(self, rank: LocalRank) -> None: ...
@@ -37,10 +41,24 @@ class Ring(Protocol):
     def gone_after_end(self, rank: LocalRank, reason: str) -> Gone: ...
 
 
+class Keeps(NamedTuple):
+    """What a process is given to keep for a successor of this daemon; nothing, where that time is 0."""
+
+    descriptor: int
+    """Of the journal's memory; open as long as the rank's ring."""
+    successor_ms: int
+    """How long it waits for a successor."""
+
+
 class Owner(Protocol):
     """Whoever speaks to the training process."""
 
-    def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None: ...
+    def joined(
+        self, ring_id: int, operations_max: int, *, local: bool, fills: bool, keeps: Keeps
+    ) -> None: ...
+    def resumed(self) -> None:
+        """The rank that came back is in its job again."""
+
     def waits(self, refused: str) -> None:
         """Ranks that it waits for while it joins were refused: which, and why."""
 
@@ -79,6 +97,8 @@ class LocalRank:
         self.fills = False
         """It may call all-reduces whose tensors are not there as a whole."""
         self.has_ended = False
+        self.returns = False
+        """It comes back, and others of its job and host may not be here yet."""
 
     def __str__(self) -> str:
         return f"rank {self.number} of job {self.join.job!r} (pid {self.join.pid})"
@@ -122,6 +142,22 @@ class LocalRank:
             self.tensors[request.op_index] = Tensor(operation, buffer, request.offset, now, filled, tell_at)
         return operation
 
+    def has_done(self, request: AllReduce, now: Instant) -> None:
+        """It has the result of that since the daemon before this one, and has not heard so.
+
+        Raises ``JobError``.
+        """
+        buffer = self.segments.get(request.segment)
+        operation = check_request(self.number, request, buffer)
+        if buffer is not None:
+            whole = operation.nbytes
+            self.tensors[request.op_index] = Tensor(operation, buffer, request.offset, now, whole, whole)
+
+    def tell_done(self, before: int, path: DonePath, now: Instant) -> None:
+        """Of its all-reduces before that one."""
+        for op_index in sorted(index for index in self.tensors if index < before):
+            self.done(op_index, path, now)
+
     def filled(self, told: Filled) -> bool:
         """Whether more is there of an all-reduce that has not ended. Raises ``JobError``."""
         if told.op_index >= self.called:
@@ -156,6 +192,9 @@ class LocalRank:
 
         Raises ``JobError`` where it cannot be registered.
         """
+        if self.returns:
+            self.segments[buffer.segment] = buffer  # registered with the NIC by which its ring goes on
+            return
         while True:
             ring = self.ring
             if self.has_ended or ring is None:

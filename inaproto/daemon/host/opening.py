@@ -7,6 +7,7 @@ What keeps it from one is said in words: to be tried again (``NoFabric``), refus
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -21,8 +22,13 @@ from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.settings.config import HostSettings
 from inaproto.errors import ConfigError, DecodeError, FabricError, Unsupported
 from inaproto.ports import Nic, PortClosed, RandomBits
+from inaproto.wire.control import why_not
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Welcome
 from inaproto.wire.messages.sharing import PeerMessage
+from inaproto.wire.outer import IPV6_ADDRESS_BYTES
+
+if TYPE_CHECKING:
+    from inaproto.tracing.spans import Tracing
 
 WELCOME_S = 5.0
 NIC_OPEN_S = 5.0
@@ -54,6 +60,7 @@ async def open_fabric(
     add_in_threads: bool = True,
     placement: Placement | None = None,
     collective: CollectiveHost | None = None,
+    tracing: Tracing | None = None,
 ) -> Fabric:
     """Connect to the switch through ``door``; ``instance`` names the daemon that does.
 
@@ -82,6 +89,7 @@ async def open_fabric(
         add_in_threads=add_in_threads,
         placement=placement,
         collective=collective,
+        tracing=tracing,
     )
 
 
@@ -101,6 +109,8 @@ async def _introduce(settings: HostSettings, stream: ControlStream, path: str, i
                 overlays=True,
                 probes=True,
                 chooses_port=bool(settings.port),  # a softnic's; a device chooses by itself
+                gid=settings.gid_bytes,
+                succeeds=True,
             )
             await stream.send(hello)
             answer = await stream.receive()
@@ -109,14 +119,25 @@ async def _introduce(settings: HostSettings, stream: ControlStream, path: str, i
     except EndOfChannel as end:
         raise NoFabric(f"{path}: {end.reason}") from None
     except DecodeError as error:
-        raise NoFabric(f"{path}: whatever listens there is no inaproto switch: {error}") from None
+        why = why_not(error, "whatever listens there is no inaproto switch")
+        raise NoFabric(f"{path}: {why}") from None
     match answer:
+        case Welcome(infiniband=False) if settings.gid:
+            raise ConfigError(
+                f"gid: the switch at {path} is of a release that knows no hosts on InfiniBand; start it "
+                "from a newer one"
+            )
         case Welcome():
             return answer
         case Error(code=code) if code == SWITCH_AWAY:
             raise NoFabric(answer.message)
         case Error(code=code) if code == SWITCH_UNKNOWN:
             raise ConfigError(f"dir, switch or ip: {answer.message}")
+        case Error(code="bad_message") if len(ip) == IPV6_ADDRESS_BYTES:
+            raise ConfigError(
+                f"ip: the switch at {path} is of a release that knows no hosts with IPv6 addresses; start it "
+                "from a newer one"
+            )
         case Error():
             raise HelloRefused(answer.message)
         case _:

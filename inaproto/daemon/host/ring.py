@@ -6,16 +6,17 @@ How events follow each other, and what becomes of links, is in :mod:`inaproto.co
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from inaproto.core.host import events
-from inaproto.core.host.collective import Attach, FellBack, FromShell, Release, Stands, Try
+from inaproto.core.host.collective import Allowed, Attach, FellBack, FromShell, Release, Stands, Try
 from inaproto.core.host.driver import HostDriver
 from inaproto.core.host.engines.two_paths import AskBinding, Bound, Drained
 from inaproto.core.host.holdings import Holdings
 from inaproto.core.host.job import HostJob
+from inaproto.core.host.journal import Journal, Past
 from inaproto.core.host.link import Link
 from inaproto.core.host.operations import (
     BoundPath,
@@ -32,22 +33,25 @@ from inaproto.daemon.host.adding import Adding, UnderWay
 from inaproto.daemon.host.collective import CollectiveHost, CollectiveSeat
 from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.link_waits import Connecting
-from inaproto.daemon.host.local_rank import LocalRank
+from inaproto.daemon.host.local_rank import Keeps, LocalRank
 from inaproto.daemon.host.request_batches import batched
 from inaproto.daemon.host.ring_orders import ClientTensors
 from inaproto.daemon.host.ring_settings import host_config, qp_attributes
 from inaproto.daemon.host.ring_status import ring_status
+from inaproto.daemon.host.shared_arena import SharedArena
 from inaproto.daemon.host.totals import HostTotals
 from inaproto.daemon.host.turn_orders import TurnOrders
 from inaproto.daemon.host.turns import Turns
 from inaproto.daemon.settings.config import HostSettings
-from inaproto.errors import Blame, FabricError, JobError, JoinRefused, LocalMisuse
+from inaproto.errors import Blame, FabricError, JobError, JoinRefused, LocalMisuse, Unsupported
 from inaproto.ports import Completion, Nic, RandomBits
 from inaproto.units import PSN_BITS, Instant, OpIndex
 from inaproto.wire.control_messages import Gone, Message
 from inaproto.wire.messages.client import AllReduce, DonePath
 from inaproto.wire.messages.client import Filled as FilledMessage
 from inaproto.wire.messages.collective import CollectiveWord
+
+_SUCCESSOR: Final = "going on by a successor of the host daemon"
 
 
 class HostRing(HostDriver):
@@ -71,20 +75,48 @@ class HostRing(HostDriver):
         totals: HostTotals | None = None,
         memory: LinkMemory | None = None,
         collective: CollectiveHost | None = None,
+        past: tuple[SharedArena, Past] | None = None,
+        switch_succeeds: bool = True,
     ) -> None:
+        """``past``: of a daemon before this one, of whose ranks these are (:meth:`resume`).
+
+        ``switch_succeeds``: the switch lets ranks come back through another daemon.
+        """
         self.job = job
+        self._why_no_successor = _why_no_successor(
+            recovers=settings.recover_ms > 0, is_exact=collective is None, switch_succeeds=switch_succeeds
+        )
         self.nic = nic
         self.ranks: dict[int, LocalRank] = {}
         """Its ranks by number, ascending."""
         self._turns = turns or Turns()
         self._tell, self._log = tell, log
         self._totals = totals or HostTotals()
-        core = HostJob(host_config(job, settings, None if collective is None else collective.terms))
+        self._record = self._totals.begin(job, clock())
+        config = host_config(job, settings, None if collective is None else collective.terms)
+        core = HostJob(config) if past is None else HostJob.of_successor(config, past[1], clock())
+        self._arena: SharedArena | None = None
+        journal: Journal | None = None
+        if past is not None:
+            self._arena, its = past
+            journal = Journal.of_successor(self._arena, its)
+        elif not self._why_no_successor:
+            try:
+                self._arena = SharedArena()
+                window, tensor_bytes = config.window_messages, config.tensor_bytes
+                journal = Journal(self._arena, window_messages=window, tensor_bytes=tensor_bytes)
+            except OSError as error:
+                text = f"job {job!r}: host {settings.name} has no memory for its journal: {error}"
+                raise JoinRefused(text) from None
+        self._keeps = Keeps(-1, 0)
+        """What its ranks are given to keep for a successor of this daemon."""
+        self._recover_ms = settings.recover_ms
         holdings = Holdings(
             core,
             allocate=(memory or LinkMemory()).allocate,
             first_psn=lambda: random_bits(PSN_BITS),
             attributes=qp_attributes(settings),
+            journal=journal,
         )
         super().__init__(clock)
         self._turn_orders = TurnOrders(self._turns, feed=self.feed, clock=clock, hurry=hurry)
@@ -92,6 +124,7 @@ class HostRing(HostDriver):
         self._hurry = hurry
         self._seat: CollectiveSeat | None = None
         """With the collective library of this host, if it has one."""
+        self._collective = collective
         if collective is not None:
             self._seat = CollectiveSeat(
                 job, collective, feed=self._collected, tell=self._tell_hosts, hosts=self._hosts
@@ -106,6 +139,8 @@ class HostRing(HostDriver):
         self._fills = False
         """A rank has called an all-reduce before its tensor was there."""
         self._under_way = UnderWay()
+        if past is not None:
+            return
         try:
             opened = holdings.open(core.opening, nic)
         except (LocalMisuse, FabricError, OSError) as error:
@@ -161,8 +196,9 @@ class HostRing(HostDriver):
             case Attach() | Release():
                 if self._seat is not None:
                     self._seat.perform(action)
-            case FellBack(_, code, _):
+            case FellBack(_, code, reason):
                 self._totals.redone[code.name.lower()] += 1
+                self._record.redone(code.name.lower(), reason)
             case Stands(op_index, attempt):
                 text = f"from all-reduce {op_index} on the collective sums, in attempt {attempt}"
                 self._log(f"{self}: {text}")
@@ -209,6 +245,7 @@ class HostRing(HostDriver):
                 for rank in self.ranks.values():
                     rank.deregister()
             case events.Ended():
+                self._record.has_ended = True
                 self.holdings.sums.clear()
                 self._under_way.give_up()
                 for rank in self.ranks.values():
@@ -223,9 +260,74 @@ class HostRing(HostDriver):
     def _ranks_begun(self, ring_id: int) -> None:
         local = len(self.ranks) == self.core.ranks.size
         alone = len(self.ranks) == 1 and not local
+        if local:
+            self._why_no_successor = self._why_no_successor or "all its ranks are on this host"
+        if any(not rank.join.life for rank in self.ranks.values()):
+            why = str(Unsupported(_SUCCESSOR, "a process has the library of a release that looks for none"))
+            self._why_no_successor = self._why_no_successor or why
+        if not self._why_no_successor and self._arena is not None:
+            self._keeps = Keeps(self._arena.descriptor, self._recover_ms)
         for rank in self.ranks.values():
             rank.fills = alone and self.core.view().collective is None
-            rank.owner.joined(ring_id, self.core.config.operations_max, local=local, fills=rank.fills)
+            rank.owner.joined(
+                ring_id, self.core.config.operations_max, local=local, fills=rank.fills, keeps=self._keeps
+            )
+        self._note_run()
+        self.look_at_place()
+
+    def _note_run(self) -> None:
+        ring_id, hosts = self.core.run
+        self._record.rings(ring_id, size=self.core.ranks.size, ranks=len(self.ranks), hosts=max(1, hosts))
+
+    # --- successors
+
+    @property
+    def may_have_successor(self) -> bool:
+        """Its ranks go on if this daemon ends: nobody is told that they are lost."""
+        return self._keeps.successor_ms > 0 and not self.core.has_ended
+
+    def is_of(self, file: tuple[int, int]) -> bool:
+        """Its journal is in that file."""
+        return self._arena is not None and self._arena.file == file
+
+    def adopt(self, rank: LocalRank) -> bool:
+        """As :class:`~inaproto.daemon.host.successions.GoesOn`."""
+        hosted = self.core.ranks.get(rank.number)
+        if hosted is None or not hosted.has_left or hosted.join.life != rank.join.life:
+            return False
+        rank.ring, rank.hosted = self, hosted
+        self.ranks[rank.number] = rank
+        return True
+
+    def resume(self, returned: Mapping[int, Sequence[AllReduce]], past: Past) -> None:
+        """All its ranks that have not left are back (``ranks``): go on where the daemon before this one was.
+
+        ``returned``: what each of them has called and not heard the end of. Raises ``JobError``.
+        """
+        now = self._clock()
+        self._note_run()
+        self._keeps = Keeps(-1 if self._arena is None else self._arena.descriptor, self._recover_ms)
+        for number, rank in self.ranks.items():
+            rank.hosted = self.core.ranks[number]
+            rank.hosted.join = rank.join  # with the pid of who is there, not of who was said to be
+            rank.fills = len(self.ranks) == 1
+        for number, requests in returned.items():
+            for request in requests:
+                if request.op_index < past.next_index:
+                    self.ranks[number].has_done(request, now)
+                else:
+                    self.submit(self.ranks[number], request)
+        self.holdings.tensors = self._tensors()
+        if past.torn is not None:
+            torn, index = past.kept[-1][0].operation, past.torn.op_index
+            called = [it.tensors[index].operation for it in self.ranks.values() if index in it.tensors]
+            if called != [torn] * len(self.ranks):
+                raise JobError(f"all-reduce {index} was under way, and not all ranks here called it so")
+        self.holdings.restore(past)
+        if self._arena is not None and self.holdings.journal is not None:
+            self._arena.keep_only(self.holdings.journal.nbytes)  # what was behind it is in the journal by now
+        for rank in self.ranks.values():
+            rank.tell_done(past.next_index, past.path, now)
 
     # --- sums of one host
 
@@ -252,6 +354,11 @@ class HostRing(HostDriver):
         with batched(self.nic):
             self.feed(events.OfCollective(event))
         self._hurry()
+
+    def look_at_place(self) -> None:
+        """Whether it may be attached may have changed."""
+        if self._collective is not None and self.phase is not Phase.ENDED:
+            self._collected(Allowed(self._collective.places.may_attach(self.job)))
 
     def _tell_hosts(self, word: CollectiveWord) -> None:
         self._tell(word)
@@ -286,6 +393,7 @@ class HostRing(HostDriver):
         """Nobody waits for links that are about to be given back."""
         if isinstance(order, events.CloseLinks):
             self._totals.recoveries += order.recovers
+            self._record.recoveries += order.recovers
         links = self.holdings.closed_by(order)
         for wait in [wait for wait in self._connecting if wait.link in links]:
             wait.end()
@@ -360,7 +468,7 @@ class HostRing(HostDriver):
 
     def leave(self, rank: LocalRank) -> None:
         """A process has said that it is finished."""
-        if self.ranks.get(rank.number) is rank:
+        if self.ranks.get(rank.number) is rank and not rank.has_left:
             self.feed(events.RankLeft(rank.number))
 
     def gone(self, rank: LocalRank, reason: str) -> None:
@@ -377,7 +485,7 @@ class HostRing(HostDriver):
         tensors = [rank.tensors[op_index] for rank in self.ranks.values()]
         if tensors:
             since = min(tensor.since for tensor in tensors)
-            self._totals.done(path, tensors[0].operation.nbytes, self._clock() - since)
+            self._totals.done(self._record, path, tensors[0].operation.nbytes, since, self._clock())
         self._turns.done(op_index)
         for rank in self.ranks.values():
             rank.done(op_index, path, self._clock())
@@ -405,4 +513,16 @@ class HostRing(HostDriver):
     def status(self) -> dict[str, Any]:
         """For ``inaproto status``."""
         ranks = self.core.ranks
-        return ring_status(self.job, ranks.size, self.core.view(), self.ranks.values(), self._clock())
+        view, why = self.core.view(), self._why_no_successor
+        return ring_status(self.job, ranks.size, view, self.ranks.values(), self._clock(), why)
+
+
+def _why_no_successor(*, recovers: bool, is_exact: bool, switch_succeeds: bool) -> str:
+    """Why the ranks of a job end with their host daemon, as far as that is known before it begins."""
+    if not recovers:
+        return "recover_ms is 0"
+    if not is_exact:
+        return str(Unsupported(_SUCCESSOR, "the job may have results of a collective library"))
+    if not switch_succeeds:
+        return str(Unsupported(_SUCCESSOR, "the switch is of a release in which no rank comes back to one"))
+    return ""

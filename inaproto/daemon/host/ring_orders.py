@@ -61,6 +61,9 @@ class ClientTensors:
         at = tensor.offset + offset
         return [tensor.buffer.view[at : at + nbytes]]
 
+    def operation(self, op_index: int) -> Operation:
+        return self._tensors[0][op_index].operation
+
     def payload(self, op_index: int, offset: int, nbytes: int) -> Segment:
         (tensors,) = self._tensors
         tensor = tensors[op_index]

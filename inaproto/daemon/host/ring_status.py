@@ -8,7 +8,7 @@ from typing import Any
 from inaproto.core.host.collective import CollectiveView
 from inaproto.core.host.view import HostView
 from inaproto.daemon.host.local_rank import LocalRank
-from inaproto.units import MS, Instant
+from inaproto.units import MS, Instant, S
 
 
 def _is_exact(view: HostView) -> bool:
@@ -26,13 +26,19 @@ def _collective(view: CollectiveView) -> dict[str, Any]:
         "redone_by_code": {code.name.lower(): count for code, count in view.redone.items()},
         "without": view.without,
         "reason": view.reason,
+        "may_attach": view.is_allowed,
+        "attach_s": None if view.attach_ns is None else view.attach_ns / S,
+        "release_s": None if view.release_ns is None else view.release_ns / S,
     }
 
 
 def ring_status(
-    job: str, size: int, view: HostView, ranks: Collection[LocalRank], now: Instant
+    job: str, size: int, view: HostView, ranks: Collection[LocalRank], now: Instant, no_successor: str
 ) -> dict[str, Any]:
-    """``size``: of the job; ``ranks``: those of this host, ascending."""
+    """``size``: of the job; ``ranks``: those of this host, ascending.
+
+    ``no_successor``: why they would end with this daemon, if they would.
+    """
     ring, operations, wait = view.ring, view.operations, view.wait
     record: dict[str, Any] = {
         "job": job,
@@ -52,6 +58,7 @@ def ring_status(
         "operations_by_path": dict(view.operations_by_path),
         "waiting_for": list(view.waiting_for),
         "refused": view.refused,
+        "no_successor": no_successor,
         "stall": view.stall,
     }
     if operations is not None:

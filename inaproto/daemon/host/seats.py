@@ -49,7 +49,7 @@ class _Seat:
 
 
 class HostSeats:
-    """:class:`inaproto.daemon.net.controller_link.GrantHolder`.
+    """Grants of kind ``seats``.
 
     ``cut_off(job, ranks, why)`` ends those processes, each of which is then reported by ``left``; ``changed``
     is called when there is something new to report.
@@ -123,6 +123,10 @@ class HostSeats:
             seat.grant.name == name.job and seat.is_wanted and rank in seat.ranks
             for seat in self._seats.values()
         )
+
+    def has_job(self, name: str) -> bool:
+        """Whether a controller has placed the job of that name here."""
+        return any(seat.grant.name == name for seat in self._seats.values())
 
     def joined(self, job: str, rank: int, key: str = "") -> None:
         """Its ring stands; said again for each ring."""

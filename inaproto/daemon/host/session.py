@@ -19,8 +19,9 @@ import trio
 from inaproto.core.rendezvous.rules import job_name
 from inaproto.daemon.host.attachment import Fabric
 from inaproto.daemon.host.job_hosts import JobHosts
-from inaproto.daemon.host.local_rank import LocalRank, Ring
+from inaproto.daemon.host.local_rank import Keeps, LocalRank, Ring
 from inaproto.daemon.host.seats import HostSeats
+from inaproto.daemon.host.successions import Successions
 from inaproto.daemon.models.seat import ModelSeat
 from inaproto.daemon.models.session import ModelSession
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
@@ -47,6 +48,7 @@ from inaproto.wire.messages.client import (
     JoinWaits,
     Leave,
     Ok,
+    Rejoin,
     Taken,
 )
 from inaproto.wire.messages.model_connections import ModelClock, ModelJoin, ModelLeave, ModelPull, ModelSave
@@ -70,6 +72,8 @@ class Daemon(Protocol):
     @property
     def job_hosts(self) -> JobHosts: ...
     @property
+    def successions(self) -> Successions: ...
+    @property
     def model_seats(self) -> Mapping[str, ModelSeat]: ...
     def status(self) -> dict[str, Any]: ...
 
@@ -83,6 +87,7 @@ class ClientSession:
         self._pid = stream.peer_pid()
         self._join: Join | None = None
         self._rank: LocalRank | None = None
+        self._rejoin_id = 0
         self._leave_id: int | None = None
         self._seat: tuple[str, int] | None = None
         """Job and rank, once its ring has stood."""
@@ -103,18 +108,28 @@ class ClientSession:
                 reason = await self._serve()
                 nursery.cancel_scope.cancel()
         finally:
-            if not reason:
-                reason = "its host daemon was stopped"
-                text = f"the host daemon of process {self._pid} was stopped; start it and join again"
+            rank, is_stopped = self._rank, not reason
+            if is_stopped and rank is not None and rank.ring is not None and rank.ring.may_have_successor:
+                self._stream.close()  # its process goes on by another daemon, and hears no more of this one
+            else:
+                self._ended(reason)
+
+    def _ended(self, reason: str) -> None:
+        """``reason``: empty if it is this daemon that ends."""
+        if not reason:
+            reason = "its host daemon was stopped"
+            text = f"the host daemon of process {self._pid} was stopped; start it and join again"
+            joins = self._join is not None and self._seat is None and self._join.life
+            if not (joins and self._daemon.successions.are_waited_for):  # else it joins again
                 self._send(error_message(DaemonUnreachable(text)))
-            if self._rank is not None and self._rank.ring is not None:
-                self._process_ended(self._rank, self._rank.ring, reason)
-            if self._model is not None:
-                self._model.close()
-            self._stream.close()
-            if self._seat is not None:
-                failure = reason if self._leave_id is None else ""
-                self._daemon.seats.left(*self._seat, failure=failure)
+        if self._rank is not None and self._rank.ring is not None:
+            self._process_ended(self._rank, self._rank.ring, reason)
+        if self._model is not None:
+            self._model.close()
+        self._stream.close()
+        if self._seat is not None:
+            failure = reason if self._leave_id is None else ""
+            self._daemon.seats.left(*self._seat, failure=failure)
 
     def cut_off(self, job: str, ranks: range, why: str) -> None:
         """If it is of these."""
@@ -132,6 +147,10 @@ class ClientSession:
                     await self._buffer(message)
                 elif isinstance(message, Join):
                     await self._asked_to_join(message)
+                elif isinstance(message, Rejoin):
+                    refusal = self._asked_to_rejoin(message)
+                    if refusal:
+                        return refusal
                 else:
                     self._handle(message)
             except EndOfChannel as end:
@@ -146,9 +165,9 @@ class ClientSession:
         self._send(error_message(error, of=of))
         return f"process {self._pid} was cut off: {error}"
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message, *descriptors: int) -> None:
         with contextlib.suppress(EndOfChannel):  # then receive() sees it too
-            self._stream.send_nowait(message)
+            self._stream.send_nowait(message, descriptors=descriptors)
 
     # --- requests
 
@@ -200,6 +219,30 @@ class ClientSession:
         fabric = self._daemon.fabric
         if fabric is not None:
             self.fabric_is_up(fabric)
+
+    def _asked_to_rejoin(self, rejoin: Rejoin) -> str:
+        """A rank comes back that another daemon had. Returns why the connection ends, if it does."""
+        if self._join is not None or self._leave_id is not None or self._model is not None:
+            raise JobError("a rejoin on a connection that has a rank already")
+        descriptor = self._stream.take_descriptor()
+        if descriptor is None:
+            raise JobError("a rejoin, and no journal came with it")
+        rejoin = rejoin if not self._pid else replace(rejoin, pid=self._pid)
+        try:
+            refusal = self._daemon.seats.refusal_of(rejoin.job, rejoin.rank, rejoin.key)
+            if refusal:
+                os.close(descriptor)
+                raise self._refused(rejoin.join, refusal)
+            rank = self._daemon.successions.take(rejoin, descriptor, self)
+        except JobError as error:  # what follows on this connection is of no use
+            return self._refuse(error, of=rejoin.id)
+        self._join, self._rejoin_id = rejoin.join, rejoin.id
+        self._rank = rank
+        log.info("%s is back, with %d all-reduces under way", self, rejoin.called - rejoin.done)
+        if not rank.returns:
+            self.resumed()
+        self._daemon.successions.look()
+        return ""
 
     def fabric_is_up(self, fabric: Fabric) -> None:
         """Go on with what waited for the switch: a join, or the question who goes on without a lost rank."""
@@ -277,6 +320,8 @@ class ClientSession:
             raise JobError(f"all_reduce {message.op_index} before joining a job")
         if rank.ring is not None and not rank.has_ended:  # else it will read that its job has failed
             rank.ring.submit(rank, message)
+            if rank.returns:
+                self._daemon.successions.look()
             if fabric is not None:
                 fabric.submitted()
 
@@ -303,24 +348,31 @@ class ClientSession:
 
     # --- what the rank's ring tells (Owner)
 
-    def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None:
+    def resumed(self) -> None:
+        if self._rank is not None:
+            join = self._rank.join
+            self._seat = join.job, join.rank
+            self._daemon.seats.joined(*self._seat, join.key)
+            self._send(Ok(id=self._rejoin_id))
+
+    def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool, keeps: Keeps) -> None:
         if self._join is not None:
             join = self._join
             self._seat = join.job, join.rank
             self._daemon.seats.joined(*self._seat, join.key)
-            self._send(
-                Joined(
-                    id=join.id,
-                    ring_id=ring_id,
-                    rank=join.rank,
-                    size=join.size,
-                    operations_max=operations_max,
-                    segments_max=SEGMENTS_MAX,
-                    local=local,
-                    fills=fills,
-                    named=True,
-                )
+            joined = Joined(
+                id=join.id,
+                ring_id=ring_id,
+                rank=join.rank,
+                size=join.size,
+                operations_max=operations_max,
+                segments_max=SEGMENTS_MAX,
+                local=local,
+                fills=fills,
+                named=True,
+                successor_ms=keeps.successor_ms,
             )
+            self._send(joined, *((keeps.descriptor,) if keeps.successor_ms else ()))
 
     def waits(self, refused: str) -> None:
         if self._join is not None:

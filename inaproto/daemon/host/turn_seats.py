@@ -143,7 +143,7 @@ class TurnSeats:
         self._send = None
         for seat in list(self._seats.values()):  # one may go meanwhile
             seat.coordinator_lost()
-        self._alarm.look()
+        self._alarm.look_if_sooner()
 
     def tell(self, message: Message) -> None:
         """The controller, if there is one."""
@@ -155,14 +155,14 @@ class TurnSeats:
         seat = self._seats.get(message.seat)
         if seat is not None:
             seat.ordered(message)
-        self._alarm.look()
+        self._alarm.look_if_sooner()
 
     def heard_of_peer(self, word: PeerMessage) -> None:
         """From ``word.sender``'s host, as the control plane of the switches has made sure of."""
         seat = self._seats.get(word.seat)
         if seat is not None:
             seat.told(word)
-        self._alarm.look()
+        self._alarm.look_if_sooner()
 
     def _tell_seats(self) -> None:
         holds = tuple(seat.hold for seat in self._seats.values())
@@ -191,7 +191,7 @@ class TurnSeats:
 
     def look(self) -> None:
         """A deadline may have changed."""
-        self._alarm.look()
+        self._alarm.look_if_sooner()
 
     # --- life
 

@@ -22,8 +22,7 @@ import trio
 from inaproto.client.unix_stream import DESCRIPTORS_MAX, as_stream
 from inaproto.errors import DecodeError
 from inaproto.ports import ByteStream
-from inaproto.wire.control import ControlDecoder
-from inaproto.wire.control_messages import Message, decode_message, encode_message
+from inaproto.wire.control_messages import Dialogue, Message
 
 OUTPUT_BYTES_MAX = 4 << 20
 MESSAGES_MAX = 64
@@ -55,7 +54,7 @@ class ControlStream:
         self, connection: ByteStream | socket.socket, *, output_bytes_max: int = OUTPUT_BYTES_MAX
     ) -> None:
         self._stream = as_stream(connection)
-        self._decoder = ControlDecoder()
+        self._dialogue = Dialogue()
         self._arrived: deque[Message] = deque()
         self._messages = self._reads = 0
         """Since other tasks could run."""
@@ -97,9 +96,9 @@ class ControlStream:
         while not self._arrived:
             data = await self._receive_bytes()
             if not data:
-                self._decoder.finish()
+                self._dialogue.finish()
                 raise EndOfChannel("closed by its peer")
-            self._arrived.extend(map(decode_message, self._decoder.feed(data)))
+            self._arrived.extend(self._dialogue.decode(data))
         return self._arrived.popleft()
 
     async def _receive_bytes(self) -> bytes:
@@ -125,17 +124,22 @@ class ControlStream:
 
     async def _wait_for_input(self) -> None:
         """A peer may be silent for ever between messages, not within one."""
-        limit = PARTIAL_S if self._decoder.buffered_bytes else math.inf
-        with trio.move_on_after(limit) as scope:
-            try:
-                await self._stream.wait_receivable()
-            except trio.ClosedResourceError:
-                raise EndOfChannel(self._closed or "closed on this side") from None
+        if not self._dialogue.buffered_bytes:
+            await self._receivable()
+            return
+        with trio.move_on_after(PARTIAL_S) as scope:
+            await self._receivable()
         if scope.cancelled_caught:
             raise DecodeError(
                 "control",
-                f"{self._decoder.buffered_bytes} bytes of a message, and no more for {PARTIAL_S:g} s",
+                f"{self._dialogue.buffered_bytes} bytes of a message, and no more for {PARTIAL_S:g} s",
             )
+
+    async def _receivable(self) -> None:
+        try:
+            await self._stream.wait_receivable()
+        except trio.ClosedResourceError:
+            raise EndOfChannel(self._closed or "closed on this side") from None
 
     def take_descriptor(self) -> int | None:
         """The oldest received descriptor that nobody took yet; the caller closes it.
@@ -209,7 +213,7 @@ class ControlStream:
         self._require_open()
         if self._output_closed:
             raise EndOfChannel(self._output_closed)
-        data = encode_message(message)
+        data = self._dialogue.encode(message)
         if self._output_bytes + len(data) > self._output_bytes_max:
             reason = f"closed: its peer left {self._output_bytes} bytes of messages unread"
             self._close_now(reason)

@@ -65,7 +65,7 @@ class AgentSide(Protocol):
     """A part of an agent that a controller speaks with."""
 
     @property
-    def hears(self) -> type[Message]: ...
+    def hears(self) -> type[Message] | tuple[type[Message], ...]: ...
 
     def connected(self, welcome: AgentWelcome, send: Callable[[Message], None]) -> None:
         """A controller is there that knows nothing; what ``send`` cannot send is lost."""
@@ -90,8 +90,10 @@ class ControllerLink:
         sharing: SharingSide | None = None,
         sides: Sequence[AgentSide] = (),
         boot_id: str = "",
+        has_collective: bool = False,
     ) -> None:
         self._role = role
+        self._has_collective = has_collective
         self._name = name
         self._holder = holder
         self._controllers = tuple(controllers)
@@ -158,7 +160,10 @@ class ControllerLink:
         self.problem = problem
 
     async def _converse(self, stream: ControlStream, at: str) -> str:
-        await stream.send(AgentHello(role=self._role, agent=self._name, boot_id=self._boot_id))
+        hello = AgentHello(
+            role=self._role, agent=self._name, boot_id=self._boot_id, collective=self._has_collective
+        )
+        await stream.send(hello)
         welcome = await _heard(stream)
         if not isinstance(welcome, AgentWelcome):
             return _said(welcome)
@@ -184,17 +189,19 @@ class ControllerLink:
         return reason
 
     async def _listen(self, stream: ControlStream) -> str:
-        while True:
-            message = await _heard(stream)
-            side = next((side for side in self._sides if isinstance(message, side.hears)), None)
-            if isinstance(message, AgentWishes):
-                self._take(message)
-            elif side is not None:
-                side.heard(message)
-            elif self._sharing is not None and isinstance(message, CoordinatorMessage):
-                self._sharing.heard(message)
-            elif not isinstance(message, Ping | Pong):
-                return _said(message)
+        with trio.fail_after(DEAD_S) as silence:
+            while True:
+                message = await stream.receive()
+                silence.deadline = trio.current_time() + DEAD_S
+                side = next((side for side in self._sides if isinstance(message, side.hears)), None)
+                if isinstance(message, AgentWishes):
+                    self._take(message)
+                elif side is not None:
+                    side.heard(message)
+                elif self._sharing is not None and isinstance(message, CoordinatorMessage):
+                    self._sharing.heard(message)
+                elif not isinstance(message, Ping | Pong):
+                    return _said(message)
 
     def _take(self, wishes: AgentWishes) -> None:
         if wishes.term < self._term or wishes.revision < self._revision:

@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, Final, Protocol, runtime_checkable
 
 from inaproto.ca.identity import Identity, Role
@@ -65,6 +66,14 @@ def identity_of(connection: ByteStream) -> Identity:
     return Identity(Role.LOCAL, pid=connection.peer_pid())
 
 
+def _plain(address: str) -> str:
+    """An address as Python writes it, which a GID has in a certificate, too; other text as it is."""
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        return address
+
+
 def refusal_of(identity: Identity, message: Message) -> str:
     """Why ``identity`` may not say that; empty: it may."""
     if identity.is_local or isinstance(message, Ping | Pong):
@@ -74,10 +83,10 @@ def refusal_of(identity: Identity, message: Message) -> str:
         case Hello():
             if role is not Role.HOST or message.host != identity.name:
                 return f"{identity} says hello as host {message.host!r}; a host is who its certificate names"
-            ip = ".".join(map(str, message.ip))
-            if identity.addresses and ip not in identity.addresses:
-                theirs = ", ".join(identity.addresses)
-                return f"{identity} says that its NIC is {ip}; its certificate has {theirs}"
+            nic = str(ip_address(message.ip if message.gid is None else message.gid))
+            theirs = [_plain(address) for address in identity.addresses]
+            if theirs and nic not in theirs:
+                return f"{identity} says that its NIC is {nic}; its certificate has {', '.join(theirs)}"
         case SwitchHello():
             if role is not Role.SWITCH or message.switch != identity.name:
                 return f"{identity} says hello as switch {message.switch!r}; its certificate does not"

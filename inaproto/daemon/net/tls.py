@@ -224,7 +224,12 @@ _BY_REASON: Final = {
 }
 _BY_VERIFY_CODE: Final = {
     9: ("not_yet_valid", "its certificate is not valid yet; are the clocks right?"),
-    10: ("expired", "its certificate has run out: inaproto ca issue renews it"),
+    10: (
+        "expired",
+        "its certificate has run out: inaproto ca issue renews it; or the clock of this machine is wrong",
+    ),
+    11: ("not_yet_valid", "its list of revoked certificates is not valid yet; are the clocks right?"),
+    12: ("expired", "the authority of its certificate has run out; or the clock of this machine is wrong"),
     23: ("revoked", "its certificate was revoked"),
     26: ("wrong_purpose", "its certificate is not for this side of a connection"),
 }

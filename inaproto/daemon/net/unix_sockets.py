@@ -22,7 +22,8 @@ from inaproto.errors import ConfigError, FabricError
 from inaproto.ports import PortClosed
 from inaproto.units import UNIX_PATH_BYTES_MAX
 
-_BACKLOG = 64
+_BACKLOG = 4096
+"""Connections that wait to be taken: after a restart all agents come at once."""
 _LOCK_WAIT_S = 2.0
 _LOCK_RETRY_S = 0.01
 
@@ -88,8 +89,8 @@ def make_run_directory(directory: Path, what: str) -> None:
     """Make the directory of a daemon's sockets (0700) when it is missing.
 
     Raises ``ConfigError`` when it cannot be made or is not usable. Its parent must exist: a mistyped
-    path is an error rather than a new tree. A directory of another user is refused: under ``/tmp``
-    anybody could have made it, to be taken for the switch.
+    path is an error rather than a new tree. A directory of another user, or one that everybody may write,
+    is refused, by root too: under ``/tmp`` anybody could have made it, to be taken for the switch.
     """
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -101,9 +102,12 @@ def make_run_directory(directory: Path, what: str) -> None:
         ) from None
     except OSError as error:
         raise ConfigError(f"{what}: cannot make {directory}: {_remedy(error, directory.parent)}") from None
-    owner, user = directory.stat().st_uid, os.geteuid()
-    if user not in (0, owner) and owner != 0:
+    found, user = directory.stat(), os.geteuid()
+    if found.st_uid not in (0, user):
+        owner = found.st_uid
         raise ConfigError(f"{what}: {directory} belongs to user {owner}, not to {user}; choose another one")
+    if found.st_mode & stat.S_IWOTH:
+        raise ConfigError(f"{what}: everybody may write in {directory}; chmod o-w it, or choose another one")
 
 
 async def listen_unix(path: Path, what: str) -> BoundSocket:

@@ -7,10 +7,10 @@ pools): a daemon that runs for years makes no more series than one that was star
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 PREFIX: Final = "inaproto"
@@ -60,6 +60,15 @@ class Families:
         for pair, count in values.items():
             family.add_metric(pair, count)
         self.made.append(family)
+
+    def histogram(self, name: str, what: str, buckets: Mapping[str, int], total: float) -> None:
+        """``buckets``: counts by upper bound, ascending, of that bucket alone; the last one is ``inf``."""
+        sums = accumulate(buckets.values())
+        named = [
+            ("+Inf" if bound == "inf" else bound, float(count))
+            for bound, count in zip(buckets, sums, strict=True)
+        ]
+        self.made.append(HistogramMetricFamily(f"{PREFIX}_{name}", what, buckets=named, sum_value=total))
 
     def build(self, role: str, version: str) -> None:
         family = GaugeMetricFamily(

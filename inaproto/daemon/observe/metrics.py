@@ -11,8 +11,18 @@ from inaproto.daemon.observe.metric_families import Families
 from inaproto.daemon.observe.model_metrics import model_metrics
 
 PATHS: Final = ("switch", "chain", "overlay", "ring", "local", "sharp")
+DAY_S: Final = 86_400
 CODES: Final = ("failed", "absent", "lost", "timed_out", "differs")
 """Paths by which an operation was summed; all are told from the start, so that rates have no gap."""
+
+
+def _of_certificates(made: Families, status: Mapping[str, Any]) -> None:
+    """Of a daemon that has several, the one that runs out first."""
+    places = (status, *(status.get(name) for name in ("control_listen", "control", "controller")))
+    told = [place["credentials"] for place in places if place is not None and "credentials" in place]
+    left = [one["days_left"] for one in told if "days_left" in one]
+    if left:
+        made.gauge("certificate_seconds_left", "Until its certificate runs out.", min(left) * DAY_S)
 
 
 def host_metrics(status: Mapping[str, Any]) -> list[Metric]:
@@ -20,6 +30,7 @@ def host_metrics(status: Mapping[str, Any]) -> list[Metric]:
     made = Families()
     made.build("host", status["version"])
     made.gauge("uptime_seconds", "Since the daemon was started.", status["uptime_s"])
+    _of_certificates(made, status)
     _of_operations(made, status["totals"])
     switch, rings = status["switch"], status["rings"]
     made.gauge("host_connected", "1 while the host has its switch.", float(switch["connected"]))
@@ -49,7 +60,19 @@ def host_metrics(status: Mapping[str, Any]) -> list[Metric]:
     )
     if status["models"]:
         model_metrics(made, status["models"])
+    of_spans(made, status)
     return made.made
+
+
+def of_spans(made: Families, status: Mapping[str, Any]) -> None:
+    """Of a daemon that traces."""
+    if status["spans"] is not None:
+        made.counters(
+            "spans",
+            "Spans that were made for a collector, by what became of them.",
+            "fate",
+            {fate: status["spans"][fate] for fate in ("sent", "lost")},
+        )
 
 
 def _of_operations(made: Families, totals: Mapping[str, Any]) -> None:
@@ -93,6 +116,8 @@ def switch_metrics(status: Mapping[str, Any]) -> list[Metric]:
     made = Families()
     made.build("switch", status["version"])
     made.gauge("uptime_seconds", "Since the daemon was started.", status["uptime_s"])
+    _of_certificates(made, status)
+    of_spans(made, status)
     _of_ports(made, status)
     _of_accelerator(made, status)
     jobs = status["jobs"]

@@ -16,6 +16,7 @@ from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.net.names import CONTROL_SOCKET, gives_no_status
 from inaproto.daemon.net.unix_sockets import connect_unix
 from inaproto.errors import ConfigError, DecodeError
+from inaproto.wire.control import why_not
 from inaproto.wire.control_messages import Error, Status, StatusReply
 
 ANSWER_S = 5.0
@@ -145,7 +146,7 @@ async def _ask_over(stream: ControlStream, path: str) -> dict[str, Any]:
     except EndOfChannel as end:
         raise StatusRefused(f"{path}: the connection was {end.reason}") from None
     except DecodeError as error:
-        raise StatusRefused(f"{path}: is no inaproto daemon: {error}") from None
+        raise StatusRefused(f"{path}: {why_not(error, 'is no inaproto daemon')}") from None
     finally:
         stream.close()
     match answer:

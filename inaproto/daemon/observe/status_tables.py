@@ -399,6 +399,7 @@ def _collective(beside: Mapping[str, Any]) -> str:
     told = f"{beside['taken']} all-reduces are its sums, {beside['without']} went without it"
     told += f", redone: {_counts(counts)}" if counts else ""
     state = "stands" if beside["stands"] else f"does not stand ({beside['session']})"
+    state += "" if beside.get("may_attach", True) else ", for the controller has given the job no place in it"
     why = f"; last: {beside['reason']}" if beside["reason"] else ""
     return f"the collective library {state}: {told}{why}"
 

@@ -45,11 +45,18 @@ from inaproto.daemon.net.names import (
     server_socket,
 )
 from inaproto.daemon.net.unix_sockets import require_path_fits
+from inaproto.daemon.settings.addresses import (
+    gid_or_none,
+    unicast_ip_or_none,
+    unicast_ipv4_or_none,
+    unicast_mac,
+)
 from inaproto.daemon.settings.cpus import ALL, AUTO, parse_cpus
 from inaproto.daemon.settings.fabric_file import place_in
 from inaproto.errors import ConfigError
 from inaproto.faults.weather import Weather
 from inaproto.units import US
+from inaproto.wire.outer import short_ip
 from inaproto.wire.udp import SHARDS_MAX
 
 CONFIG_BYTES_MAX: Final = 1 << 20
@@ -73,30 +80,6 @@ def _power_of_two(value: int) -> int:
     if value & (value - 1):
         raise ValueError("must be a power of two (1, 2, 4, ...), so that slots survive the wrap of msg_id")
     return value
-
-
-def _unicast_ipv4(value: str) -> str:
-    try:
-        address = ipaddress.IPv4Address(value)
-    except ValueError:
-        raise ValueError("must be an IPv4 address such as 10.0.0.1") from None
-    if address.is_multicast or address.is_unspecified or int(address) == 0xFFFFFFFF:
-        raise ValueError("must be the address of one host such as 10.0.0.1")
-    return str(address)
-
-
-def _unicast_ipv4_or_none(value: str) -> str:
-    return _unicast_ipv4(value) if value else value
-
-
-def _unicast_mac(value: str) -> str:
-    if value == "auto":
-        return value
-    if not re.fullmatch(r"[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}", value):
-        raise ValueError('must be "auto" or six bytes such as 02:00:0a:00:00:01')
-    if int(value[:2], 16) & 1 or not any(bytes.fromhex(value.replace(":", "").replace("-", ""))):
-        raise ValueError("must be the address of one host: its first byte is even, and not all are zero")
-    return value.lower().replace("-", ":")
 
 
 def _name_or_none(value: str) -> str:
@@ -255,6 +238,8 @@ class SwitchSettings(Settings):
     """Largest size of the capture file, MiB."""
     metrics: MetricsAddress = ""
     """Tell Prometheus here: ADDRESS:PORT, or a socket's path. Whoever reaches it may read."""
+    tracing: Literal["on", "off"] = "off"
+    """on: send spans to an OpenTelemetry collector, which OTEL_EXPORTER_OTLP_ENDPOINT names."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
     log_format: LogFormat = "text"
@@ -284,9 +269,13 @@ class HostSettings(Settings):
 
     name: Annotated[str, AfterValidator(require_name)]
     """What messages call this host; another for each host of a switch."""
-    ip: Annotated[str, AfterValidator(_unicast_ipv4)]
-    """IPv4 address of its NIC, for example 10.0.0.1."""
-    mac: Annotated[str, AfterValidator(_unicast_mac)] = "auto"
+    ip: Annotated[str, AfterValidator(unicast_ip_or_none)] = ""
+    """Address of its NIC, for example 10.0.0.1 or fd00::1; needed but for a NIC on InfiniBand."""
+    gid: Annotated[str, AfterValidator(gid_or_none)] = ""
+    """With nic verbs on InfiniBand, in place of ip: GID of its port, as inaproto nics shows it."""
+    router_lid: int = Field(default=0, ge=0, lt=0xC000)
+    """With gid: LID of the router to hosts of other InfiniBand subnets; 0: there are none."""
+    mac: Annotated[str, AfterValidator(unicast_mac)] = "auto"
     """Address of its NIC; "auto" makes a locally administered one from the IP address."""
     dir: Directory = Path()
     """Directory of the switch's sockets; by default as the switch has it. In a fabric: of its root's."""
@@ -306,7 +295,7 @@ class HostSettings(Settings):
     """With models: directory of its certificate of the role model, for other hosts and servers."""
     models_nic: str = ""
     """With models: adapter of the NIC by which its words and arrays go: softnic, or verbs; by default TCP."""
-    models_ip: Annotated[str, AfterValidator(_unicast_ipv4_or_none)] = ""
+    models_ip: Annotated[str, AfterValidator(unicast_ipv4_or_none)] = ""
     """With models_nic: its address; by default ip for verbs, and that of the port for udp:ADDRESS."""
     models_port: LinkName = ""
     """With models_nic softnic: packet:, veth:, xdp:INTERFACE, udp:127.0.0.N; else the switch's socket."""
@@ -333,7 +322,9 @@ class HostSettings(Settings):
     traffic_class: int = Field(default=0, ge=0, le=252, multiple_of=4)
     """TOS byte of RoCE packets, DSCP * 4: 104 (DSCP 26) for the lossless class of many networks."""
     service_level: int = Field(default=0, ge=0, le=7)
-    """With nic verbs: service level, which a device at a VLAN makes the tag's priority (PCP)."""
+    """Priority (PCP) in the VLAN tag of RoCE packets; of a device the service level, which becomes that."""
+    vlan: int = Field(default=0, ge=0, le=4094)
+    """With nic softnic: the VLAN in which its frames are; 0: none. A device has that of its interface."""
     relaxed_ordering: Literal["on", "off"] = "off"
     """With nic verbs: let the device write what it receives in any order, where device and kernel can."""
     busy_polls: int = Field(default=0, ge=0, le=1 << 20)
@@ -354,6 +345,8 @@ class HostSettings(Settings):
     """Ranks that have lost the switch wait this long for it, to go on; 0: they fail at once."""
     metrics: MetricsAddress = ""
     """Tell Prometheus here: ADDRESS:PORT, or a socket's path. Whoever reaches it may read."""
+    tracing: Literal["on", "off"] = "off"
+    """on: send spans to an OpenTelemetry collector, which OTEL_EXPORTER_OTLP_ENDPOINT names."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
     log_format: LogFormat = "text"
@@ -361,13 +354,22 @@ class HostSettings(Settings):
 
     @property
     def mac_bytes(self) -> bytes:
+        """Zeros on InfiniBand."""
+        if self.gid:
+            return bytes(6)
         if self.mac == "auto":
-            return b"\x02\x00" + self.ip_bytes
+            return b"\x02\x00" + short_ip(self.ip_bytes)
         return bytes.fromhex(self.mac.replace(":", ""))
 
     @property
     def ip_bytes(self) -> bytes:
-        return ipaddress.IPv4Address(self.ip).packed
+        """Zeros on InfiniBand."""
+        return bytes(4) if self.gid else ipaddress.ip_address(self.ip).packed
+
+    @property
+    def gid_bytes(self) -> bytes | None:
+        """None on Ethernet."""
+        return ipaddress.IPv6Address(self.gid).packed if self.gid else None
 
     @property
     def control_path(self) -> Path:
@@ -404,7 +406,7 @@ class ServerSettings(Settings):
     """Directory of its socket, for inaproto status; by default as the switch has it."""
     nic: str = ""
     """Adapter of the NIC by which words and arrays go: softnic, or verbs; by default they go by TCP."""
-    ip: Annotated[str, AfterValidator(_unicast_ipv4_or_none)] = ""
+    ip: Annotated[str, AfterValidator(unicast_ipv4_or_none)] = ""
     """With nic: its IPv4 address; by default that of the port for udp:ADDRESS."""
     port: LinkName = ""
     """With nic softnic: packet:, veth:, xdp:INTERFACE, udp:127.0.0.N; else a switch's socket in dir."""
@@ -487,6 +489,7 @@ def load_host_settings(
     loaded = _load(HostSettings, flags, file, environment)
     require_path_fits(loaded.settings.control_path, f"dir ({loaded.sources['dir']}), the switch's socket")
     settings = loaded.settings
+    _require_address(settings, loaded.sources)
     require_path_fits(settings.listen_path, f"listen ({loaded.sources['listen']})")
     for field in ("models_nic", "models_ip", "models_port"):
         needed = "models" if field == "models_nic" else "models_nic"
@@ -504,6 +507,25 @@ def load_host_settings(
             f"give the host another {field}"
         )
     return loaded
+
+
+def _require_address(settings: HostSettings, sources: Mapping[str, str]) -> None:
+    """A host has an IP address, or on InfiniBand a GID."""
+    if not settings.ip and not settings.gid:
+        raise ConfigError(
+            "ip: is missing; give --ip, INAPROTO_IP or the field ip in the configuration file (a NIC on "
+            "InfiniBand has a gid instead)"
+        )
+    if settings.gid and settings.nic == "softnic":
+        raise ConfigError(f"gid ({sources['gid']}): the softnic is on Ethernet; give --nic verbs, or --ip")
+    if settings.gid and settings.ip:
+        raise ConfigError(
+            f"gid ({sources['gid']}): a NIC on InfiniBand has no ip ({sources['ip']}); leave one out"
+        )
+    if settings.gid and settings.mac != "auto":
+        raise ConfigError(f"gid ({sources['gid']}): a NIC on InfiniBand has no mac ({sources['mac']})")
+    if settings.router_lid and not settings.gid:
+        raise ConfigError(f"router_lid ({sources['router_lid']}): needs gid; give --gid, too")
 
 
 def load_server_settings(
@@ -532,8 +554,11 @@ def _in_fabric(loaded: Loaded[SwitchSettings]) -> Loaded[SwitchSettings]:
     settings, sources = loaded.settings, dict(loaded.sources)
     if settings.fabric is None:
         from_flag = not sources["name"].startswith("environment")  # which hosts read, too
-        if settings.name and from_flag and not settings.controller:
-            raise ConfigError(f"name ({sources['name']}): is for a switch of a fabric; give --fabric, too")
+        if settings.name and from_flag and not (settings.controller or settings.control_listen):
+            raise ConfigError(
+                f"name ({sources['name']}): is for a switch of a fabric or one that others name; give "
+                "--fabric, --controller or --control-listen, too"
+            )
         if settings.controller and not settings.name:
             raise ConfigError(
                 f"controller ({sources['controller']}): needs the switch's name in the cluster file; "

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from inaproto.core.rendezvous.control_plane import ControlAction, ControlEvent, TreesChanged
 from inaproto.core.rendezvous.control_plane import ControlPlane as Core
@@ -50,8 +50,10 @@ from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.daemon.switch.capture_desk import CaptureDesk
 from inaproto.daemon.switch.control_server import ControlServer
 from inaproto.daemon.switch.fabric_members import FabricMembers
+from inaproto.daemon.switch.job_ways import JobWays
 from inaproto.daemon.switch.link_probes import LinkProbes
 from inaproto.daemon.switch.ring_records import install_message
+from inaproto.daemon.switch.ring_spans import RingSpans
 from inaproto.daemon.switch.shard_keeper import ShardKeeper
 from inaproto.errors import Blame
 from inaproto.ports import RandomBits
@@ -60,6 +62,9 @@ from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, H
 from inaproto.wire.messages.probe import LinkProbed, LinkProbeWord
 from inaproto.wire.messages.switch import PoolSpec, RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
 from inaproto.wire.messages.trees import TreeState, TreeWished
+
+if TYPE_CHECKING:
+    from inaproto.tracing.spans import Tracing
 
 log = logging.getLogger("inaproto.switch")
 
@@ -86,7 +91,9 @@ class ControlPlane:
         captures: CaptureDesk,
         guard: Guard | None = None,
         shards: ShardKeeper | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._spans = None if tracing is None else RingSpans(tracing)
         self._shards = shards
         self._settings = settings
         self._place = place
@@ -116,6 +123,7 @@ class ControlPlane:
             0 if settings.link_mbps else settings.link_probe_kib << 10, self._tell_probe, self._link_measured
         )
         self._members = None if place is None else FabricMembers(place)
+        self._ways = JobWays()
         self.trees_changed: Callable[[], None] = lambda: None
         """Called when ``tree_states()`` may have changed."""
         self._steps: Steps[ControlEvent] = Steps(self._step)
@@ -138,8 +146,13 @@ class ControlPlane:
     def _step(self, event: ControlEvent) -> None:
         if isinstance(event, SessionEnded):
             self._probes.session_ended(event.session)
-        for action in self._core.step(event, current_instant()):
+        actions = self._core.step(event, current_instant())
+        for action in actions:
             self._perform(action)
+        if any(isinstance(action, Noted | TreesChanged) for action in actions):
+            self._ways.look(self._core.view().rendezvous.jobs, current_instant())
+        if self._spans is not None:
+            self._spans.look(self._core.view().rendezvous.jobs)
 
     # --- trees of shared jobs
 
@@ -247,7 +260,12 @@ class ControlPlane:
             switch = hello.switch or self._place.name
             ports_path = self._place.fabric.by_name[switch].ports_path
         welcome = Welcome(
-            id=hello_id, boot_id=self._boot_id, port_path=str(ports_path), mtu_max=settings.mtu_max
+            id=hello_id,
+            boot_id=self._boot_id,
+            port_path=str(ports_path),
+            mtu_max=settings.mtu_max,
+            infiniband=True,
+            succeeds=True,
         )
         self.server.send(session, welcome)
         if hello is not None and hello.probes:
@@ -349,6 +367,7 @@ class ControlPlane:
             "regroupings": list(rendezvous["regroupings"]),
             "trees": list(rendezvous["trees"]),
             "host_links": self._links_status(),
+            "job_ways": self._ways.status(current_instant()),
         }
         if view.fabric is not None and self._members is not None:
             found["fabric"] = self._members.status(view.fabric)

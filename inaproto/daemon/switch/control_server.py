@@ -40,6 +40,7 @@ from inaproto.core.rendezvous.events import (
     SessionId,
 )
 from inaproto.core.rendezvous.fabric.events import Installed
+from inaproto.core.rendezvous.rules import address_shared
 from inaproto.core.rendezvous.tokens import Refusal
 from inaproto.core.switch.accelerator import RingFault, RingRefused
 from inaproto.daemon.net.accepting import take_each
@@ -59,6 +60,7 @@ from inaproto.daemon.switch.capture_desk import CaptureClient, CaptureDesk
 from inaproto.daemon.switch.ring_orders import said_by
 from inaproto.errors import DecodeError, JoinRefused, LocalMisuse
 from inaproto.ports import ByteStream, RandomBits, StreamListener
+from inaproto.wire.control import OtherRelease, why_not
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
     SWITCH_UNKNOWN,
@@ -301,9 +303,11 @@ class ControlServer:
             except EndOfChannel as end:
                 return f"its control connection was {end.reason}"
             except DecodeError as error:
-                text = f"not a control message: {error}; the connection is closed"
+                if isinstance(error, OtherRelease):
+                    log.warning("a session is refused: %s", error.reason)
+                text = f"{why_not(error, 'not a control message')}; the connection is closed"
                 self.send(session_id, Error(code=BAD_MESSAGE, message=text))
-                return f"it sent what is no message: {error}"
+                return why_not(error, "it sent what is no message")
             if session.ended:
                 return "it has been replaced"  # what it said before has come too late
             if not session.identity.is_local and not session.allowance.take(trio.current_time()):
@@ -497,8 +501,7 @@ class ControlServer:
             old = session.hello
             if old is None or session.ended:
                 continue
-            same = old.host == hello.host or old.ip == hello.ip or old.mac == hello.mac
-            if same and session.stream.peer_is_gone():
+            if address_shared(hello, old) and session.stream.peer_is_gone():
                 self._end(session_id, session, "its control connection was closed by its peer")
 
 

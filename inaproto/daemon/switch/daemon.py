@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
-from typing import Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import trio
 
@@ -72,7 +72,11 @@ from inaproto.daemon.switch.trunks import Trunks
 from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.errors import Blame, ConfigError, InvariantBroken
 from inaproto.ports import Link, RandomBits, StreamNetwork
+from inaproto.tracing.opening import tracing_of_daemon
 from inaproto.wire.messages.trees import TreeState, TreeWished
+
+if TYPE_CHECKING:
+    from inaproto.tracing.spans import Tracing
 
 _VERSION: Final = version("inaproto")
 log = logging.getLogger("inaproto.switch")
@@ -92,10 +96,12 @@ class Switch:
         network: StreamNetwork = UNIX,
         random_bits: RandomBits = secrets.randbits,
         make_accelerator: MakeAccelerator = Accelerator,
+        tracing: Tracing | None = None,
     ) -> None:
         self.settings = settings
         self.shards = ShardKeeper(settings.shards, shard_command)
         self.boot_id = f"{random_bits(64):016x}"
+        self._tracing = tracing
         self._place = place
         self._started = trio.current_time()
         self._accelerator = make_accelerator(
@@ -177,6 +183,7 @@ class Switch:
             captures=self.captures,
             guard=self._guard,
             shards=self.shards,
+            tracing=tracing,
         )
         self.shards.plane = self.plane
         self.plane.trees_changed = self.trees.changed
@@ -292,6 +299,7 @@ class Switch:
             "jobs": [],
             "rendezvous": {},
             "blames": self._blames.counts(),
+            "spans": None if self._tracing is None else self._tracing.status(),
             "control_sessions": self._guard.status(),
             "controller": self.controller.status()
             | {
@@ -360,6 +368,7 @@ async def run_switch(
     for link in links:
         link.require()
     await network.prepare(settings.dir, "switch")
+    tracing = tracing_of_daemon(settings.tracing, "switch", settings.name or "switch")
     switch = Switch(
         settings,
         place,
@@ -369,6 +378,7 @@ async def run_switch(
         network=network,
         random_bits=random_bits,
         make_accelerator=make_accelerator,
+        tracing=tracing,
     )
     bound = await network.listen(settings.control_path, "control socket of the switch")
     try:
@@ -433,6 +443,8 @@ async def run_switch(
                 nursery.cancel_scope.cancel()
     finally:
         bound.close()
+        if tracing is not None:
+            tracing.close()
 
 
 async def _close(listener: PortListener) -> None:

@@ -21,6 +21,7 @@ from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChann
 from inaproto.daemon.settings.fabric_file import Place
 from inaproto.daemon.switch.ring_orders import carry_out, message_of
 from inaproto.errors import DecodeError
+from inaproto.wire.control import why_not
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
 from inaproto.wire.messages.switch import (
     RingInstall,
@@ -144,7 +145,7 @@ class SwitchSession:
         except EndOfChannel as end:
             return f"{path}: {end.reason}"
         except DecodeError as error:
-            return f"{path}: whatever listens there is no inaproto switch: {error}"
+            return f"{path}: {why_not(error, 'whatever listens there is no inaproto switch')}"
         match answer:
             case SwitchWelcome(boot_id=boot_id):
                 self._stream, self._control_boot = stream, boot_id
@@ -166,7 +167,7 @@ class SwitchSession:
             except EndOfChannel as end:
                 return f"the control connection was {end.reason}"
             except DecodeError as error:
-                return f"the control plane sent what is no message: {error}"
+                return why_not(error, "the control plane sent what is no message")
             self._heard_s = trio.current_time()
             self._handle(message)
 

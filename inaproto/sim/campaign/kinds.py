@@ -11,7 +11,8 @@ from inaproto.sim.frames.draw.machines import draw_machines
 from inaproto.sim.frames.draw.racks import draw_racks
 from inaproto.sim.frames.draw.recovering import draw_recovery
 from inaproto.sim.frames.draw.shared import draw_shared
-from inaproto.sim.frames.draw.swarm import WorldConfig, draw_world
+from inaproto.sim.frames.draw.successors import draw_successors
+from inaproto.sim.frames.draw.swarm import FaultKind, WorldConfig, draw_world
 
 
 class WorldKind(StrEnum):
@@ -25,6 +26,8 @@ class WorldKind(StrEnum):
     """Hosts with several ranks of a job; one switch or several, with jobs that go on or not."""
     SHARED = "shared"
     """Jobs with two rings at once, each all-reduce by one of them; anything else as in the other worlds."""
+    SUCCESSORS = "successors"
+    """Host daemons die and are followed by others, under processes that go on; anything else as elsewhere."""
     CONTROL = "control"
     """No frames: who may use the switches when (:mod:`inaproto.sim.control`)."""
     TREES = "trees"
@@ -52,6 +55,8 @@ def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
             return draw_machines(seed)
         case WorldKind.SHARED:
             return draw_shared(seed)
+        case WorldKind.SUCCESSORS:
+            return draw_successors(seed)
         case WorldKind.CONTROL | WorldKind.TREES | WorldKind.OVERLAY:
             raise LocalMisuse("draw_kind: worlds of frames; draw_any draws all")
         case _:
@@ -59,6 +64,8 @@ def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
 
 
 def kind_of(config: WorldConfig) -> WorldKind:
+    if any(fault.kind is FaultKind.DAEMON_CRASH for fault in config.faults):
+        return WorldKind.SUCCESSORS
     if any(job.path == "shared" for job in config.jobs):
         return WorldKind.SHARED
     if any(len(job.positions) < len(job.hosts) for job in config.jobs):

@@ -202,6 +202,16 @@ _OF_SHARED: Final = {
     "a job began with its second ring parked": "its rings had ended while that was wished nowhere",
     "hosts had bound an all-reduce to different rings": "none could end it, and it went on by the base ring",
 }
+_OF_SUCCESSORS: Final = {
+    "fault: daemon crash": "a host daemon died, its processes did not",
+    "fault during an all-reduce: daemon crash": "the same, while a rank of the host waited for a result",
+    "a host daemon was replaced in the middle of a job": "its ranks brought the successor their journal",
+    "a host daemon was replaced in the middle of an all-reduce": "some results of it had been taken",
+    "a host daemon of several ranks was replaced": "all of them came back",
+    "a host daemon was replaced whose ranks had left": "others of the job had not",
+    "a result was copied again that a daemon had died over": "half of it was in the tensors",
+    "a successor told of a result that its predecessor had taken": "and had not told of",
+}
 _NOT_OF_RACKS: Final = frozenset({"switch: dropped: operations differ"})
 """Declared of worlds of one switch; in others they are too rare."""
 _NOT_OF_RECOVERY: Final = frozenset({"a rank was told: join_refused"})
@@ -230,6 +240,8 @@ def declared_of(kind: WorldKind) -> dict[str, str]:
             return _OF_SHARED | {
                 name: _OF_RECOVERY[name] for name in _OF_RECOVERY if name not in _NOT_OF_SHARED
             }
+        case WorldKind.SUCCESSORS:
+            return _OF_SUCCESSORS | _OF_RECOVERY
         case WorldKind.CONTROL | WorldKind.TREES | WorldKind.OVERLAY:
             return dict(WORDS[kind].marks)
         case _:
@@ -243,7 +255,7 @@ def seeds_min_of(kind: WorldKind) -> int:
 
 def meaning_of(name: str) -> str | None:
     of_words = (words.marks for words in WORDS.values())
-    for declared in (DECLARED, _OF_RACKS, _OF_RECOVERY, _OF_MACHINES, _OF_SHARED, *of_words):
+    for declared in (DECLARED, _OF_RACKS, _OF_RECOVERY, _OF_MACHINES, _OF_SHARED, _OF_SUCCESSORS, *of_words):
         if name in declared:
             return declared[name]
     return next((said for begin, said in _FURTHER.items() if name.startswith(begin)), None)

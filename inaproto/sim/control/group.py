@@ -26,7 +26,6 @@ from inaproto.core.sharing.events import (
     Woke,
 )
 from inaproto.core.sharing.group import (
-    ROUNDS,
     GroupAction,
     GroupConfig,
     GroupEvent,
@@ -226,7 +225,7 @@ class Group:
     def _gives_up(self, seat: Seat, epoch: Epoch) -> None:
         """The round that is under way may give it one turn more, of which it may hear from a peer."""
         view = self.view()
-        until = epoch + (view.phase in ROUNDS)
+        until = epoch + (view.phase in (Phase.PREPARING.value, Phase.DECIDING.value))
         self.world.note(self.controller, "gives up", f"{self.tree} {seat} {until}")
         self.world.hooks.given_up(seat, until, view.version)
 

@@ -118,8 +118,10 @@ class Faults:
                 if not shards or not shards[fault.target % len(shards)].die():
                     return False
                 after(shards[fault.target % len(shards)].boot)
+            case FaultKind.DAEMON_CRASH:
+                return host.lose_daemon(fault.process, fault.duration_ns)
             case FaultKind.NIC_RESET:
-                if not host.is_up:
+                if not host.is_up or host.is_without_daemon:
                     return False
                 host.lose_nic(FabricLost(f"{host}: the NIC was reset"))
             case FaultKind.HOST_CRASH:

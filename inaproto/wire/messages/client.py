@@ -1,6 +1,6 @@
 """Control messages between a training process and the daemon of its host.
 
-client -> host daemon: Join, Buffer (one memfd beside it), AllReduce, Leave, Regroup, Status.
+client -> host daemon: Join, Rejoin and Buffer (one memfd beside each), AllReduce, Leave, Regroup, Status.
 host daemon -> client: JoinWaits, Joined, Ok, Taken, Done, Regrouped, StatusReply, Error.
 
 What is not here is in :mod:`inaproto.wire.control_messages`: it is said to switches too.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from inaproto.wire.messages.fields import OneOf
+from inaproto.wire.messages.fields import OneOf, Text
 from inaproto.wire.messages.types import (
     U16,
     U32,
@@ -30,6 +30,7 @@ from inaproto.wire.messages.types import (
     Shape,
 )
 
+Traceparent = Annotated[str, Text(64)]
 DonePath = Literal["switch", "chain", "overlay", "ring", "local", "sharp"]
 """Path by which an operation was summed; ``local``: all ranks of its job are on one host; ``sharp``: by a
 collective library, in an order of its own."""
@@ -48,6 +49,49 @@ class Join(Message, type="join"):
     exact_plan: Flag = True
     elastic: Flag = False
     """As in ``Member``."""
+    life: Secret = ""
+    """Drawn by the process for this rank, to be known again by when it comes back through another daemon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejoin(Message, type="rejoin"):
+    """A rank goes on through the successor of its host daemon, which is gone. The journal that came with
+    ``Joined`` is beside it.
+
+    The rank's segments follow (``Buffer``), then the all-reduces ``done`` to ``called`` - 1 as they were
+    called, then what is new. The answer is ``Ok`` when the daemon knows all of that, or ``Error``.
+    """
+
+    job: Name
+    rank: U16
+    size: Positive16
+    key: Secret = field(repr=False)
+    pid: U32
+    path: AskedField = "auto"
+    exact_plan: Flag = True
+    elastic: Flag = False
+    life: Secret = ""
+    """As in ``Join``, as they were there."""
+    done: U32
+    """All-reduces whose ``Done`` the process has read."""
+    called: U32
+    """All-reduces that it has called."""
+
+    @property
+    def join(self) -> Join:
+        """What it said when it joined."""
+        return Join(
+            id=self.id,
+            job=self.job,
+            rank=self.rank,
+            size=self.size,
+            key=self.key,
+            pid=self.pid,
+            path=self.path,
+            exact_plan=self.exact_plan,
+            elastic=self.elastic,
+            life=self.life,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +118,9 @@ class Joined(Message, type="joined"):
     """``all_reduce`` may come before the tensor is there as a whole (``filled``)."""
     named: Flag = False
     """``all_reduce`` may say that it is another collective (``call``)."""
+    successor_ms: U32 = 0
+    """Not 0: the daemon may be replaced in the middle of the job. A memfd is beside the message, the journal,
+    which the process keeps for the successor (``Rejoin``), and for which it waits so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +161,8 @@ class AllReduce(Message, type="all_reduce"):
     call: LongText = ""
     """What the process calls it, if it is another collective than an all-reduce of one tensor: in its digest,
     so that ranks that call different ones are told."""
+    trace: Traceparent | None = None
+    """Its span in the process, as a W3C traceparent, if that is traced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

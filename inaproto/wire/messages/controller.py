@@ -19,11 +19,13 @@ from inaproto.wire.messages.types import U32, U64, Explanation, Flag, LongText, 
 
 GRANTS_MAX: Final = 1 << 12
 AgentRole = Literal["host", "switch"]
-GrantKind = Literal["seats", "tree"]
+GrantKind = Literal["seats", "tree", "place"]
+"""A place is one in the collective library of a host (docs/protocol.md 9.8)."""
 HoldPhase = Literal["held", "running", "ended", "failed"]
-"""Phase of seats: all ranks have joined; all have left; some have failed."""
+"""Phase of seats: all ranks have joined; all have left; some have failed. A place runs while the job is
+attached there."""
 _Role = Annotated[AgentRole, OneOf(("host", "switch"))]
-_Kind = Annotated[GrantKind, OneOf(("seats", "tree"))]
+_Kind = Annotated[GrantKind, OneOf(("seats", "tree", "place"))]
 _Phase = Annotated[HoldPhase, OneOf(("held", "running", "ended", "failed"))]
 
 
@@ -68,6 +70,8 @@ class AgentHello(Message, type="agent_hello"):
     agent: Name
     """As the cluster file names it."""
     boot_id: Name
+    collective: Flag = False
+    """Whether a host has a collective library, and keeps to places in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,8 @@ class AgentWelcome(Message, type="agent_welcome"):
     """Whether the root of a fabric shall report where jobs are."""
     places: Flag = False
     """Whether it answers AgentWhere, which hosts may ask."""
+    gives_places: Flag = False
+    """Whether jobs that have seats by it use the collective library with a place alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ class Text:
         if not isinstance(value, str):
             raise Refused(f"is {value!r:.60}, not text")
         try:
-            nbytes = len(value.encode())
+            nbytes = len(value) if value.isascii() else len(value.encode())
         except UnicodeEncodeError:
             raise Refused("is not valid Unicode") from None
         if not self.bytes_min <= nbytes <= self.bytes_max:
@@ -103,10 +103,17 @@ class Choice:
         return tuple(one.value for one in self.among)
 
     def take(self, value: Any) -> Enum:
-        return self.among(OneOf(self.values).take(value))
+        try:
+            return self.among(value)
+        except ValueError:
+            OneOf(self.values).take(value)
+            raise
 
     def give(self, value: Any) -> str:
-        return OneOf(self.values).take(value.value if isinstance(value, self.among) else value)
+        if isinstance(value, self.among):
+            known: str = value.value
+            return known
+        return OneOf(self.values).take(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +129,13 @@ class Boolean:
 @dataclass(frozen=True, slots=True)
 class Octets:
     nbytes: int
+    or_nbytes: int = 0
+    """Another length that is right, too; 0: none."""
 
     def take(self, value: Any) -> bytes:
-        if not isinstance(value, bytes) or len(value) != self.nbytes:
-            raise Refused(f"is {value!r:.60}, not {self.nbytes} bytes")
+        if not isinstance(value, bytes) or (len(value) not in (self.nbytes, self.or_nbytes or self.nbytes)):
+            lengths = f"{self.nbytes} or {self.or_nbytes}" if self.or_nbytes else f"{self.nbytes}"
+            raise Refused(f"is {value!r:.60}, not {lengths} bytes")
         return value
 
     give = take
@@ -221,6 +231,7 @@ class Behind:
 
 _FIELD_KINDS: dict[type[Any], dict[str, tuple[Kind, bool]]] = {}
 _STEPS: dict[type[Any], list[tuple[str, str, Kind, bool]]] = {}
+_BOUNDED: dict[type[Any], bool] = {}
 _ABSENT: Final = object()
 
 
@@ -281,6 +292,22 @@ def give_fields(message: Any) -> dict[str, Any]:
         except Refused as refused:
             raise Refused(_at(f".{name}", refused)) from None
     return given
+
+
+def is_bounded(cls: type[Any]) -> bool:
+    """Whether all that its fields give is what their kinds let through: nothing is of anybody's own."""
+    found = _BOUNDED.get(cls)
+    if found is None:
+        found = _BOUNDED[cls] = all(_is_bounded(kind) for kind, _ in field_kinds(cls).values())
+    return found
+
+
+def _is_bounded(kind: Kind) -> bool:
+    if isinstance(kind, Many):
+        return _is_bounded(kind.item)
+    if isinstance(kind, Record):
+        return is_bounded(kind.cls)
+    return not isinstance(kind, FreeMap)
 
 
 def arrays_behind(message: Any) -> tuple[memoryview, ...]:

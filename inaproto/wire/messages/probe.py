@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from inaproto.wire.messages.fields import Integer, OneOf
+from inaproto.wire.messages.infiniband import InfinibandField
 from inaproto.wire.messages.types import U24, U32, U64, Explanation, Ip, Mac, Message, Name
 
 PROBE_BYTES_MAX: Final = 8 << 20
@@ -38,6 +39,7 @@ class LinkProbeWord(Message, type="link_probe_word"):
     psn: U24 = 0
     va: U64 = 0
     rkey: U32 = 0
+    infiniband: InfinibandField | None = None
     nbytes: Annotated[int, Integer(0, PROBE_BYTES_MAX)] = 0
 
 

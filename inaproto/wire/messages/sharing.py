@@ -25,7 +25,7 @@ from inaproto.wire.messages.fields import ALWAYS, Choice, Integer, Many, Record,
 from inaproto.wire.messages.types import U32, U64, Flag, Message, Name, Positive16, Unnumbered
 
 SEATS_MAX: Final = 1024
-"""Most seats of a sharing group, and of a host."""
+"""Most seats of a host, and peers of a seat."""
 PATTERN_OPERATIONS_MAX: Final = 16_384
 """Most operations of a training step."""
 _Job = Annotated[JobId, Text(128, bytes_min=1)]
@@ -120,9 +120,11 @@ class Prepare(Unnumbered, type="sharing_prepare"):
     this."""
     lease_ns: U64
     peers: Annotated[tuple[Seat, ...], Many(Record(Seat), SEATS_MAX)]
-    """All seats that are asked, this one included."""
+    """Seats that are asked, this one included: all, or where these are many those that it may ask itself."""
     first: _Index = AT_ONCE
     """Where decisions are by index, what is decided concerns no operation before this one either."""
+    seats: U32 = 0
+    """How many are asked, where ``peers`` are not all of them; else 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from inaproto.wire.messages.types import (
     Positive16,
     Ranks,
     Secret,
+    SwitchIp,
 )
 
 RING_RANKS_MAX: Final = 1 << 10
@@ -62,9 +63,9 @@ class VirtualConnection:
     port: _Port
     """Port of this switch, towards the peer."""
     here_mac: Mac
-    here_ip: Ip
+    here_ip: SwitchIp
     there_mac: Mac
-    there_ip: Ip
+    there_ip: SwitchIp
     qp: U24
     """Destination queue pair of its packets, both ways."""
     rank: Annotated[U16, ALWAYS] = 0

@@ -26,7 +26,10 @@ Explanation = Annotated[str, Words(8192)]
 LongText = Annotated[str, Text(8192)]
 Flag = Annotated[bool, Boolean()]
 Mac = Annotated[bytes, Octets(6)]
-Ip = Annotated[bytes, Octets(4)]
+Ip = Annotated[bytes, Octets(4, 16)]
+"""IPv4 address, or one of IPv6."""
+SwitchIp = Annotated[bytes, Octets(4)]
+"""Address of a switch's end of a tree's connection: of IPv4, whatever the hosts have."""
 Ranks = Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF), 1 << 16)]
 RankGroups = Annotated[tuple[tuple[int, ...], ...], Many(Many(Integer(0, 0xFFFF), 1 << 16), 1 << 16)]
 Names = Annotated[tuple[str, ...], Many(Text(128, bytes_min=1), 1 << 16)]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from inaproto.wire.icrc import seal
+from tests.hil.softroce.congestion import marked, notification
 from tests.hil.softroce.wire import Fault, Seen, Sent
 
 _ETHERNET, _IP = 14, 34
@@ -121,6 +122,21 @@ def add_one(seen: Seen) -> Sequence[Sent]:
     del words
     seal(frame)
     return [Sent(bytes(frame))]
+
+
+def mark(*numbers: int) -> Fault:
+    """A switch on the way was congested when these data packets came by."""
+
+    def fault(seen: Seen) -> Sequence[Sent]:
+        is_chosen = seen.is_data and seen.number in numbers
+        return [Sent(marked(seen.packet.data) if is_chosen else seen.packet.data)]
+
+    return fault
+
+
+def notify(seen: Seen) -> Sequence[Sent]:
+    """With each acknowledgement a notification of congestion, as a receiver of marked packets sends it."""
+    return [Sent(seen.packet.data), *([] if seen.is_data else [Sent(notification(seen.packet))])]
 
 
 def rewrite_unprotected(seen: Seen) -> Sequence[Sent]:

@@ -22,6 +22,7 @@ from inaproto.wire.icrc import verify
 from inaproto.wire.packet import Packet, decode_packet
 from inaproto.wire.roce import Opcode
 from inaproto_adapters.frames import open_frame_listener
+from tests.hil.softroce.congestion import is_notification
 from tests.hil.softroce.recording import Recording
 
 _MULTICAST: Final = 1
@@ -65,6 +66,8 @@ class Count:
     seen: list[Seen] = field(default_factory=list)
     other: int = 0
     """Frames that are no RoCE."""
+    notifications: int = 0
+    """Of congestion (CNP), among these."""
     _numbers: dict[tuple[bytes, bytes, int, int], int] = field(default_factory=dict)
     """Numbers of data packets."""
     _answers: int = 0
@@ -163,6 +166,7 @@ class Wire:
         packet = decode_packet(frame)
         if packet is None:
             self.count.other += 1
+            self.count.notifications += is_notification(frame)
             self._forward(frame)
             return
         seen = self.count.look(packet)

@@ -7,145 +7,131 @@ that made it.
 
 Departures from the paper: its lines 16-19 add ``S[i-1, j]`` to what child i costs for j hosts, though its
 own equation has ``S[i-1, j-k]`` and k hosts: the equation is right. Of equal choices the one that takes
-more from earlier children is taken, as in the published simulator. Vectors of pods with alike occupancies
-are computed once.
+more from earlier children is taken, as in the published simulator. Vectors are kept, and computed anew for
+the pods of hosts that were taken or released since; they are no longer than the largest job asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inaproto_controller.cluster.compiled import jit
 from inaproto_controller.cluster.topology import FatTree
 from inaproto_controller.planning.placement.occupancy import Occupancy
 from inaproto_controller.planning.placement.simple import Hosts
 
 Scores = NDArray[np.float64]
 Choices = NDArray[np.int32]
+Counts = NDArray[np.int64]
 
-VECTORS_MAX: Final = 1 << 16
-"""Kept for each layer; with more, all of a layer are forgotten."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Vector:
-    """Costs of a pod with a certain occupancy."""
-
-    key: int
-    """Alike for alike occupancies of one layer."""
-    scores: Scores
-    """(free + 1,): the least that taking j of its hosts adds."""
-    taken: tuple[Choices, ...]
-    """For each child, how many of j it gives; j counts those of children up to it."""
-    children: tuple[_Vector, ...]
+_LIMIT_AT_FIRST: Final = 64
 
 
 class LeastFragments:
     def __init__(self, tree: FatTree, *, alpha: float = 0.5) -> None:
         self.tree = tree
         self.alpha = alpha
-        self._known: list[dict[tuple[int, ...], _Vector]] = [{} for _ in tree.down]
-        busy = _Vector(0, np.zeros(1), (), ())
-        free = _Vector(1, np.array([alpha, 1.0]), (), ())
-        self._hosts = (busy, free)
-        self._keys = 2
-        self._before: list[list[_Vector]] = []
-        """Vectors of the pods of each layer but the last, when hosts were last placed."""
-        self._free_before: NDArray[np.bool_] | None = None
+        self._limit = min(tree.hosts, _LIMIT_AT_FIRST)
+        """Most hosts of a job that vectors are long enough for."""
+        self._known = np.ones(tree.hosts, np.bool_)
+        """Hosts that were free when hosts were last placed."""
+        self._free: list[Counts] = []
+        """Free hosts of each pod, by layer from hosts up to that below the top."""
+        self._scores: list[Scores] = []
+        """(pods, most of its hosts that are taken + 1) by layer: the least that taking j of them adds."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Vectors of ``_limit``, all hosts free."""
+        tree = self.tree
+        self._known = np.ones(tree.hosts, np.bool_)
+        self._free = [np.ones(tree.hosts, np.int64)]
+        self._scores = [np.tile([self.alpha, 1.0], (tree.hosts, 1))]
+        for layer in range(1, tree.layers):
+            size = tree.pod_hosts(layer)
+            pods = tree.hosts // size
+            self._free.append(np.full(pods, size, np.int64))
+            self._scores.append(np.full((pods, min(size, self._limit) + 1), np.inf))
+            self._scores[layer][0] = self._folded(layer, 0, self._limit)[0]
+            self._scores[layer][1:] = self._scores[layer][0]
 
     def place(self, occupancy: Occupancy, count: int) -> Hosts | None:
         """None if fewer are free. ``count``: at least 1."""
         if count > occupancy.free_hosts:
             return None
-        root = self._root(occupancy.free, count)
-        return tuple(self._read(root, count, 0, self.tree.layers))
+        self._look(occupancy.free, count)
+        return tuple(self._read(self.tree.layers, 0, count))
 
     def score(self, occupancy: Occupancy, count: int) -> float:
         """What the best choice of ``count`` hosts, which must be free, costs."""
-        return float(self._root(occupancy.free, count).scores[count])
+        self._look(occupancy.free, count)
+        return float(self._folded(self.tree.layers, 0, count)[0][count])
 
-    def _root(self, free: NDArray[np.bool_], count: int) -> _Vector:
-        below = self._pods(free)
-        whole = bool(free.all())
-        return self._combine(tuple(below), self.tree.layers if whole else None, limit=count, key=-1)
-
-    def _pods(self, free: NDArray[np.bool_]) -> list[_Vector]:
-        """Vectors of the layer below the top; only those of pods that have changed are looked for."""
-        if self._free_before is None:
-            changed = list(range(self.tree.hosts))
-            self._before = [[self._hosts[1]] * self.tree.hosts]
-            self._before += [
-                [self._hosts[1]] * (self.tree.hosts // self.tree.pod_hosts(layer))
-                for layer in range(1, self.tree.layers)
-            ]
-        else:
-            changed = np.flatnonzero(free != self._free_before).tolist()
-        self._free_before = free.copy()
-        for host in changed:
-            self._before[0][host] = self._hosts[int(free[host])]
+    def _look(self, free: NDArray[np.bool_], count: int) -> None:
+        """Vectors for jobs of up to ``count`` hosts; only those of pods that have changed are computed."""
+        if count > self._limit:
+            self._limit = min(self.tree.hosts, max(count, 2 * self._limit))
+            self._begin()
+        changed = np.flatnonzero(free != self._known)
+        self._known[changed] = free[changed]
+        self._free[0][changed] = free[changed]
+        self._scores[0][changed] = np.where(free[changed, None], [self.alpha, 1.0], [0.0, np.inf])
         for layer in range(1, self.tree.layers):
             width = self.tree.down[layer - 1]
-            changed = sorted({place // width for place in changed})
-            for pod in changed:
-                children = self._before[layer - 1][pod * width : (pod + 1) * width]
-                self._before[layer][pod] = self._vector(layer, tuple(children))
-        return self._before[-1]
+            changed = np.unique(changed // width)
+            self._free[layer][changed] = self._free[layer - 1].reshape(-1, width)[changed].sum(axis=1)
+            for pod in changed.tolist():
+                scores, _ = self._folded(layer, pod, self._limit)
+                self._scores[layer][pod, : len(scores)] = scores
+                self._scores[layer][pod, len(scores) :] = np.inf
 
-    def _vector(self, layer: int, children: tuple[_Vector, ...]) -> _Vector:
-        known = self._known[layer]
-        pattern = tuple(child.key for child in children)
-        found = known.get(pattern)
-        if found is None:
-            if len(known) >= VECTORS_MAX:
-                known.clear()
-            free = sum(len(child.scores) - 1 for child in children)
-            whole = layer if free == self.tree.pod_hosts(layer) else None
-            found = known[pattern] = self._combine(children, whole, limit=free, key=self._keys)
-            self._keys += 1
-        return found
-
-    def _combine(self, children: tuple[_Vector, ...], whole: int | None, *, limit: int, key: int) -> _Vector:
-        """Vector of a pod with these children, for ``limit`` hosts at most; ``whole``: its layer if all is
-        free."""
-        scores, taken = np.zeros(1), []
-        for child in children:
-            scores, choices = _min_plus(scores, child.scores, limit)
-            taken.append(choices)
-        if whole is not None:
+    def _folded(self, layer: int, pod: int, limit: int) -> tuple[Scores, Choices]:
+        """Vector of a pod for ``limit`` hosts at most, and how many of j each child gives, (children, j)."""
+        width = self.tree.down[layer - 1]
+        children = slice(pod * width, (pod + 1) * width)
+        size = self.tree.pod_hosts(layer)
+        free = self._free[layer - 1][children]
+        scores, choices = _fold(self._scores[layer - 1][children], free, min(limit, size))
+        if free.sum() == size:
             scores[0] = self.alpha
-            size = self.tree.pod_hosts(whole)
-            if size <= limit:
+            if size < len(scores):
                 scores[size] = 1.0
-        return _Vector(key, scores, tuple(taken), children)
+        return scores, choices
 
-    def _read(self, vector: _Vector, count: int, first: int, layer: int) -> Iterator[int]:
-        """Hosts of the best choice, ascending, in the pod of ``layer`` that begins with host ``first``."""
+    def _read(self, layer: int, pod: int, count: int) -> Iterator[int]:
+        """Hosts of the best choice, ascending."""
         if layer == 0:
-            if count:
-                yield first
+            yield pod
             return
+        _, choices = self._folded(layer, pod, count)
         parts = []
-        for choices in reversed(vector.taken):
-            part = int(choices[count])
-            parts.append(part)
-            count -= part
-        size = self.tree.pod_hosts(layer - 1)
-        for number, part in enumerate(reversed(parts)):
+        for child in reversed(choices):
+            parts.append(int(child[count]))
+            count -= parts[-1]
+        for number, part in enumerate(reversed(parts), start=pod * len(parts)):
             if part:
-                yield from self._read(vector.children[number], part, first + number * size, layer - 1)
+                yield from self._read(layer - 1, number, part)
 
 
-def _min_plus(before: Scores, child: Scores, limit: int) -> tuple[Scores, Choices]:
-    """Least of before[j - i] + child[i] for each j, and the least i that makes it."""
-    count = min(len(before) + len(child) - 1, limit + 1)
-    rows = min(len(child), count)
-    sums = np.full((rows, count), np.inf)
-    for i in range(rows):
-        end = min(count, i + len(before))
-        sums[i, i:end] = before[: end - i] + child[i]
-    choices = sums.argmin(axis=0)
-    return sums[choices, np.arange(count)], choices.astype(np.int32)
+@jit
+def _fold(children: Scores, free: Counts, limit: int) -> tuple[Scores, Choices]:
+    """A min-plus knapsack of the children, one after the other: the least of before[j - i] + child[i] for
+    each j up to ``limit``, and the least i that makes it. ``free``: hosts that each child has."""
+    choices = np.zeros((len(children), limit + 1), np.int32)
+    before = np.zeros(1)
+    for number in range(len(children)):
+        rows = min(free[number], limit) + 1
+        count = min(len(before) + rows - 1, limit + 1)
+        scores = np.full(count, np.inf)
+        for i in range(rows):
+            end = min(count, i + len(before))
+            sums = before[: end - i] + children[number, i]
+            is_less = sums < scores[i:end]
+            scores[i:end] = np.where(is_less, sums, scores[i:end])
+            choices[number, i:end] = np.where(is_less, i, choices[number, i:end])
+        before = scores
+    return before, choices

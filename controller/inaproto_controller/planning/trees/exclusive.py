@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
+import numpy as np
+
 from inaproto_controller.cluster.network import Network
-from inaproto_controller.planning.trees.builder import Changes, TreeJob, integers
+from inaproto_controller.planning.trees.builder import Changes, TreeJob, columns_of, integers
 from inaproto_controller.planning.trees.crowding import Crowds
 
 _Trees = list[tuple[int, int]]
@@ -89,14 +91,19 @@ def _give_exclusive(
     new: Sequence[int],
     choose: Callable[[Iterator[int]], int | None],
 ) -> Changes:
-    taken = [(job.slot, job.tree) for job in jobs if job.tree is not None]
+    columns = columns_of(jobs)
+    trees = np.full(int(columns.slots.max(initial=-1)) + 1, -1, np.int64)
+    trees[columns.slots] = columns.trees
     found: Changes = {}
     for index in new:
-        slot = jobs[index].slot
-        root = choose(_acceptable(network, jobs[index], taken))
+        job = jobs[index]
+        near = network.near(job.slot)
+        near = near[trees[near] >= 0]
+        taken = list(zip(near.tolist(), trees[near].tolist(), strict=True))
+        root = choose(_acceptable(network, job, taken))
         if root is not None:
-            found[slot] = root
-            taken.append((slot, root))
+            found[job.slot] = root
+            trees[job.slot] = root
     return found
 
 

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from inaproto_controller.cluster.desired import Job, JobState
 from inaproto_controller.service.history_records import COMMITTED, RoundSeen
+from inaproto_controller.service.plan import BEHIND
+from inaproto_controller.service.why_no_tree import wants_attention
 
 SHOWN_MAX: Final = 12
 NAMED_MAX: Final = 8
@@ -29,8 +31,10 @@ def needs_attention(
     presences: Mapping[str, str],
     live: Sequence[Job],
     rounds: Sequence[RoundSeen],
+    reasons: Mapping[int, str],
 ) -> list[Item]:
-    """``live``: jobs that are not over."""
+    """``live``: jobs that are not over; ``reasons``: why jobs have no tree, by number. Who waits for earlier
+    jobs, and whose model gains nothing by a tree, has what is due."""
     found = []
     if not status["leads"]:
         found.append(
@@ -43,11 +47,15 @@ def needs_attention(
         names = [name for name, one in presences.items() if one == presence]
         if names and status["leads"]:
             found.append(Item("bad" if presence == "gone" else "warn", f"{what}: {_named(names)}"))
-    waiting = (job for job in live if job.state in (JobState.QUEUED, JobState.SUBMITTED) and job.why)
+    queued = (job for job in live if job.state in (JobState.QUEUED, JobState.SUBMITTED))
+    waiting = (job for job in queued if job.why not in ("", BEHIND))
     found += [Item("warn", f"{job.spec.name} {job.why}") for job in waiting]
-    names = [job.spec.name for job in live if lacks_tree(job)]
-    if names:
-        found.append(Item("warn", f"Without a tree, so summed by their hosts: {_named(names)}"))
+    by_reason: dict[str, list[str]] = {}
+    for job in live:
+        why = reasons.get(job.number, "")
+        if lacks_tree(job) and wants_attention(why):
+            by_reason.setdefault(why, []).append(job.spec.name)
+    found += [Item("warn", f"Without a tree: {_named(names)}: {why}") for why, names in by_reason.items()]
     found += _rounds(rounds)
     if len(found) > SHOWN_MAX:
         found[SHOWN_MAX:] = [Item("warn", f"and {len(found) - SHOWN_MAX} more")]

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field
 
-from inaproto_controller.cluster.desired import Job
+from inaproto_controller.cluster.desired import Job, JobState
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.pictures.job_colours import JobColours, colour_of
 from inaproto_controller.pictures.topology_picture import TREES_DRAWN_MAX, ClusterLayout
@@ -24,14 +24,13 @@ from inaproto_controller.service.controller import Controller
 from inaproto_controller.service.history_records import TreeMove
 from inaproto_controller.service.live_history import LiveHistory
 from inaproto_controller.service.page.attention import lacks_tree, needs_attention
-from inaproto_controller.service.page.timeline_picture import Happened, clock, timeline
+from inaproto_controller.service.page.timeline_picture import Happened, clock, moment, timeline
 from inaproto_controller.service.plan import BEHIND
 
 JOBS_SHOWN_MAX: Final = 200
 POOLS_SHOWN_MAX: Final = 64
 EVENTS_SHOWN_MAX: Final = 20
 HOSTS_NAMED_MAX: Final = 8
-NO_TREE: Final = "every tree that it could have needs slots that others have, or switches that do not report"
 WINDOWS: Final = (10, 60, 600, 3600)
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; img-src data:; "
@@ -80,6 +79,7 @@ class LivePage:
             lstrip_blocks=True,
         )
         environment.filters["clock"] = clock
+        environment.filters["moment"] = moment
         environment.filters["span"] = span
         self._template = environment.get_template("page.html.j2")
         self.script = resources.files(__package__).joinpath("live.js").read_text("utf-8")
@@ -100,7 +100,7 @@ class LivePage:
             windows=WINDOWS,
             status=status,
             tiles=_tiles(status, counts, presences),
-            attention=needs_attention(status, presences, live, history.last_rounds),
+            attention=needs_attention(status, presences, live, history.last_rounds, controller.without_trees),
             cluster=self._layout.picture(live, presences),
             drawn=[_row(job) for job in with_trees[:TREES_DRAWN_MAX]],
             jobs=[_row(job) for job in shown],
@@ -114,11 +114,16 @@ class LivePage:
             counts=counts,
             aborts=[(why.replace("_", " "), count) for why, count in counts["aborts"].items() if count],
             rounds=history.last_rounds[: -EVENTS_SHOWN_MAX - 1 : -1],
-            without_tree=[job.spec.name for job in live if lacks_tree(job)][:EVENTS_SHOWN_MAX],
-            no_tree=NO_TREE,
+            without_tree=_lacking(live, controller.without_trees),
             fallbacks=history.fallbacks[: -EVENTS_SHOWN_MAX - 1 : -1],
             moves=[_move(one, now) for one in history.moves[: -EVENTS_SHOWN_MAX - 1 : -1]],
         )
+
+
+def _lacking(live: Sequence[Job], reasons: Mapping[int, str]) -> list[tuple[str, str]]:
+    """Jobs of several hosts without a tree, and why."""
+    lacking = [job for job in live if lacks_tree(job)]
+    return [(job.spec.name, reasons.get(job.number, "")) for job in lacking[:EVENTS_SHOWN_MAX]]
 
 
 def _happened(history: LiveHistory, since: float) -> Happened:
@@ -154,7 +159,7 @@ def _row(job: Job) -> dict[str, Any]:
         "tree": "" if job.tree is None else job.tree.root,
         "shares": job.group is not None and job.group != job.number,
         "why": job.why,
-        "is_behind": job.why == BEHIND,
+        "is_no_trouble": job.why == BEHIND or job.state is JobState.CANCELLED,
         "submitted_at": job.submitted_at,
     }
 

@@ -240,5 +240,11 @@ class _Drawing:
         self.picture.marks = marks[-MARKS_MAX:]
 
 
+def moment(at: float, now: float) -> str:
+    """The time of a day, with the date if that is not the day of ``now``."""
+    is_today = datetime.fromtimestamp(at, UTC).date() == datetime.fromtimestamp(now, UTC).date()
+    return clock(at) if is_today else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
+
+
 def clock(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from inaproto.errors import ConfigError
 from inaproto_controller.service.store.postgresql import PostgresqlStore
-from inaproto_controller.service.store.records import Store
 from inaproto_controller.service.store.sqlite import SqliteStore
 
 
-def open_store(where: str) -> Store:
+def open_store(where: str) -> SqliteStore | PostgresqlStore:
     """A path: SQLite; ``postgresql://...``: that. Nothing is opened yet.
 
     Raises ``ConfigError``, and ``Unsupported`` where PostgreSQL's client is not installed.

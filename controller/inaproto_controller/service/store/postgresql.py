@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inaproto.errors import ConfigError, InvariantBroken, Unsupported
 from inaproto_controller.service.store.led import LedStore, Session
-from inaproto_controller.service.store.records import Leadership, Row, StoreLost
+from inaproto_controller.service.store.records import Row, StoreLost
 
 if TYPE_CHECKING:
     import psycopg
@@ -57,19 +57,23 @@ class PostgresqlStore(LedStore["_Postgresql"]):
         self._where = f"store {fields.get('dbname', 'postgres')} at {fields.get('host', 'localhost')}"
         self._lock: _Postgresql | None = None
 
-    def lead(self) -> Leadership | None:
+    @property
+    def where(self) -> str:
+        return self._where
+
+    def open_to_read(self) -> _Postgresql:
+        return self._session()
+
+    def lock(self) -> _Postgresql | None:
         if self._database is not None:
             self.resign()
-        try:
-            if self._lock is None:
-                self._lock = self._session()
-            ((locked,),) = self._lock.run("SELECT pg_try_advisory_lock(?)", (_LOCK_KEY,))
-            if not locked:
-                return None  # and the session is kept for the next try
-            return self._begin(self._session(), self._where)
-        except BaseException:
-            self.resign()
-            raise
+        if self._lock is None:
+            self._lock = self._session()
+        ((locked,),) = self._lock.run("SELECT pg_try_advisory_lock(?)", (_LOCK_KEY,))
+        if not locked:
+            return None  # and the session is kept for the next try
+        self._database = self._session()
+        return self._database
 
     def _session(self) -> _Postgresql:
         return _Postgresql(self._url, self._where, self._silent_s, self._answer_s)
@@ -87,6 +91,8 @@ class PostgresqlStore(LedStore["_Postgresql"]):
 
 
 class _Postgresql(Session):
+    begin_reading = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
     def __init__(self, url: str, where: str, silent_s: float, answer_s: float) -> None:
         import psycopg
 
@@ -119,6 +125,9 @@ class _Postgresql(Session):
 
     def has_tables(self) -> bool:
         return self.run("SELECT to_regclass('control') IS NOT NULL") == [(True,)]
+
+    def require_in_place(self) -> None:
+        """The server sees to that."""
 
     def run(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         with self._asked(sql):

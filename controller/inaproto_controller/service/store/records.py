@@ -156,6 +156,8 @@ SCHEMA: Final[tuple[str, ...]] = (
     "CREATE TABLE events (number BIGINT PRIMARY KEY, body TEXT NOT NULL);",
     # Grants may be reservations from here on, which an older program cannot read.
     "CREATE INDEX grants_by_kind ON grants (kind);",
+    # Grants may be places, and jobs may wish for a root, from here on: an older program knows neither.
+    "CREATE INDEX grants_by_job ON grants (job);",
 )
 """Statements by version, from 1: what makes it of the one before. Both databases take all of it."""
 
@@ -163,22 +165,36 @@ SCHEMA: Final[tuple[str, ...]] = (
 def prepare(database: Database, *, has_tables: bool, store_id: Callable[[], str], where: str) -> None:
     """Bring the tables to the version of this program. Raises ``ConfigError`` for a newer one."""
     with database.transaction():
-        version = 0
-        if has_tables:
-            ((version,),) = database.run("SELECT schema_version FROM control")
-        if version > len(SCHEMA):
-            raise ConfigError(
-                f"{where}: has schema version {version}, this program knows {len(SCHEMA)}; it was "
-                "written by a newer inaproto: use that one"
-            )
-        for statements in SCHEMA[version:]:
-            for statement in statements.split(";")[:-1]:
-                database.run(statement)
+        version = version_of(database, where) if has_tables else 0
+        migrate(database, version)
         if not has_tables:
             row = (1, len(SCHEMA), store_id(), 0, 0, 1, 1)
             database.run("INSERT INTO control VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         elif version < len(SCHEMA):
             database.run("UPDATE control SET schema_version = ?", (len(SCHEMA),))
+
+
+def version_of(database: Database, where: str) -> int:
+    """Of its schema. Raises ``ConfigError`` for one that is newer than this program."""
+    ((version,),) = database.run("SELECT schema_version FROM control")
+    require_known(version, where)
+    return int(version)
+
+
+def require_known(version: int, where: str) -> None:
+    """Raises ``ConfigError``."""
+    if version > len(SCHEMA):
+        raise ConfigError(
+            f"{where}: has schema version {version}, this program knows {len(SCHEMA)}; it was "
+            "written by a newer inaproto: use that one"
+        )
+
+
+def migrate(database: Database, version: int, until: int = len(SCHEMA)) -> None:
+    """Tables of schema ``version`` (0: none) become those of ``until``."""
+    for statements in SCHEMA[version:until]:
+        for statement in statements.split(";")[:-1]:
+            database.run(statement)
 
 
 def begin_term(database: Database) -> Leadership:
@@ -196,16 +212,19 @@ def verify_term(database: Database, term: int) -> None:
 
 def load(database: Database) -> Desired:
     with database.transaction():
-        ((revision, next_job, next_grant),) = database.run(
-            "SELECT revision, next_job, next_grant FROM control"
-        )
-        jobs = database.run("SELECT number, revision, token_hash, body FROM jobs ORDER BY number")
-        grants = database.run("SELECT number, job, kind, agent, released FROM grants ORDER BY number")
-        slots: dict[int, list[Slot]] = {}
-        for agent, port, number, grant in database.run(
-            "SELECT agent, port, number, grant_number FROM slots ORDER BY agent, port, number"
-        ):
-            slots.setdefault(grant, []).append(Slot(agent, port, number))
+        return desired(database)
+
+
+def desired(database: Database) -> Desired:
+    """In a transaction."""
+    ((revision, next_job, next_grant),) = database.run("SELECT revision, next_job, next_grant FROM control")
+    jobs = database.run("SELECT number, revision, token_hash, body FROM jobs ORDER BY number")
+    grants = database.run("SELECT number, job, kind, agent, released FROM grants ORDER BY number")
+    slots: dict[int, list[Slot]] = {}
+    for agent, port, number, grant in database.run(
+        "SELECT agent, port, number, grant_number FROM slots ORDER BY agent, port, number"
+    ):
+        slots.setdefault(grant, []).append(Slot(agent, port, number))
     return Desired(
         {number: _job(number, at, token, body) for number, at, token, body in jobs},
         {
@@ -326,11 +345,13 @@ def _body(job: Job) -> str:
             "ranks_per_host": job.spec.ranks_per_host,
             "name": job.spec.name,
             "model": job.spec.model,
+            "on": job.spec.on,
             "state": job.state,
             "why": job.why,
             "hosts": job.hosts,
             "tree": job.tree,
             "group": job.group,
+            "root": job.root,
             "submitted_at": job.submitted_at,
             "submission_hash": job.submission_hash,
             "nonce": job.nonce,
@@ -349,6 +370,7 @@ def _job(number: int, revision: int, token_hash: str, body: str) -> Job:
             hosts=fields["hosts_wanted"],
             ranks_per_host=fields["ranks_per_host"],
             model=fields["model"],
+            on=tuple(fields.get("on", ())),
         ),
         token_hash=token_hash,
         state=JobState(fields["state"]),
@@ -356,6 +378,7 @@ def _job(number: int, revision: int, token_hash: str, body: str) -> Job:
         hosts=tuple(fields["hosts"]),
         tree=None if tree is None else TreeNames(tree[0], tuple(tree[1]), tuple(tree[2])),
         group=fields["group"],
+        root=fields.get("root", ""),
         submitted_at=fields["submitted_at"],
         submission_hash=fields.get("submission_hash", ""),
         nonce=fields.get("nonce", 0),

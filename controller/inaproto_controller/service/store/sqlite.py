@@ -12,7 +12,7 @@ from typing import Final
 
 from inaproto.errors import ConfigError, InvariantBroken
 from inaproto_controller.service.store.led import LedStore, Session
-from inaproto_controller.service.store.records import Leadership, Row, StoreLost
+from inaproto_controller.service.store.records import Row, StoreLost
 
 _BUSY_S: Final = 5.0
 """Only a person at ``sqlite3`` can be in the way."""
@@ -29,19 +29,29 @@ class SqliteStore(LedStore["_Sqlite"]):
         super().__init__()
         self.path = path
         self._lock = -1
+        self._was_there = False
 
-    def lead(self) -> Leadership | None:
+    @property
+    def where(self) -> str:
+        return f"store {self.path}"
+
+    def open_to_read(self) -> _Sqlite:
+        if not self.path.is_file():
+            raise ConfigError(f"{self.where}: there is no such file; name the store by --store or --dir")
+        return _Sqlite(self.path)
+
+    def lock(self) -> _Sqlite | None:
         self.resign()
+        if self._was_there and not self.path.exists():  # an empty one would forget what was promised
+            raise StoreLost(_gone(self.path))
         if not self._take_lock():
             return None
-        try:
-            return self._begin(_Sqlite(self.path), f"store {self.path}")
-        except BaseException:
-            self.resign()
-            raise
+        self._database = _Sqlite(self.path)
+        self._was_there = True
+        return self._database
 
     def _take_lock(self) -> bool:
-        path = self.path.with_name(self.path.name + ".lock")
+        path = _lock_of(self.path)
         try:
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -53,11 +63,37 @@ class SqliteStore(LedStore["_Sqlite"]):
             return False
         return True
 
+    def verify(self) -> None:
+        if self._lock >= 0 and not _is_at(_lock_of(self.path), os.fstat(self._lock)):
+            raise StoreLost(f"store {self.path}: its lock is gone, another one could lead")
+        if self._database is not None:
+            self._database.require_in_place()
+        super().verify()
+
     def resign(self) -> None:
         self._end()
         if self._lock >= 0:
             os.close(self._lock)  # and with it the lock
             self._lock = -1
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
+
+
+def _is_at(path: Path, file: os.stat_result) -> bool:
+    """Whether ``path`` still is that file."""
+    try:
+        return os.path.samestat(path.stat(), file)
+    except OSError:
+        return False
+
+
+def _gone(path: Path) -> str:
+    return (
+        f"store {path}: its file was taken away; bring it back, by inaproto controller --import perhaps, or "
+        "start the controller anew with an empty store (docs/runbook.md)"
+    )
 
 
 class _Sqlite(Session):
@@ -85,6 +121,15 @@ class _Sqlite(Session):
             ) from None
         finally:
             os.umask(umask)
+        try:
+            self._file = path.stat()
+        except OSError:
+            self._connection.close()
+            raise StoreLost(_gone(path)) from None
+
+    def require_in_place(self) -> None:
+        if not _is_at(self._path, self._file):
+            raise StoreLost(_gone(self._path))
 
     def has_tables(self) -> bool:
         """Raises ``ConfigError`` for a database of something else."""

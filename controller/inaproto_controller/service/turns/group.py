@@ -59,11 +59,13 @@ from inaproto_controller.service.turns.store import Floor, decode_record, encode
 log = logging.getLogger("inaproto.controller")
 
 OWNER: Final = "sharing/"
+TOLD_AT_ONCE: Final = 64
 
 
 class GroupRunner:
-    """``send`` takes what the coordinator says to a seat; ``look`` asks for :meth:`plan` soon; ``acted``
-    hears all that the coordinator does."""
+    """``send`` takes what the coordinator says to a seat, and whether that is among the first
+    :data:`TOLD_AT_ONCE` of a step: the rest may be told a little later, in order; ``look`` asks for
+    :meth:`plan` soon; ``acted`` hears what else the coordinator does."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class GroupRunner:
         record: bytes | None,
         *,
         put_record: PutRecord,
-        send: Callable[[Tell], None],
+        send: Callable[[Tell, bool], None],
         look: Callable[[], None],
         connected: Iterable[str],
         acted: Callable[[str, SharingAction], None],
@@ -86,8 +88,8 @@ class GroupRunner:
         self._plan_again_at = inf
         self._began = Instant(0)
         """The last round."""
-        self._news: dict[Seat, SeatNews] = {}
-        """News of the seats that are known."""
+        self._news: dict[JobId, dict[Seat, SeatNews]] = {}
+        """News of the seats that are known, by job."""
         self._granted: Counter[str] = Counter()
         """Turns, by job."""
         self._epoch = self._core.view().epoch
@@ -125,31 +127,36 @@ class GroupRunner:
     @property
     def floor(self) -> Floor | None:
         """Below which one in its place must not begin, once nothing is left of it; None: something is."""
+        if self._to_write or not self._core.is_over:
+            return None
         view = self._core.view()
-        return Floor(view.sharing.term, view.epoch) if view.is_over and not self._to_write else None
+        return Floor(view.sharing.term, view.epoch)
 
     # --- what hosts say
 
     def reported(self, host: str, holds: Mapping[Seat, SeatHold]) -> None:
         """All seats that ``host`` has."""
         for seat in holds:
-            self._news.setdefault(seat, SeatNews())
+            self._news.setdefault(seat.job, {}).setdefault(seat, SeatNews())
         self.tell(HostReported(host, tuple(holds.values())))
 
     def measured(self, seat: Seat, news: SeatNews) -> None:
         """What is known of the step of the seat's job; ``news`` has no place."""
-        if (known := self._news.get(seat)) is not None:
-            self._news[seat] = replace(news, place=known.place)
+        its = self._news.get(seat.job, {})
+        if (known := its.get(seat)) is not None:
+            its[seat] = replace(news, place=known.place)
             self.tell(SeatMeasured(seat, news.step_ns, news.longest_ns))
 
     def moved(self, seat: Seat, place: Place) -> None:
-        if (known := self._news.get(seat)) is not None:
-            self._news[seat] = replace(known, place=place)
+        its = self._news.get(seat.job, {})
+        if (known := its.get(seat)) is not None:
+            its[seat] = replace(known, place=place)
             self.tell(SeatMoved(seat, place.operation, place.is_running, Instant(round(place.at * S))))
 
     def operation(self, job: str) -> int | None:
         """The greatest that a seat of the job has told of."""
-        places = [news.place.operation for seat, news in self._news.items() if seat.job == job and news.place]
+        its = self._news.get(JobId(job), {})
+        places = [news.place.operation for news in its.values() if news.place]
         return max(places, default=None)
 
     def steps(self) -> Mapping[JobId, StepTimes]:
@@ -161,11 +168,16 @@ class GroupRunner:
     def tell(self, event: GroupEvent) -> None:
         self._steps.post(event)
         self._changed.set()
-        self._alarm.look()
+        self._alarm.look_if_sooner()
 
     def _step(self, event: GroupEvent) -> None:
+        told = 0
         for action in self._core.step(event, self._now()):
-            self._perform(action)
+            if isinstance(action, Tell):  # of which there may be thousands
+                told += 1
+                self._send(action, told <= TOLD_AT_ONCE)
+            else:
+                self._perform(action)
 
     def plan(self) -> float:
         """Wish for a turn; when to do so again, seconds, if nothing happens."""
@@ -180,15 +192,17 @@ class GroupRunner:
                 self._look()
                 return
             case Plan(jobs, turns):
-                news = {job: [self._news[seat] for seat in seats] for job, seats in jobs}
+                news = {job: [self._news[job][seat] for seat in seats] for job, seats in jobs}
                 wish = self._planner.wish(news, turns, now / S)
                 self._plan_again_at = wish.again_at
                 self._steps.post(Wished(wish.wanted))
                 return
             case SeatForgotten(seat, why, _):
                 log.debug("%s: %s", seat, why)
-                self._news.pop(seat, None)
-                if not any(one.job == seat.job for one in self._news):
+                its = self._news.get(seat.job, {})
+                its.pop(seat, None)
+                if not its:
+                    self._news.pop(seat.job, None)
                     self._granted.pop(seat.job, None)
                 return
             case StoodStill(job, epoch):
@@ -197,7 +211,7 @@ class GroupRunner:
             case Persist():
                 self._to_write.append(action)
             case Tell():
-                self._send(action)
+                raise AssertionError("it was sent")
             case TurnStands(job, epoch, first, _):
                 if epoch > self._epoch:
                     self._epoch = epoch
@@ -251,7 +265,7 @@ class GroupRunner:
                 job: {
                     "hosts": [seat.host for seat in seats],
                     "turns": self._granted[job],
-                    "step_operations": _operations(self._news[seats[0]]),
+                    "step_operations": _operations(self._news[job][seats[0]]),
                 }
                 for job, seats in group.jobs.items()
             },

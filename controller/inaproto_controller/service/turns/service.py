@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -36,7 +37,7 @@ from inaproto.wire.messages.sharing import (
 )
 from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.service.store.records import PutRecord
-from inaproto_controller.service.turns.group import OWNER, GroupRunner
+from inaproto_controller.service.turns.group import OWNER, TOLD_AT_ONCE, GroupRunner
 from inaproto_controller.service.turns.planner import Place, PlannerConfig, SeatNews, pattern_of
 from inaproto_controller.service.turns.store import Floor, decode_floor, encode_floor, encode_record
 
@@ -80,6 +81,9 @@ class SharingService:
         """Groups of which nothing is left."""
         self._forgotten: dict[str, trio.Event] = {}
         """Owners of records that are to go from the store: when they have."""
+        self._waiting: deque[Tell] = deque()
+        """What hosts are to be told yet."""
+        self._wake_teller = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._look = trio.Event()
         self._held: tuple[JobId, ...] = ()
@@ -108,6 +112,8 @@ class SharingService:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                self._waiting.clear()
+                nursery.start_soon(self._keep_telling)
                 for group in self._groups.values():
                     nursery.start_soon(group.run)
                 await self._keep_planning()
@@ -164,8 +170,25 @@ class SharingService:
         await self._put_record(owner, None)
         self._forgotten.pop(owner).set()
 
-    def _order(self, action: Tell) -> None:
-        self._send(action.seat.host, action.message)
+    def _order(self, action: Tell, is_soon: bool) -> None:
+        """What a host is told keeps its order: nothing overtakes what waits."""
+        if is_soon and not self._waiting:
+            self._send(action.seat.host, action.message)
+        else:
+            self._waiting.append(action)
+            self._wake_teller.set()
+
+    async def _keep_telling(self) -> None:
+        """A thousand hosts are told one after the other, and in between the controller hears others."""
+        while True:
+            for _ in range(min(TOLD_AT_ONCE, len(self._waiting))):
+                action = self._waiting.popleft()
+                self._send(action.seat.host, action.message)
+            if self._waiting:
+                await trio.lowlevel.checkpoint()
+            else:
+                self._wake_teller = trio.Event()
+                await self._wake_teller.wait()
 
     def _acted(self, pool: str, action: SharingAction) -> None:
         self.acted(pool, action)

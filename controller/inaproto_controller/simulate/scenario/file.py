@@ -261,7 +261,8 @@ class ArrivalsTable(Table):
 
 
 class FailuresTable(Table):
-    """Of hosts and switches: at random, or as a file says; seconds. What is not given never fails."""
+    """Of hosts, switches and rows of racks: at random, or as a file says; seconds. What is not given never
+    fails."""
 
     host_mtbf: Positive | None = None
     """From a host's repair to its next failure, on average."""
@@ -269,6 +270,10 @@ class FailuresTable(Table):
     """From its failure to its repair."""
     switch_mtbf: Positive | None = None
     switch_mttr: PositiveSeconds | None = None
+    row_racks: Count | None = None
+    """Racks of a row, which lose their power together."""
+    row_mtbf: Positive | None = None
+    row_mttr: PositiveSeconds | None = None
     file: str | None = None
     """JSON of events (docs/cluster-files.md), relative to the scenario."""
     checkpoint_steps: Count = 1
@@ -276,12 +281,17 @@ class FailuresTable(Table):
 
     @model_validator(mode="after")
     def _has_pairs(self) -> FailuresTable:
-        pairs = [(self.host_mtbf, self.host_mttr), (self.switch_mtbf, self.switch_mttr)]
+        rows = self.row_mtbf, self.row_mttr
+        pairs = [(self.host_mtbf, self.host_mttr), (self.switch_mtbf, self.switch_mttr), rows]
         if any((mtbf is None) != (mttr is None) for mtbf, mttr in pairs):
             raise ValueError("mtbf and mttr belong together")
         drawn = any(mtbf is not None for mtbf, _ in pairs)
         if drawn == (self.file is not None):
-            raise ValueError("give either file, or mtbf and mttr of hosts or switches")
+            raise ValueError("give either file, or mtbf and mttr of hosts, switches or rows")
+        if rows != (None, None) and self.row_racks is None:
+            raise ValueError("row_racks: say how many racks a row has")
+        if self.row_racks is not None and rows == (None, None) and self.file is None:
+            raise ValueError("row_racks: for row_mtbf and row_mttr, or for rows in file")
         return self
 
 

@@ -154,11 +154,10 @@ MEASURES: Final = (
     Measure(
         "cluster_utilisation",
         "hosts busy",
-        "Share of all hosts' time in which they have a job.",
+        "Share of all hosts' time in which they have a job: more if jobs take longer, too.",
         lambda result: result.cluster_utilisation,
         unit="%",
         digits=2,
-        less_is_better=False,
         why_undefined="nothing happened",
     ),
     Measure(

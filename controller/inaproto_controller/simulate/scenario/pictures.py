@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from inaproto_controller.pictures.looks import COLOURS, INK, PALE
+from inaproto_controller.pictures.svg import look, text_of, within_page
 from inaproto_controller.simulate.scenario.measures import BY_KEY
-from inaproto_controller.simulate.scenario.svg import look, text_of, within_page
 
 _LINES_MAX: Final = len(COLOURS)
 """Variants in one diagram; the table has all."""

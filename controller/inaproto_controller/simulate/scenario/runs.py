@@ -102,6 +102,7 @@ def run_one(task: Task, *, on_share: Callable[[float], None] | None = None) -> R
         arrivals=workload.arrivals,
         failures=scenario.failures(setting, task.seed),
         checkpoint_steps=scenario.file.failures.checkpoint_steps if scenario.file.failures else 1,
+        row_racks=scenario.row_racks,
         until=until,
         on_progress=on_share and (lambda ended: on_share(ended / len(workload.requests))),
     )

@@ -22,6 +22,7 @@ from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.placement.occupancy import Cluster
 from inaproto_controller.simulate.arrivals import SECONDS_MAX, at_once, poisson, read
 from inaproto_controller.simulate.failures import FailureEvent, Part, Reliability, draw_failures, parse
+from inaproto_controller.simulate.outages import parts_of
 from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.scenario.file import (
     HOSTS_MAX,
@@ -113,11 +114,17 @@ class Scenario:
             for part, mtbf, mttr in (
                 (Part.HOST, table.host_mtbf, table.host_mttr),
                 (Part.SWITCH, table.switch_mtbf, table.switch_mttr),
+                (Part.ROW, table.row_mtbf, table.row_mttr),
             )
             if mtbf is not None and mttr is not None
         }
         assert self.file.until is not None
-        return draw_failures(_parts(setting), reliability, until=self.file.until, seed=seed)
+        parts = parts_of(setting.network, self.row_racks)
+        return draw_failures(parts, reliability, until=self.file.until, seed=seed)
+
+    @property
+    def row_racks(self) -> int | None:
+        return None if self.file.failures is None else self.file.failures.row_racks
 
     def setting(self, variant: VariantTable, seed: int) -> Setting:
         """For one simulation. Raises ``ConfigError`` for options that its tree builder has not."""
@@ -207,10 +214,6 @@ def _logged(file: ScenarioFile, folder: Path, own: Mapping[str, ModelTrace], hos
     return Workload(log.requests, log.arrivals)
 
 
-def _parts(setting: Setting) -> dict[Part, int]:
-    return {Part.HOST: setting.network.hosts, Part.SWITCH: setting.network.switches}
-
-
 def _listed_failures(scenario: Scenario) -> tuple[FailureEvent, ...]:
     table = scenario.file.failures
     if table is None:
@@ -220,7 +223,7 @@ def _listed_failures(scenario: Scenario) -> tuple[FailureEvent, ...]:
             raise ConfigError("failures: are drawn up to a limit; give until, too")
         return ()
     path = scenario.path.parent / table.file
-    parts = _parts(scenario.setting(scenario.variants[0], 0))
+    parts = parts_of(scenario.setting(scenario.variants[0], 0).network, table.row_racks)
     try:
         return parse(read_text(path, "failures.file:"), parts)
     except ConfigError as error:

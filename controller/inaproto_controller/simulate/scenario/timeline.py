@@ -18,10 +18,10 @@ from inaproto.errors import ConfigError
 from inaproto_controller.cluster.requests import Request
 from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.pictures.looks import INK, PALE
+from inaproto_controller.pictures.svg import look, text_of
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.results import Operation
 from inaproto_controller.simulate.scenario.scenario import Scenario
-from inaproto_controller.simulate.scenario.svg import look, text_of
 
 Window = tuple[float, float]
 

@@ -27,6 +27,7 @@ from inaproto_adapters.sharp.abi import compiler, hash_of
 from inaproto_adapters.sharp.library import load
 from inaproto_hil.bench.report import parse_size
 from inaproto_hil.rigs.environment import describe
+from inaproto_hil.rigs.sharp_double import build
 
 LOOP: Final = Path(__file__).parent / "loop.c"
 SECONDS_MAX: Final = 900.0
@@ -35,7 +36,11 @@ BLOCK_BYTES: Final = 32 << 20
 
 
 @click.command("sharp")
-@click.option("--library", required=True, type=click.Path(exists=True, path_type=Path), help="libsharp_coll.")
+@click.option(
+    "--library",
+    type=click.Path(exists=True, path_type=Path),
+    help="libsharp_coll; by default the double of the source tree, which is no SHARP.",
+)
 @click.option("--ranks", default=2, show_default=True, type=click.IntRange(1, 16), help="Processes.")
 @click.option("--sizes", default="16K,16M", show_default=True, help="Bytes of an all-reduce, by commas.")
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(2, 1000), help="Blocks of each.")
@@ -44,7 +49,7 @@ BLOCK_BYTES: Final = 32 << 20
     "--json", "json_at", type=click.Path(dir_okay=False, allow_dash=True), help="Report file; - is stdout."
 )
 def sharp_bench(
-    library: Path, ranks: int, sizes: str, rounds: int, devices: str, json_at: str | None
+    library: Path | None, ranks: int, sizes: str, rounds: int, devices: str, json_at: str | None
 ) -> None:
     """Time all-reduces through the SHARP adapter beside a bare C loop on the same library.
 
@@ -53,7 +58,7 @@ def sharp_bench(
     """
     try:
         nbytes = [parse_size(text) for text in sizes.split(",")]
-        report = measure(library.resolve(), ranks, nbytes, rounds, devices)
+        report = measure((library or build()).resolve(), ranks, nbytes, rounds, devices)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except (Unsupported, ConfigError, RuntimeError) as error:

@@ -7,7 +7,6 @@ become of its work requests, and the results of messages are written here, outsi
 from __future__ import annotations
 
 import mmap
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,11 +16,12 @@ from inaproto.core.host.operations import BASE
 from inaproto.daemon.host.local_rank import LocalRank
 from inaproto.daemon.host.request_batches import batched
 from inaproto.daemon.host.ring import HostRing
+from inaproto.daemon.host.successions import Nobody
 from inaproto.daemon.net.shared_buffers import SharedBuffer
 from inaproto.daemon.settings.config import HostSettings
 from inaproto.daemon.shell import current_instant
 from inaproto.errors import JobError
-from inaproto.wire.control_messages import Member, Message, Regrouped, Ring, Start
+from inaproto.wire.control_messages import Member, Message, Ring, Start
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype, Op
 from inaproto.wire.messages.client import AllReduce, DonePath, Join
 from inaproto_adapters.verbs.nic import VerbsConfig, VerbsNic
@@ -43,19 +43,11 @@ class Shape:
         return self.mtu * self.packets - INA_HEADER_BYTES
 
 
-class _Process:
+class _Process(Nobody):
     """Whoever called the all-reduces: it counts those that are done."""
 
     def __init__(self) -> None:
         self.done = 0
-
-    def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool) -> None: ...
-    def waits(self, refused: str) -> None: ...
-
-    def held(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def results_taken(self, op_index: int, nbytes: int) -> None: ...
 
     def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None:
         self.done += 1
@@ -63,10 +55,6 @@ class _Process:
     def rank_failed(self, error: JobError) -> None:
         raise error
 
-    def rank_closed(self) -> None: ...
-    def regrouped(self, message: Regrouped) -> None: ...
-    def regroup_refused(self, error: JobError) -> None: ...
-    def announce_again(self) -> None: ...
     def process_is_gone(self) -> bool:
         return False
 

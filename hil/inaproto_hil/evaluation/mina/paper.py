@@ -11,7 +11,7 @@ from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_hil.evaluation.mina.figures import FIGURES, length
 from inaproto_hil.evaluation.mina.plots import drawing
 from inaproto_hil.evaluation.mina.runs import Found, Run, perform, warm_up
-from inaproto_hil.evaluation.paper import Fields, Paper, number, shows
+from inaproto_hil.evaluation.paper import Fields, Paper, number, shows, shows_printed
 from inaproto_hil.evaluation.rows import Row
 
 
@@ -56,7 +56,7 @@ PAPER: Final = Paper[Run, Found](
     length=length,
     fields=_beside,
     columns={
-        "paper": shows("paper"),
+        "paper": shows_printed("paper"),
         "ours": shows("ours"),
         "±95 %": shows("confidence_95"),
         "inside": lambda row: {None: "-", True: "yes", False: "NO"}[row["inside"]],

@@ -9,7 +9,7 @@ from inaproto_hil.evaluation.mlnet.figures import FIGURES
 from inaproto_hil.evaluation.mlnet.plots import drawing
 from inaproto_hil.evaluation.mlnet.rows import NOT_REPRODUCED, OUTSIDE, REPORTED
 from inaproto_hil.evaluation.mlnet.runs import Found, PhaseFound, PhaseRun, Run, perform, warm_up
-from inaproto_hil.evaluation.paper import Fields, Paper, drawn_fields, says, shows
+from inaproto_hil.evaluation.paper import Fields, Paper, drawn_fields, says, shows, shows_printed
 from inaproto_hil.evaluation.rows import Row
 
 
@@ -65,7 +65,7 @@ PAPER: Final = Paper[Run, Found](
     length=lambda run: run.servers if isinstance(run, PhaseRun) else 0,
     fields=_fields,
     columns={
-        "paper": shows("paper"),
+        "paper": shows_printed("paper"),
         "ours": shows("ours"),
         "±95 %": shows("confidence_95"),
         "least": shows("least"),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from inaproto_hil.evaluation.paper import Paper, drawn_fields, says, shows
+from inaproto_hil.evaluation.paper import Paper, drawn_fields, says, shows, shows_printed
 from inaproto_hil.evaluation.paring.figures import FIGURES
 from inaproto_hil.evaluation.paring.plots import drawing
-from inaproto_hil.evaluation.paring.rows import NOT_REPRODUCIBLE
 from inaproto_hil.evaluation.paring.runs import Found, PlanRun, Run, perform, warm_up
-from inaproto_hil.evaluation.rows import Row
+from inaproto_hil.evaluation.rows import NOT_REPRODUCIBLE, Row
 
 
 def _fields(row: Row) -> dict[str, Any]:
@@ -36,7 +35,7 @@ PAPER: Final = Paper[Run, Found](
     length=lambda run: not isinstance(run, PlanRun),
     fields=_fields,
     columns={
-        "paper": shows("paper"),
+        "paper": shows_printed("paper"),
         "ours": shows("ours"),
         "±95 %": shows("confidence_95"),
         "least": shows("least"),

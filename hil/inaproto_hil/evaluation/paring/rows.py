@@ -17,15 +17,13 @@ from inaproto_hil.evaluation.paring import published, runs
 from inaproto_hil.evaluation.paring.published import GB_PER_HOP, SLIPS, Experiment
 from inaproto_hil.evaluation.paring.runs import ExactRun, Found, Outcome, Planned, PlanRun, Proved, Run
 from inaproto_hil.evaluation.paring.settings import grid, setting_at
-from inaproto_hil.evaluation.rows import DrawnRow, Row, drawn_row
+from inaproto_hil.evaluation.rows import DIFFERS, NOT_REPRODUCIBLE, DrawnRow, Row, drawn_row
 
 Outcomes = Mapping[Run, Found]
 
 UNKNOWN: Final = "which switches add up is not said"
 FREE: Final = "one input of a switch free"
 AS_PRINTED: Final = "as printed"
-DIFFERS: Final = "differs"
-NOT_REPRODUCIBLE: Final = "not reproducible"
 BEYOND: Final = "beyond every draw of the switches"
 ALIKE: Final = "the same whichever switches were drawn"
 READINGS: Final = "other readings: which workers add up, which inputs count"

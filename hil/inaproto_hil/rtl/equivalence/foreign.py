@@ -1,6 +1,6 @@
 """Everything else that a switch sees in a campaign: frames of no ring, and damage.
 
-None has a VLAN tag, and no damage makes one.
+None has a VLAN tag, or is a whole packet with IP options, and no damage makes one.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def disfigured(rng: Random, frame: bytearray) -> bytes:
         words = rng.randint(1, 10)
         frame[14] += words
         frame[34:34] = rng.choice([bytes(4 * words), rng.randbytes(4 * words)])
-        frame[16:18] = (len(frame) - 14).to_bytes(2, "big")
+        frame[16:18] = (len(frame) - 14 - rng.choice([1, 4 * words])).to_bytes(2, "big")
     elif kind == "fragment":
         frame[20:22] = rng.choice([b"\x20\x00", b"\x00\x05", b"\x20\x05", b"\x01\x00"])
     elif kind == "longer":

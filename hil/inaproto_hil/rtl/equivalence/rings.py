@@ -71,6 +71,8 @@ class Sender:
         """Gap of which the receiver has spoken."""
         self.idle = 0
         self.ip_id = rng.choice([0, 0xFFF0, rng.getrandbits(16)])
+        self.may_be_marked = True
+        """Switches on the way may set a congestion mark."""
         self.by_way_of: bytes = b""
         """Destination and source address of a router in between."""
         self._checksummed = rng.random() < 0.3
@@ -150,7 +152,8 @@ class Sender:
             frame[50] |= rng.choice([0, 0x01, 0x55])
             seals = True
         if not self._steady:
-            frame[15] |= rng.choice([0, 0, 1])  # congestion experienced
+            mark = rng.choice([0, 0, 1])  # congestion experienced
+            frame[15] |= mark if self.may_be_marked or not frame[15] & 2 else 0
             frame[22] = rng.choice([64, 63])
             frame[46] = rng.choice([0, 0, 0x40, 0x80])
         if self._odd or not self._steady:

@@ -8,7 +8,7 @@ down, where nothing comes then (``changes``).
 
 What a campaign keeps from:
 
-- frames with a VLAN tag, and damage that makes one;
+- frames with a VLAN tag, packets with IP options that are whole otherwise, and damage that makes one;
 - 64-bit elements, which the RTL does not add up;
 - packets of a ring with Ethernet padding, or whose length is not 2 mod 4, unless they were damaged;
 - frames longer than Ethernet's 1,514 bytes.
@@ -234,6 +234,9 @@ class Campaign:
                 return arrival
         return self._foreign.draw()
 
+    def _damaged(self, frame: bytes) -> bytes:
+        return damaged(self._rng, frame)
+
     def _on_its_way(self, arrival: Arrival) -> Arrival | None:
         """What comes of it now."""
         rng, weather = self._rng, self.weather
@@ -241,7 +244,7 @@ class Campaign:
         if rng.random() < weather.lost:
             return None
         if rng.random() < weather.damaged:
-            arrival = port, damaged(rng, frame)
+            arrival = port, self._damaged(frame)
         if rng.random() < weather.twice:
             self._put_off(arrival)
         if rng.random() < weather.late:

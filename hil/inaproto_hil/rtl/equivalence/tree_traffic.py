@@ -2,7 +2,8 @@
 
 All other switches are software cores, each a step a frame. What they and the hosts send waits on its cable,
 in order; which cable is next is drawn. Weather is on all of them, and on the cables to the device somebody
-forges what only switches send: notes, sums, results, in all but one thing right.
+forges what only switches send: notes, sums, results, in all but one thing right. No packet has a congestion
+mark: the RTL does not pass them from switch to switch.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from inaproto.wire import icrc
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto.wire.packet import HEADER_BYTES, decode_packet
 from inaproto.wire.roce import Opcode
+from inaproto.wire.tree_note import NOTE_BYTES
 from inaproto_hil.rtl.equivalence.device import Output, SoftwareDevice
 from inaproto_hil.rtl.equivalence.foreign import TAGS, damaged
 from inaproto_hil.rtl.equivalence.rings import Host, Ring
@@ -37,6 +39,9 @@ HOST_PORTS: Final = 3
 """Ports for hosts at each switch but the device."""
 QUEUED_MAX: Final = 40
 """Frames on all cables; beyond, hosts wait."""
+_TOS: Final = 15
+_TOLD_TOS: Final = 54 + NOTE_BYTES + _TOS
+"""Traffic class of the first packet that a note tells of."""
 KEPT: Final = 40
 """Latest frames between switches of which forgeries are made."""
 _NOTE: Final = bytes([Opcode.RC_SEND_ONLY])
@@ -100,6 +105,8 @@ class TreeCampaign(Campaign):
             if switch.name != DEVICE
         }
         ring = self._rings[0]
+        for sender in ring.senders:
+            sender.may_be_marked = False
         specs = self._specs_of(ring)
         for name, device in self._switches.items():
             refusal = device.install(specs[name])
@@ -242,6 +249,11 @@ class TreeCampaign(Campaign):
                 return port, frame
             self._spread(name, self._switches[name].frame(port, frame))
 
+    def _damaged(self, frame: bytes) -> bytes:
+        """A congestion mark is no damage that the RTL's trees pass on."""
+        harmed = damaged(self._rng, frame)
+        return frame if harmed[_TOS : _TOS + 1] and harmed[_TOS] & 3 == 3 != frame[_TOS] & 3 else harmed
+
     def _spread(self, name: str, out: Output) -> None:
         """What a switch sent is on its cables now, or there."""
         rng, weather = self._rng, self.weather
@@ -254,7 +266,7 @@ class TreeCampaign(Campaign):
             if rng.random() < weather.lost / 2:
                 continue
             if rng.random() < weather.damaged / 2:
-                frame = damaged(rng, frame)
+                frame = self._damaged(frame)
             for chance, goes_on in ((weather.twice / 2, True), (weather.late / 2, False)):
                 if rng.random() < chance:
                     until = self._step + rng.choice([1, 2, 5, 40])
@@ -284,6 +296,7 @@ class TreeCampaign(Campaign):
             port = rng.randrange(self._device.ports)
         elif kind in ("byte", "note"):
             at = rng.randrange(54, min(len(made), 54 + 56))
+            at -= at == _TOLD_TOS
             made[at] ^= rng.choice([1, 2, 0x80, 0xFF])
         elif kind == "ina":
             made[HEADER_BYTES[frame[42]] + rng.choice(_INA_ENDS)] ^= rng.choice([1, 2, 0x80])

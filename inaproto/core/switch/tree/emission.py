@@ -31,9 +31,9 @@ from inaproto.core.switch.tree.translation import packet_header, share_of
 from inaproto.units import Frames, PortId
 from inaproto.wire.crc import crc32
 from inaproto.wire.icrc import ICRC_BYTES
+from inaproto.wire.outer import dress
 from inaproto.wire.roce import Opcode
 from inaproto.wire.tree_note import NoteKind, TreeNote
-from inaproto.wire.vlan import with_tag
 
 
 class TreeEmission(Emission):
@@ -119,6 +119,7 @@ class TreeEmission(Emission):
         rows = slice(links[0].row, links[-1].row + 1)
         count = 0
         for begin, end in spans:
+            region.wear_marks(rows, begin, end, of_hosts=False)
             for block in region.packets_out(rows, begin, end, self._arena):
                 for link, frames in zip(links, block, strict=True):
                     count += self._out(link, frames, actions)
@@ -194,8 +195,10 @@ class TreeEmission(Emission):
             tags = [flow.worn_tag for flow in flows]
             for region, begin, end in passed:
                 self._counters.results_out += (end - begin) * len(flows)
+                if isinstance(region, TreeRegion):
+                    region.wear_marks(rows, begin, end, of_hosts=True)
                 for block in region.packets_out(rows, begin, end, self._arena):
-                    for ports, frames in zip(egress, map(with_tag, block, tags), strict=True):
+                    for ports, frames in zip(egress, map(dress, block, tags), strict=True):
                         for port in ports:
                             actions.append(EmitFrames(PortId(port), frames))  # noqa: PERF401  the hot loop
 
@@ -209,7 +212,7 @@ class TreeEmission(Emission):
 
     def _emit(self, flow: Flow, frames: Frames, actions: list[Action]) -> None:
         if isinstance(flow, TreeFlow):
-            frames = with_tag(frames, flow.worn_tag)
+            frames = dress(frames, flow.worn_tag)
             actions.extend(EmitFrames(PortId(port), frames) for port in self._ports_to(flow))
         else:
             super()._emit(flow, frames, actions)
@@ -227,7 +230,9 @@ class TreeEmission(Emission):
             if not self.dress_learnt(region, flow, end):
                 return
             self._counters.results_out += end - begin
-            for block in region.packets_out(slice(flow.row, flow.row + 1), begin, end, self._arena):
+            row = slice(flow.row, flow.row + 1)
+            region.wear_marks(row, begin, end, of_hosts=True)
+            for block in region.packets_out(row, begin, end, self._arena):
                 self._emit(flow, block[0], actions)
             flow.sent = serial * length + end if end < region.packets else (serial + 1) * length
 

@@ -7,6 +7,9 @@ and one for the switch above. Their headers are made here when the first of thei
 A slot is *done* when its inputs are added up, and *final* when it holds the ring's result. At the root the
 two are the same. Elsewhere the sum is kept, for repeats, until the result from above takes its place.
 
+Congestion marks (ECN) of inputs go up with the sum of their slot, and come down with its result: a
+connection that is delivered elsewhere has no other way for them.
+
 Invariants: final implies done; a result never enters a sum.
 """
 
@@ -28,6 +31,11 @@ from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES
 from inaproto.wire.vector import BTH_END
 
 _RETH = slice(54, 70)
+_TOS = 15
+_IP_CHECKSUM = slice(24, 26)
+_MARK = 3
+"""Congestion experienced: both bits of ECN."""
+_ECT_0 = 2
 Span = tuple[int, int]
 """Offsets of a message, (begin, end)."""
 
@@ -50,6 +58,8 @@ class TreeRegion(Region):
         "_worn",
         "asked",
         "final",
+        "inputs",
+        "marked",
         "noted",
         "passed",
     )
@@ -66,6 +76,9 @@ class TreeRegion(Region):
         if not shape.root:
             self._final_bytes = bytearray(length)
         self.final: NDArray[np.bool_] = np.frombuffer(self._final_bytes, np.bool_)
+        self.inputs = shape.inputs
+        self.marked = np.zeros(length, np.bool_)
+        """Slots whose result came with a congestion mark."""
         self.passed = np.zeros(length, np.bool_)
         """Slots whose sum went to the other switches: up, or from the root down."""
         self.asked = np.zeros((shape.rows, length), np.bool_)
@@ -84,6 +97,7 @@ class TreeRegion(Region):
     def take_over(self, serial: int, ina: InaHeader, header: bytes | None = None) -> None:
         super().take_over(serial, ina, header)
         self.final[:] = False
+        self.marked[:] = False
         self.passed[:] = False
         self.asked[:] = False
         self.noted.clear()
@@ -148,6 +162,41 @@ class TreeRegion(Region):
         self.final[at] = True
         return spans
 
+    def wear_marks(self, rows: slice, begin: int, end: int, *, of_hosts: bool) -> None:
+        """Mark the headers of ``rows`` in slots of which an input or the result was marked.
+
+        ``of_hosts``: what a host sends as not capable of ECN stays so. The ICRC covers no mark.
+        """
+        if not self._has_marks(begin, end):
+            return
+        marked = (self.header[: self.inputs, begin:end, _TOS] & _MARK == _MARK).any(axis=0)
+        marked |= self.marked[begin:end]
+        tos = self.header[rows, begin:end, _TOS]
+        due = marked & (tos & _MARK != _MARK)
+        if of_hosts:
+            due &= tos & _MARK != 0
+        more = np.where(due, _MARK - (tos & _MARK), 0).astype(np.uint32)
+        checksums = self.header[rows, begin:end, _IP_CHECKSUM].copy().view(">u2")[..., 0]
+        sums = (~checksums).astype(np.uint32) + more
+        sums = (sums & 0xFFFF) + (sums >> 16)
+        fresh = (~sums.astype(np.uint16)).astype(">u2")[..., np.newaxis].view(np.uint8)
+        self.header[rows, begin:end, _IP_CHECKSUM] = np.where(
+            due[..., np.newaxis], fresh, self.header[rows, begin:end, _IP_CHECKSUM]
+        )
+        self.header[rows, begin:end, _TOS] = tos | np.where(due, _MARK, 0).astype(np.uint8)
+
+    def _has_marks(self, begin: int, end: int) -> bool:
+        """Whether there is one among these slots; mostly there is none, so this is quick."""
+        if end - begin == 1:
+            step = self.header.shape[2]
+            every, at = len(self.done) * step, begin * step + _TOS
+            headers = self._header_bytes
+            if self.marked[begin]:
+                return True
+            return any(headers[at + row * every] & _MARK == _MARK for row in range(self.inputs))
+        highest = (self.header[: self.inputs, begin:end, _TOS] & _MARK).max()
+        return bool(highest == _MARK or self.marked[begin:end].any())
+
     def ina_of(self, rank: int, *, result: bool) -> bytes:
         """The INA header that all agreed on, with this rank."""
         header = bytearray(self.agreed[:24] + rank.to_bytes(2, "big") + self.agreed[24:])
@@ -170,6 +219,8 @@ class TreeRegion(Region):
         psn0 = int.from_bytes(header[51:54], "big") & self._psn_mask
         with_imm = len(header) > HEADER_BYTES[FIRST]
         imm = int.from_bytes(header[-4:], "big") if with_imm else self.ina.msg_id
+        if header[_TOS] & _MARK == _MARK:  # that of the first packet alone, which goes by its sum
+            header = header[:_TOS] + bytes([header[_TOS] & ~_MARK | _ECT_0]) + header[_TOS + 1 :]
         return MessageHeaders(header[:BTH_END], psn0, self._psn_mask, header[_RETH], imm, ack=True)
 
     def wears(self, row: int) -> bool:

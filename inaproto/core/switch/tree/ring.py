@@ -24,6 +24,7 @@ from inaproto.core.switch.tree.translation import base_header, inward
 from inaproto.errors import InvariantBroken
 from inaproto.units import PortId
 from inaproto.wire.messages.switch import Role, VirtualConnection
+from inaproto.wire.outer import in_vlan_of
 
 
 @dataclass(slots=True)
@@ -68,8 +69,10 @@ class TreeFlow(Flow):
 
     @property
     def worn_tag(self) -> bytes:
-        """VLAN tag with which its results leave: of learnt ones that of their receiver's own packets."""
-        return self.tag if not self.learnt or self.successor is None else self.successor.tag
+        """Outer part with which its results leave: of learnt ones in the VLAN of their receiver's packets."""
+        if not self.learnt or self.successor is None:
+            return self.tag
+        return in_vlan_of(self.spec.outer, self.successor.tag)
 
     def opening_of(self, serial: int) -> bytes | None:
         """Headers of the first packet of a message, if a note brought them."""
@@ -186,6 +189,7 @@ def _flow(spec: RingSpec, flow: FlowSpec) -> TreeFlow:
         [None] * spec.regions,
         src_mac=flow.src_mac,
         dst_mac=flow.dst_mac,
+        tag=flow.outer,
     )
 
 

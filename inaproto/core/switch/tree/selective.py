@@ -69,7 +69,9 @@ class SelectiveTreeEmission(TreeEmission):
             return
         for begin, end in spans:
             self._counters.results_out += end - begin
-            for block in region.packets_out(slice(flow.row, flow.row + 1), begin, end, self._arena):
+            row = slice(flow.row, flow.row + 1)
+            region.wear_marks(row, begin, end, of_hosts=True)
+            for block in region.packets_out(row, begin, end, self._arena):
                 self._emit(flow, block[0], actions)
 
     @staticmethod

@@ -51,6 +51,9 @@ from inaproto.wire.vector import RoceRun
 
 NOT_AN_INPUT: Final = "not an input of this switch"
 NO_RING: Final = "virtual connection of no ring here"
+_TOS: Final = 15
+_MARK: Final = 3
+"""Congestion experienced (ECN)."""
 _ADDRESSES_END: Final = 12
 """End of the Ethernet addresses in a header."""
 ELSEWHERE: Final = "not from where its switch is"
@@ -242,7 +245,7 @@ class TreeTraffic:
         self, run: RoceRun, rule: str, evidence: str, actions: list[Action], packets: int = 0
     ) -> None:
         self._counters.drop(rule, packets or len(run.frames))
-        actions.append(Blame(peer_of(run), rule, evidence))
+        actions.append(Blame(peer_of(run, self._ingest.tag), rule, evidence))
 
     # -- results from above --------------------------------------------------------------------
 
@@ -265,6 +268,7 @@ class TreeTraffic:
             if not self._fits(ring, region, run, rows, offsets, actions):
                 continue
             self._counters.results_in += end - begin
+            region.marked[offsets] |= run.frames[rows, _TOS] & _MARK == _MARK
             spans = region.keep_results(offsets, run.tail[rows], (run.icrc ^ run.header_crc)[rows])
             if spans:
                 position = serial * ring.spec.message_packets + spans[-1][1] - 1

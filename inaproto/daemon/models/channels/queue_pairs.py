@@ -199,7 +199,7 @@ class QueuePairs:
         has = nic.capabilities
         return record | {
             "name": has.name,
-            "ip": str(ipaddress.IPv4Address(has.ip)),
+            "ip": str(ipaddress.ip_address(has.ip)),
             "counters": nic.statistics(),
         }
 

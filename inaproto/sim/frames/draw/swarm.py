@@ -52,6 +52,9 @@ class FaultKind(StrEnum):
     """The clock of host ``target`` is ``duration_ns`` ahead from then on."""
     SHARD_DEATH = "shard death"
     """Shard ``target`` of the switch, modulo their number, dies, and is started again after that time."""
+    DAEMON_CRASH = "daemon crash"
+    """The host daemon of host ``target`` dies after ``process`` more of its orders, its processes do not;
+    another one begins ``duration_ns`` later."""
     PROCESS_DEATH = "process death"
     """A training process of host ``target`` dies, and is started again ``duration_ns`` later."""
 
@@ -74,7 +77,7 @@ class Fault:
     is_downward: bool = False
     """A one-way partition stops what comes from the switch, or from the switch above."""
     process: int = 0
-    """Which process of the host dies, modulo their number."""
+    """Which process of the host dies, modulo their number; or after how many orders its daemon does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +237,13 @@ class Swarm:
     """Packets of all jobs together, counting each rank's once: what a world costs."""
     faults_max: int = 6
     kinds: tuple[FaultKind, ...] = tuple(
-        kind for kind in FaultKind if kind not in (FaultKind.PROCESS_DEATH, FaultKind.SHARD_DEATH)
+        kind
+        for kind in FaultKind
+        if kind not in (FaultKind.DAEMON_CRASH, FaultKind.PROCESS_DEATH, FaultKind.SHARD_DEATH)
     )
-    """Processes die alone where hosts have several (:mod:`inaproto.sim.frames.draw.machines`), shards where a
-    switch has any (:mod:`inaproto.sim.frames.draw.shards`)."""
+    """Host daemons die in worlds of their own (:mod:`inaproto.sim.frames.draw.successors`), processes alone
+    where hosts have several (:mod:`inaproto.sim.frames.draw.machines`), shards where a switch has any
+    (:mod:`inaproto.sim.frames.draw.shards`)."""
 
 
 def draw_world(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:

@@ -52,6 +52,11 @@ class SimHost:
         """What the switch that welcomed it has told of jobs."""
         self.clock_ahead_ns = 0
         self._starts = 0
+        self._without_daemon: int | None = None
+        """The pause that lasts until there is another host daemon."""
+        self.dies_after: int | None = None
+        """The host daemon dies after so many orders."""
+        self._dies_for_ns = 0
         self.uplink: SimLink
         self.nic: SoftNicEngine
         self.frames_in = 0
@@ -158,6 +163,7 @@ class SimHost:
         """Everything stops; the switch notices that the session ended."""
         self.is_up = False
         self._pauses.clear()
+        self._without_daemon = self.dies_after = None
         self._lose_waiting_frames("host is down")
         self._waiting.clear()
         self.regrouping.clear()
@@ -169,6 +175,56 @@ class SimHost:
             self.session.break_off("the host crashed")
             self.session = None
 
+    @property
+    def is_without_daemon(self) -> bool:
+        """It has died, and the next has not begun."""
+        return self._without_daemon is not None
+
+    @property
+    def dies_now(self) -> bool:
+        """What was done last was the last that its daemon did."""
+        return self.is_without_daemon
+
+    def lose_daemon(self, after_orders: int, for_ns: int) -> bool:
+        """The host daemon dies after so many more of its orders; another one begins ``for_ns`` later.
+
+        Training processes go on, and wait for it.
+        """
+        if not self.is_up or self._pauses or self.dies_after is not None:
+            return False
+        self._dies_for_ns = for_ns
+        self.dies_after = after_orders or None
+        if not after_orders:
+            self.daemon_dies()
+        return True
+
+    def daemon_dies(self) -> None:
+        self.dies_after = None
+        self._without_daemon = self.pause()
+        self.regrouping.clear()
+        for ring in self.rings:
+            ring.daemon_died()
+        self._drop_nic()
+        self._make_nic()
+        if self.session is not None:
+            self.session.break_off("the host daemon died")
+            self.session = None
+        self.is_welcome = False
+        self.world.agenda.after(self._dies_for_ns, self._daemon_back, self._without_daemon)
+
+    def _daemon_back(self, pause: int) -> None:
+        if pause != self._without_daemon:  # the host has crashed, and is up again
+            return
+        self._without_daemon = None
+        self._starts += 1
+        self._lose_waiting_frames("the host daemon was down")
+        self.new_nic()
+        self.has_unseen_nic = False
+        for ring in self.rings:
+            ring.daemon_back()
+        self._connect()
+        self.resume(pause)
+
     def lose_process(self, number: int, until_ns: int) -> bool:
         """One of the training processes dies; whether any job depended on it."""
         ranks = self.ranks
@@ -179,6 +235,10 @@ class SimHost:
 
     def new_nic(self) -> None:
         """Gets a new NIC, and attaches it to a new port of its switch as soon as that is up."""
+        self._make_nic()
+        self._attach(self.nic)
+
+    def _make_nic(self) -> None:
         first_qpn = 17 + self.world.chance_draws.below(1 << 20)
         # Of some worlds no NIC is selective, of some a few are, and of most, or half with one switch, all.
         share = crc32(self.world.config.seed.encode()) & (3 if self.world.config.topology is None else 7)
@@ -194,7 +254,6 @@ class SimHost:
         self._owners = {}
         self._nic_wake_at = None
         self._nic_is_due = False
-        self._attach(self.nic)
 
     def _attach(self, nic: SoftNicEngine) -> None:
         """The first switch's sessions attach their hosts; at any other one the host tries until it is up."""
@@ -263,6 +322,7 @@ class SimHost:
             switch="" if self.world.fabric is None else self.switch.name,
             parks=True,
             overlays=True,
+            succeeds=True,
             chooses_port=self.number not in self.world.config.unsteered,
         )
 

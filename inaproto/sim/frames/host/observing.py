@@ -13,6 +13,7 @@ from inaproto.core.host.engines.hosts import Combine, PostSlot
 from inaproto.core.host.engines.two_paths import Bound, Drained, OnPath, TwoPaths
 from inaproto.core.host.holdings import Holdings, MemoryOrder
 from inaproto.core.host.job import HostJob
+from inaproto.core.host.journal import Journal, Past
 from inaproto.core.host.local_reduction import Slice
 from inaproto.core.host.operation_queue import Source
 from inaproto.core.host.operations import (
@@ -54,7 +55,7 @@ class WatchedHoldings(Holdings):
 
     tensors: HostTensors | None
 
-    def __init__(self, ring: HostRing, core: HostJob, slice_bytes: int) -> None:
+    def __init__(self, ring: HostRing, core: HostJob, slice_bytes: int, journal: Journal | None) -> None:
         world, job = ring.host.world, ring.job
         super().__init__(
             core,
@@ -67,6 +68,7 @@ class WatchedHoldings(Holdings):
                 spread_timers=world.config.topology is not None,  # one switch: no queue has two senders
             ),
             slice_bytes=slice_bytes,
+            journal=journal,
         )
         self._ring = ring
 
@@ -91,6 +93,27 @@ class WatchedHoldings(Holdings):
     def begin(self) -> None:
         super().begin()
         self._ring.acting = BASE
+
+    def restore(self, past: Past) -> None:
+        super().restore(past)
+        if past.torn is not None:
+            self._ring.host.world.mark("a result was copied again that a daemon had died over")
+
+    def tear(self, order: TakeResult) -> None:
+        """The daemon dies while it copies that result, which its successor has to finish."""
+        tensors, journal = self.tensors, self.journal
+        path = self._ring.acting
+        link = self.links[path]
+        if tensors is None or journal is None or order.op_index >= VOTE:
+            return
+        by = INA if path == INA else self._ring.core.done_path
+        operation, at = tensors.operation(order.op_index), link.result_at(order.slot)
+        journal.taking(operation, order.offset, order.nbytes, at, by)
+        for view in tensors.views(order.op_index, order.offset, order.nbytes):
+            half = len(view) // 2
+            view[:half] = link.result(order.slot, order.nbytes)[:half]
+            view[half : half + 1] = bytes([view[half] ^ 0x5A]) if len(view) else b""
+        self.taken(order.slot, order.op_index, order.offset, order.nbytes)  # in this ring, by its order
 
     def perform(self, order: MemoryOrder) -> None:
         ring = self._ring

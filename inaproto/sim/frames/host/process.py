@@ -34,6 +34,8 @@ class SimProcess:
         """It has not called anything yet."""
         self.called = 0
         """All-reduces; the index of the next."""
+        self.filled: dict[int, int] = {}
+        """Bytes that are there of all-reduces whose tensors are not there as a whole."""
         self._is_thinking = False
 
     def elements(self, op_index: int) -> int:
@@ -102,6 +104,7 @@ class SimProcess:
         rank.host.after(
             self._fills.below(job.fill_ns), partial(self._fill, rank.life, op_index, data, filled)
         )
+        self.filled[op_index] = filled
         return filled
 
     def _fill(self, life: int, op_index: int, data: bytes, filled: int) -> None:
@@ -111,6 +114,9 @@ class SimProcess:
             return
         end = min(filled + 1 + self._fills.below(len(data) + 1), len(data))
         rank.tensor(op_index)[filled:end] = data[filled:end]
+        self.filled[op_index] = end
+        if end == len(data):
+            del self.filled[op_index]
         rank.ring.feed(Filled(OpIndex(op_index), end))
         if end < len(data):
             rank.host.after(self._fills.below(job.fill_ns), partial(self._fill, life, op_index, data, end))

@@ -10,7 +10,7 @@ is one ring; else rings may end, and its operations go on in the next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -20,10 +20,11 @@ from inaproto.core.host.config import HostConfig
 from inaproto.core.host.driver import HostDriver
 from inaproto.core.host.engines.two_paths import AskBinding, Binding, Wait
 from inaproto.core.host.job import HostJob
+from inaproto.core.host.journal import Journal, PrivateArena, read_journal
 from inaproto.core.host.local_reduction import Slice
-from inaproto.core.host.operations import BASE, INA, BoundPath, OperationFailed, Woke
+from inaproto.core.host.operations import BASE, INA, BoundPath, OperationFailed, TakeResult, Woke
 from inaproto.core.host.view import Phase
-from inaproto.errors import JobError
+from inaproto.errors import JOB_ERRORS, FabricLost, JobError
 from inaproto.sim.frames import library
 from inaproto.sim.frames.draw.swarm import JobConfig
 from inaproto.sim.frames.host import observing
@@ -78,6 +79,8 @@ class HostRing(HostDriver, RingFacts):
         self.is_finished = False
         self.ranks = [SimRank(self, index) for index in job.ranks_on(host.number)]
         self.acting = BASE
+        self._outlives_daemon = False
+        """Its host daemon is gone, and the job goes on by the next."""
         self._silent: list[HostJob] = []
         """Ended while the host had no switch, which is to be told."""
         self._config = HostConfig(
@@ -96,8 +99,12 @@ class HostRing(HostDriver, RingFacts):
 
     def _forget(self) -> None:
         """What has not happened before the first rank joins."""
-        core = HostJob(self._config)
-        self.begin(core, WatchedHoldings(self, core, SLICE_BYTES))
+        core, config = HostJob(self._config), self._config
+        window, tensor_bytes = config.window_messages, config.tensor_bytes
+        journal: Journal | None = None
+        if config.recover_ns and self.job.collective is None:
+            journal = Journal(PrivateArena(), window_messages=window, tensor_bytes=tensor_bytes)
+        self.begin(core, WatchedHoldings(self, core, SLICE_BYTES, journal))
         self.life = 0
         """Its first ring; 0: it has none yet."""
         self._failures: list[Failure] = []
@@ -149,6 +156,7 @@ class HostRing(HostDriver, RingFacts):
             path=job.path,
             exact_plan=job.exact_plan,
             elastic=job.elastic,
+            life=str(rank.pid),
         )
         self.feed(events.RankJoined(join, rank.pid))
 
@@ -170,6 +178,8 @@ class HostRing(HostDriver, RingFacts):
 
     def _step(self, event: events.HostEvent) -> None:
         core, world = self.core, self._world
+        if self.host.is_without_daemon:
+            return
         if not core.ranks and not isinstance(event, observing.OF_THE_NEXT_LIFE):
             return  # that life is over
         world.steps.ring_engine += 1
@@ -180,7 +190,7 @@ class HostRing(HostDriver, RingFacts):
         if isinstance(event, events.Answered):
             observing.check_ring(self, event.ring)
             self._boots = self._boots_now
-        actions = core.step(event, self.host.now)
+        actions = self._stepped(event)
         if not self.life and core.ring is not None:
             self.life = world.life_of(self.job, core.ring.ring_id)
             world.ring_connected(self.job, self.life)
@@ -191,6 +201,8 @@ class HostRing(HostDriver, RingFacts):
                     rank.process.go_on()
         if actions:
             self._perform_all(actions)
+        if self.host.dies_now:
+            return
         if self._failures or core.has_ended or self._is_closed:
             self._look_at_end(event)
         if self.core is core:
@@ -226,6 +238,19 @@ class HostRing(HostDriver, RingFacts):
         raise fault
 
     # --- what is ordered
+
+    def _perform_all(self, actions: list[events.HostAction]) -> None:
+        """All of them, or the first, if the host daemon dies over it."""
+        left = self.host.dies_after
+        if left is None or left >= len(actions):
+            self.host.dies_after = None if left is None else left - len(actions)
+            super()._perform_all(actions)
+            return
+        super()._perform_all(actions[:left])
+        torn = actions[left]
+        if isinstance(torn, TakeResult):
+            self.holdings.tear(torn)
+        self.host.daemon_dies()
 
     def _perform(self, action: events.ShellAction) -> None:
         world = self._world
@@ -468,6 +493,86 @@ class HostRing(HostDriver, RingFacts):
             self._silent[-1].step(events.RankGone(word.rank, word.reason), self.host.now)
         else:
             self.host.tell(word)
+
+    def daemon_died(self) -> None:
+        """The host daemon is gone, its processes are not."""
+        core, journal = self.core, self.holdings.journal
+        self._steps.clear()
+        self._silent, self._to_park = [], None
+        self._adding.clear()
+        self._outlives_daemon = False
+        if self.is_finished:
+            return
+        if not core.has_started or not (journal is None or journal.has_begun):
+            for rank in self.ranks:
+                rank.is_to_go_again = rank.has_joined
+            self._forget()
+        elif journal is None or core.done_path == "local":
+            self.die()  # its processes start anew
+        elif core.has_ended:  # it was about to say so
+            self._outlives_daemon = True
+            journal.failed(FabricLost.code, "the host daemon died when the job failed")
+        else:
+            self._outlives_daemon = True
+        self.holdings.links.clear()  # gone with the NIC
+
+    def daemon_back(self) -> None:
+        """Another daemon is there: the processes come back to it with their journal."""
+        if not self._outlives_daemon:
+            return
+        world, tensors, journal = self._world, self.holdings.tensors, self.holdings.journal
+        assert journal is not None
+        window, tensor_bytes = self._config.window_messages, self._config.tensor_bytes
+        past = read_journal(journal.arena, window_messages=window, tensor_bytes=tensor_bytes)
+        if past.failure is not None:
+            self._end_after_daemon(*past.failure)
+            return
+        core = HostJob.of_successor(self._config, past, self.host.now)
+        successor = Journal.of_successor(journal.arena, past)
+        self.begin(core, WatchedHoldings(self, core, SLICE_BYTES, successor))
+        self._wake_at = None
+        if tensors is not None:
+            tensors.forget_nic()
+            self.holdings.tensors = tensors
+            self.holdings.restore(past)
+        world.mark("a host daemon was replaced in the middle of a job")
+        if len(self.ranks) > 1:
+            world.mark("a host daemon of several ranks was replaced")
+        if past.results:
+            world.mark("a host daemon was replaced in the middle of an all-reduce")
+        if past.left:
+            world.mark("a host daemon was replaced whose ranks had left")
+        for op_index in sorted(self.ranks[0].running):
+            if op_index < past.next_index:
+                world.mark("a successor told of a result that its predecessor had taken")
+                if tensors is not None:
+                    tensors.end(op_index)
+                self._done(op_index, past.path)
+        for rank in self.ranks:
+            for op_index, operation in sorted(rank.running.items()):
+                again = replace(operation, filled=rank.process.filled.get(op_index))
+                self.feed(events.RankCalled(rank.index, again))
+        self._arm()
+
+    def _end_after_daemon(self, code: str, words: str) -> None:
+        """The job had ended when the daemon died; processes hear it of the next."""
+        self._world.mark("a host daemon died over the end of a job")
+        if all(rank.has_left for rank in self.ranks):
+            self._forget()
+            self.is_finished = True
+            self._report_finished()
+            return
+        error = JOB_ERRORS.get(code, JobError)(words or "its job has ended")
+        self._had_started, self._withdraws = True, False
+        for rank in self.ranks:
+            for op_index in list(rank.running):
+                rank.operation_failed(op_index, error.code)
+        failures = [self._failure(rank, error) for rank in self.ranks if not rank.is_dead]
+        for rank in self.ranks:
+            rank.told = str(error)
+        self._forget()
+        for failure in failures:
+            self.rank_failed(failure)
 
     def die(self) -> None:
         """The host crashed: the processes are gone, and so is all they had."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from inaproto.core.host.operations import Operation
 from inaproto.core.rdma.nic import SoftNicEngine
-from inaproto.core.rdma.verbs import Segment
+from inaproto.core.rdma.verbs import Segment, Verbs
 from inaproto.errors import InvariantBroken
 from inaproto.units import Instant
 
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 class RankTensors:
     """One for each all-reduce that the rank will call, each its input and then its result."""
 
-    def __init__(self, sizes: Sequence[int], nic: SoftNicEngine) -> None:
+    def __init__(self, sizes: Sequence[int], nic: Verbs) -> None:
         ends = list(accumulate(sizes))
         self._offsets = [end - size for end, size in zip(ends, sizes, strict=True)]
         self._memory = memoryview(bytearray(max(1, sum(sizes))))
         self.whole = [self._memory[end - size : end] for end, size in zip(ends, sizes, strict=True)]
         self.register(nic)
 
-    def register(self, nic: SoftNicEngine) -> None:
+    def register(self, nic: Verbs) -> None:
         self._nic = nic
         self._region = nic.register_memory(self._memory)
 
@@ -40,8 +41,10 @@ class RankTensors:
 class HostTensors:
     """Those of all ranks of a job on one host, in rank order."""
 
-    def __init__(self, of_ranks: Sequence[RankTensors]) -> None:
+    def __init__(self, of_ranks: Sequence[RankTensors], operation: Callable[[int], Operation]) -> None:
         self.ranks = len(of_ranks)
+        self.operation = operation
+        """An all-reduce that has not ended."""
         self._of_ranks = of_ranks
         self._is_registered = True
         self._ended: set[int] = set()
@@ -56,6 +59,10 @@ class HostTensors:
         if self._is_registered:
             for tensors in self._of_ranks:
                 tensors.deregister()
+        self._is_registered = False
+
+    def forget_nic(self) -> None:
+        """It is gone, and what was registered with it."""
         self._is_registered = False
 
     def end(self, op_index: int) -> None:
@@ -105,4 +112,5 @@ def tensors_of(job: JobConfig, ranks: Sequence[SimRank], nic: SoftNicEngine) -> 
         elements = map(rank.process.elements, range(len(job.elements)))
         rank.tensors = RankTensors([count * job.dtype.itemsize for count in elements], nic)
         made.append(rank.tensors)
-    return HostTensors(made)
+    first = ranks[0]
+    return HostTensors(made, lambda op_index: first.running[op_index])

@@ -1,0 +1,1 @@
+"""``inaproto bench controller``: the control plane under many hosts and jobs."""

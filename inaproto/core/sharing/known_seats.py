@@ -1,0 +1,153 @@
+"""The seats of a pool that its controller knows, found by host and by ring.
+
+Part of :mod:`inaproto.core.sharing.group`.
+
+A report of one host among a thousand costs what that host has, not what all have: nothing here looks at all
+seats but where a ring comes to be whole, or is no longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from inaproto.units import JobId
+from inaproto.wire.messages.sharing import Seat, SeatHold
+
+
+class Ring(NamedTuple):
+    """One standing of a ring: one that was given up for another tree comes back with the same id."""
+
+    job: JobId
+    ring_id: int
+    stand: int
+
+
+def ring_of(hold: SeatHold) -> Ring:
+    return Ring(JobId(hold.job), hold.ring_id, hold.stand)
+
+
+class KnownSeats:
+    """``unheard``: seats of turns that stood before a restart, not heard of since. ``seats_max``: most seats
+    of the jobs that may have turns."""
+
+    def __init__(self, unheard: Iterable[Seat], seats_max: int) -> None:
+        self._seats_max = seats_max
+        self._holds: dict[Seat, SeatHold | None] = {}
+        """None: not heard of since a restart."""
+        self._of_host: dict[str, dict[Seat, None]] = {}
+        self._of_ring: dict[Ring, dict[Seat, None]] = {}
+        self._whole: dict[Ring, None] = {}
+        """Rings all of whose seats are known."""
+        self._over: dict[Ring, None] = {}
+        """Rings of jobs that have ended at one host at least, and have seats yet."""
+        self._unheard = 0
+        self._jobs: dict[JobId, tuple[Seat, ...]] | None = None
+        """None: to be worked out."""
+        for seat in unheard:
+            self._put(seat, None)
+
+    def __contains__(self, seat: object) -> bool:
+        return seat in self._holds
+
+    def __bool__(self) -> bool:
+        return bool(self._holds)
+
+    @property
+    def are_heard(self) -> bool:
+        """Nobody is to be heard of yet after a restart."""
+        return not self._unheard
+
+    def unheard(self) -> Iterator[Seat]:
+        return (seat for seat, hold in self._holds.items() if hold is None)
+
+    def of_host(self, host: str) -> tuple[Seat, ...]:
+        return tuple(self._of_host.get(host, ()))
+
+    def of_ring(self, ring: Ring) -> tuple[Seat, ...]:
+        return tuple(self._of_ring.get(ring, ()))
+
+    def ring(self, seat: Seat) -> Ring | None:
+        """None: it is not heard of since a restart."""
+        hold = self._holds[seat]
+        return None if hold is None else ring_of(hold)
+
+    def is_over(self, ring: Ring) -> bool:
+        return ring in self._over
+
+    # --- changes
+
+    def put(self, seat: Seat, hold: SeatHold) -> None:
+        """Its host says so."""
+        if self._holds.get(seat) != hold:
+            self.remove(seat)
+            self._put(seat, hold)
+
+    def _put(self, seat: Seat, hold: SeatHold | None) -> None:
+        self._holds[seat] = hold
+        self._of_host.setdefault(seat.host, {})[seat] = None
+        if hold is None:
+            self._unheard += 1
+            return
+        ring = ring_of(hold)
+        self._of_ring.setdefault(ring, {})[seat] = None
+        self._count(ring)
+
+    def remove(self, seat: Seat) -> None:
+        """It is not known any more, if it was."""
+        if seat not in self._holds:
+            return
+        hold = self._holds.pop(seat)
+        its = self._of_host[seat.host]
+        del its[seat]
+        if not its:
+            del self._of_host[seat.host]
+        if hold is None:
+            self._unheard -= 1
+            return
+        ring = ring_of(hold)
+        its = self._of_ring[ring]
+        del its[seat]
+        if not its:
+            del self._of_ring[ring]
+            self._over.pop(ring, None)
+        self._count(ring)
+
+    def end(self, ring: Ring) -> None:
+        """It has ended at one of its hosts."""
+        if ring in self._of_ring:
+            self._over[ring] = None
+            self._count(ring)
+
+    def _count(self, ring: Ring) -> None:
+        seats = self._of_ring.get(ring)
+        hold = None if not seats else self._holds[next(iter(seats))]
+        is_whole = bool(seats) and hold is not None and len(seats or ()) == hold.hosts
+        is_whole = is_whole and ring not in self._over
+        if is_whole:
+            self._whole[ring] = None
+            self._jobs = None
+        elif ring in self._whole:
+            del self._whole[ring]
+            self._jobs = None
+
+    # --- jobs
+
+    def jobs(self) -> Mapping[JobId, tuple[Seat, ...]]:
+        """Those of which one ring's seats are all known, as many as a group takes; the same object until that
+        changes."""
+        if self._jobs is None:
+            found: dict[JobId, tuple[Seat, ...]] = {}
+            newest = {ring.job: ring for ring in sorted(self._whole)}
+            room = self._seats_max
+            for job, ring in newest.items():
+                seats = self._of_ring[ring]
+                if len(seats) <= room:
+                    found[job] = tuple(sorted(seats, key=_order))
+                    room -= len(seats)
+            self._jobs = found
+        return self._jobs
+
+
+def _order(seat: Seat) -> tuple[str, str, int]:
+    return seat.job, seat.host, seat.life
