@@ -49,6 +49,22 @@ def test_peers_are_mutual_few_and_connected(count: int) -> None:
     assert reached(found, all_of_them[count // 2]) == set(all_of_them)
 
 
+@pytest.mark.parametrize(
+    ("count", "distances"),
+    [
+        (ALL, range(1, ALL)),
+        (ALL + 1, [1, 8, 9, 16]),
+        (128, [1, 8, 64, 120, 127]),
+        (130, [1, 8, 64, 66, 122, 129]),
+    ],
+)
+def test_peers_are_at_distances_of_powers_of_eight(count: int, distances: Sequence[int]) -> None:
+    all_of_them = seats(count)
+    for at, its in enumerate(peers_of(all_of_them)):
+        assert len(its) == len(distances) + 1
+        assert set(its) == {all_of_them[(at + one) % count] for one in (0, *distances)}
+
+
 @pytest.mark.parametrize(("count", "jobs"), [(20, 2), (200, 3), (1000, 7)])
 def test_peers_of_one_job_are_connected_too(count: int, jobs: int) -> None:
     all_of_them = seats(count, jobs)

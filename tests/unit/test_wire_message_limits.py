@@ -5,9 +5,9 @@ The limits themselves are compared with the page's tables in ``test_docs_protoco
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, replace
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Final
 
 import numpy as np
 import pytest
@@ -46,6 +46,7 @@ from inaproto.wire.messages.fields import (
     Text,
     field_kinds,
     give_fields,
+    is_bounded,
     take_fields,
 )
 from inaproto.wire.messages.models import EpochKind
@@ -342,3 +343,25 @@ def test_only_messages_that_have_a_name_are_those_of_a_module() -> None:
         Named,
         MESSAGES["ping"],
     ]
+
+
+@dataclass(frozen=True)
+class _Own:
+    own: Annotated[Mapping[str, Any], FreeMap()]
+
+
+@dataclass(frozen=True)
+class _OwnWithin:
+    name: Annotated[str, Text(8)]
+    many: Annotated[tuple[_Own, ...], Many(Record(_Own), 4)]
+
+
+@dataclass(frozen=True)
+class _NothingOwn:
+    many: Annotated[tuple[str, ...], Many(Text(8), 4)]
+
+
+def test_what_may_hold_anything_is_known() -> None:
+    """Such a message is looked at as a whole before it is sent."""
+    assert [is_bounded(cls) for cls in (_Own, _OwnWithin, _NothingOwn)] == [False, False, True]
+    assert [is_bounded(cls) for cls in (_Own, _OwnWithin, _NothingOwn)] == [False, False, True]

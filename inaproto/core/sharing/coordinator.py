@@ -121,7 +121,10 @@ class SharingCoordinator:
             case JobReleased(job):
                 wishes.held.pop(job, None)
             case FromSeat(seat, message):
+                phase = rounds.phase
                 actions = self._heard(seat, message, now)
+                if not actions and rounds.phase is phase and not isinstance(message, Drained):
+                    return actions  # one answer of a thousand: nothing is possible now that was not before
             case Persisted():
                 actions = rounds.step(event, now)
                 for one in actions:

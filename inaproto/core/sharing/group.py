@@ -270,6 +270,8 @@ class SharingGroup:
     def step(self, event: GroupEvent, now: Instant) -> list[GroupAction]:
         """Raises ``LocalMisuse``, unchanged, for a wish that is out of bounds."""
         match event:
+            case FromSeat(seat):  # most are
+                return self._tell(event, now) if seat in self._seats else []
             case HostArrived(host):
                 self._connected[host] = None
                 return []
@@ -289,8 +291,6 @@ class SharingGroup:
                 return self._plan(now)
             case Wished(wanted):
                 return self._wish(wanted, now)
-            case FromSeat(seat):
-                return self._tell(event, now) if seat in self._seats else []
             case RingRemoved() | TurnRevoked() | Persisted():
                 return self._tell(event, now)
             case Woke():
@@ -301,6 +301,8 @@ class SharingGroup:
     def _tell(self, event: SharingEvent, now: Instant) -> list[GroupAction]:
         """The coordinator; what changes by that may be planned for."""
         actions: list[GroupAction] = [*self._coordinator.step(event, now)]
+        if not actions:
+            return actions
         looks = is_over = False
         for action in actions:
             looks |= isinstance(action, TurnStands | PoolFree | Noted)

@@ -38,7 +38,8 @@ def peers_of(seats: Sequence[Seat]) -> list[tuple[Seat, ...]]:
         return [tuple(seats)] * count
     far = [8**power for power in range(count.bit_length()) if 8**power <= count // 2]
     places = sorted({0, *far, *(count - one for one in far)})
-    return [tuple(seats[(at + place) % count] for place in places) for at in range(count)]
+    seats = (*seats, *seats)
+    return [tuple([seats[at + place] for place in places]) for at in range(count)]
 
 
 @dataclass(slots=True)

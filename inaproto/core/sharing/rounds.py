@@ -28,7 +28,7 @@ from inaproto.core.sharing.peers import peers_of
 from inaproto.core.sharing.round import Change, Round, apply
 from inaproto.core.sharing.standing_turns import StandingTurns, end_for, stands
 from inaproto.errors import Blame
-from inaproto.units import Epoch, Instant, OpIndex
+from inaproto.units import Epoch, Instant, JobId, OpIndex
 from inaproto.wire.messages.sharing import (
     NO_VERSION,
     Abort,
@@ -88,6 +88,8 @@ class Rounds:
         """Doublings of how long votes are waited for."""
         self._begun = Instant(0)
         """The last round."""
+        self._with_peers: tuple[tuple[Seat, ...], list[tuple[Seat, ...]]] | None = None
+        """Seats, and the peers of each."""
         self.deadline: Instant | None = Instant(0)
         self.counters: dict[str, int] = {mark.value: 0 for mark in Mark}
 
@@ -169,25 +171,36 @@ class Rounds:
         self._begun = now
         self.deadline = Instant(now + self._votes_within(len(change.seats)))
         actions: list[SharingAction] = [self.note(Mark.ROUND_BEGUN, version)]
-        seats = change.seats
-        for seat, peers in zip(seats, peers_of(seats), strict=True):
-            standing = self.turns.of_job(seat.job)
+        seats, config = change.seats, self._config
+        margin = change.margin(config)
+        lease_ns = config.longer(config.lease_ns, len(seats)) << self._late
+        over_below: dict[JobId, Epoch] = {}
+        for seat, peers in zip(seats, self._peers_of(seats), strict=True):
+            if seat.job not in over_below:
+                standing = self.turns.of_job(seat.job)
+                over_below[seat.job] = Epoch(self._epoch + 1) if standing is None else standing.turn.epoch
             prepare = Prepare(
                 seat=seat,
                 term=self.term,
                 version=version,
-                rule=self._config.rule,
+                rule=config.rule,
                 granted=change.granted,
                 ended=change.ended,
-                over_below=Epoch(self._epoch + 1) if standing is None else standing.turn.epoch,
-                margin=change.margin(self._config),
-                lease_ns=self._config.longer(self._config.lease_ns, len(seats)) << self._late,
+                over_below=over_below[seat.job],
+                margin=margin,
+                lease_ns=lease_ns,
                 peers=peers,
                 first=change.first,
                 seats=0 if len(peers) == len(seats) else len(seats),
             )
             actions.append(Tell(seat, prepare))
         return actions
+
+    def _peers_of(self, seats: tuple[Seat, ...]) -> list[tuple[Seat, ...]]:
+        """One round after the other is of the same seats."""
+        if self._with_peers is None or self._with_peers[0] != seats:
+            self._with_peers = seats, peers_of(seats)
+        return self._with_peers[1]
 
     def _voted(self, vote: Vote, now: Instant) -> list[SharingAction]:
         round_ = self.round

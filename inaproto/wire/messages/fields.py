@@ -44,7 +44,8 @@ class Integer:
     high: int
 
     def take(self, value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not self.low <= value <= self.high:
+        is_one = type(value) is int or (isinstance(value, int) and not isinstance(value, bool))
+        if not is_one or not self.low <= value <= self.high:
             raise Refused(f"is {value!r:.60}, not an integer from {self.low} to {self.high}")
         return int(value)
 
@@ -171,12 +172,11 @@ class Many:
             raise Refused(f"is {value!r:.60}, not an array")
         if len(value) > self.items_max:
             raise Refused(f"has {len(value)} items, at most {self.items_max}")
-        taken = []
-        for index, item in enumerate(value):
-            try:
-                taken.append(step(item))
-            except Refused as refused:
-                raise Refused(_at(f"[{index}]", refused)) from None
+        taken: list[Any] = []
+        try:
+            taken.extend(map(step, value))
+        except Refused as refused:
+            raise Refused(_at(f"[{len(taken)}]", refused)) from None
         return taken
 
 
@@ -230,7 +230,8 @@ class Behind:
 
 
 _FIELD_KINDS: dict[type[Any], dict[str, tuple[Kind, bool]]] = {}
-_STEPS: dict[type[Any], list[tuple[str, str, Kind, bool]]] = {}
+_TAKES: dict[type[Any], list[tuple[str, str, Callable[..., Any], bool, bool]]] = {}
+_GIVES: dict[type[Any], list[tuple[str, str, Callable[[Any], Any], bool]]] = {}
 _BOUNDED: dict[type[Any], bool] = {}
 _ABSENT: Final = object()
 
@@ -252,15 +253,27 @@ def field_kinds(cls: type[Any]) -> Mapping[str, tuple[Kind, bool]]:
     return kinds
 
 
-def _steps(cls: type[Any]) -> list[tuple[str, str, Kind, bool]]:
-    """Name, key that it travels under, kind, and whether it may be absent, of each field."""
-    steps = _STEPS.get(cls)
-    if steps is None:
-        steps = _STEPS[cls] = [
-            (name, ARRAYS if isinstance(kind, Behind) else name, kind, may_be_absent)
-            for name, (kind, may_be_absent) in field_kinds(cls).items()
-        ]
-    return steps
+def _takes(cls: type[Any]) -> list[tuple[str, str, Callable[..., Any], bool, bool]]:
+    """Name, key that it travels under, what takes it, whether it may be absent, and whether it is behind the
+    message, of each field."""
+    takes = _TAKES[cls] = [
+        (name, _key(name, kind), kind.take, may_be_absent, isinstance(kind, Behind))
+        for name, (kind, may_be_absent) in field_kinds(cls).items()
+    ]
+    return takes
+
+
+def _gives(cls: type[Any]) -> list[tuple[str, str, Callable[[Any], Any], bool]]:
+    """Name, key that it travels under, what gives it, and whether it may be absent, of each field."""
+    gives = _GIVES[cls] = [
+        (name, _key(name, kind), kind.give, may_be_absent)
+        for name, (kind, may_be_absent) in field_kinds(cls).items()
+    ]
+    return gives
+
+
+def _key(name: str, kind: Kind) -> str:
+    return ARRAYS if isinstance(kind, Behind) else name
 
 
 def take_fields(
@@ -268,29 +281,32 @@ def take_fields(
 ) -> dict[str, Any]:
     """Fields of the class, as the record and the array behind it say. Raises ``Refused``."""
     taken = {}
-    for name, key, kind, optional in _steps(cls):
-        value = record.get(key, _ABSENT)
-        if value is _ABSENT:
-            if not optional:
-                raise Refused(f".{key} is missing")
-            continue
-        try:
-            taken[name] = kind.take(value, payload) if isinstance(kind, Behind) else kind.take(value)
-        except Refused as refused:
-            raise Refused(_at(f".{key}", refused)) from None
+    key = ""
+    get = record.get
+    try:
+        for name, key, take, optional, is_behind in _TAKES.get(cls) or _takes(cls):
+            value = get(key, _ABSENT)
+            if value is not _ABSENT:
+                taken[name] = take(value, payload) if is_behind else take(value)
+            elif not optional:
+                raise Refused("is missing")
+    except Refused as refused:
+        raise Refused(_at(f".{key}", refused)) from None
     return taken
 
 
 def give_fields(message: Any) -> dict[str, Any]:
+    """What travels of the message. Raises ``Refused``."""
     given = {}
-    for name, key, kind, optional in _steps(type(message)):
-        value = getattr(message, name)
-        if value is None and optional:
-            continue
-        try:
-            given[key] = kind.give(value)
-        except Refused as refused:
-            raise Refused(_at(f".{name}", refused)) from None
+    name = ""
+    cls = type(message)
+    try:
+        for name, key, give, optional in _GIVES.get(cls) or _gives(cls):
+            value = getattr(message, name)
+            if value is not None or not optional:
+                given[key] = give(value)
+    except Refused as refused:
+        raise Refused(_at(f".{name}", refused)) from None
     return given
 
 

@@ -167,7 +167,6 @@ class GroupRunner:
 
     def tell(self, event: GroupEvent) -> None:
         self._steps.post(event)
-        self._changed.set()
         self._alarm.look_if_sooner()
 
     def _step(self, event: GroupEvent) -> None:
@@ -210,6 +209,7 @@ class GroupRunner:
                 return
             case Persist():
                 self._to_write.append(action)
+                self._changed.set()
             case Tell():
                 raise AssertionError("it was sent")
             case TurnStands(job, epoch, first, _):
