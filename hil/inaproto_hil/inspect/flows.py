@@ -132,6 +132,10 @@ class Flow:
                 return message
         return None
 
+    def ended(self, begin: int, end: int) -> int:
+        """Messages whose last packet is behind ``begin``, and not behind ``end``."""
+        return sum(begin < message.end - 1 <= end for message in self.messages.values())
+
     def stream(self, seen: Seen) -> Stream:
         key = seen.frame.direction, seen.frame.interface.name
         found = self.streams.get(key)

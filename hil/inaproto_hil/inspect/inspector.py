@@ -16,7 +16,7 @@ from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE
 from inaproto.core.switch.tree.translation import VIRTUAL_UDP_PORT
 from inaproto.wire.files.pcapng import LINKTYPE_ETHERNET, CapturedFrame, Direction
 from inaproto.wire.roce import Opcode
-from inaproto_hil.inspect.answer_rules import Answers, is_from_the_start, judge_answer, pair
+from inaproto_hil.inspect.answer_rules import AnsweredPairs, Answers, is_from_the_start, judge_answer, pair
 from inaproto_hil.inspect.findings import (
     MESSAGE_LENGTH,
     NOT_A_RESULT,
@@ -73,6 +73,7 @@ class Inspector:
         self._sources: dict[str, set[bytes]] = {}
         """IP addresses that sent something into each port: several, where another switch is behind it."""
         self._answers: dict[tuple[Connection, Direction, str], Answers] = {}
+        self._pairs: Final = AnsweredPairs(FLOWS_MAX)
         self._answered: set[tuple[bytes, bytes]] = set()
         """Source and destination of packets that were answered, and sent before the capture began."""
         self._spanning: set[int] = set()
@@ -274,19 +275,29 @@ class Inspector:
             self.books.note("answers at a port to another switch, not judged")
             return None
         key = seen.connection, seen.frame.direction, seen.frame.interface.name
+        self._pairs.answered(seen)
         answers = self._answers.get(key)
         if answers is None or self.flows.get(answers.flow.connection) is not answers.flow:
-            flow = pair(seen, self.flows.values())
+            flow, by_port = pair(seen, self.flows.values())
             if flow is None:
                 self._answers.pop(key, None)
                 self.books.note("answers that belong to no connection seen")
                 if len(self._answered) < FLOWS_MAX:
                     self._answered.add((seen.packet.dst_ip, seen.packet.src_ip))
                 return None
-            answers = self._answers[key] = Answers(flow)
+            answers = self._answers[key] = Answers(flow, by_port=by_port)
             if len(self._answers) > 2 * FLOWS_MAX:
                 del self._answers[next(iter(self._answers))]
-        return judge_answer(seen, answers, self.books, is_whole=self._may_judge(seen, answers))
+        is_whole = self._may_judge(seen, answers)
+        is_among_more = not answers.by_port and self._is_among_more(seen)
+        return judge_answer(seen, answers, self.books, is_whole=is_whole, is_among_more=is_among_more)
+
+    def _is_among_more(self, seen: Seen) -> bool:
+        """Whether more queue pairs are answered than have connections here."""
+        source, target, _ = seen.connection
+        flows = [flow for name, flow in self.flows.items() if name[:2] == (target, source)]
+        since = min((flow.since for flow in flows), default=0)
+        return self._pairs.count(seen, since) > len(flows)
 
     def _may_judge(self, seen: Seen, answers: Answers) -> bool:
         """Whether the capture shows all that an answer can be about."""
