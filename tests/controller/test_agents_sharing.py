@@ -342,3 +342,13 @@ async def test_what_time_alone_changes_is_news(runtime_dir: Path, autojump_clock
     await trio.sleep(1)
     assert (agents.observed().agent("h0").presence, agents.news()) == (Presence.GONE, {"h0"})
     assert agents.news() == set()
+
+
+async def test_before_it_leads_a_controller_names_all_agents(autojump_clock: object) -> None:
+    """Its status is asked by people and programs as soon as it answers."""
+    agents = Agents(
+        {"h0": "host", "s0": "switch"}, lease_s=30.0, report_s=2.0, sessions_max=8, changed=lambda: None
+    )
+    assert {name: one.presence for name, one in agents.observed().agents.items()} == dict.fromkeys(
+        ("h0", "s0"), Presence.UNKNOWN
+    )

@@ -201,6 +201,9 @@ class Agents:
 
     def observed(self) -> Observed:
         now = trio.current_time()
+        if not self._seen:  # it has not led yet
+            for name in self._roles:
+                self._look_at(name)
         while self._passing and self._passing[0][0] < now:
             self._look_at(heappop(self._passing)[1])
         return Observed(dict(self._seen))
