@@ -24,7 +24,10 @@ from inaproto.errors import (
 EXIT_FAILED = 1
 EXIT_WRONG = 2
 
-_WORLDS = ("single", "racks", "recovery", "machines", "shared", "successors", "control", "trees", "overlay")
+_WORLDS = (
+    *("single", "racks", "recovery", "machines", "shared", "successors"),
+    *("control", "weather", "trees", "overlay"),
+)
 _VARIANT = click.option(
     "--with",
     "variant",
@@ -78,8 +81,9 @@ def _refuse(rule: str, given: Mapping[str, object]) -> None:
     "that go on when a ring ends, as most do in racks. machines: hosts with several ranks of a job, by one "
     "switch or several. shared: jobs with two rings, each all-reduce by one of them. successors: host "
     "daemons that die under processes that go on. control: who may use the switches when: two-phase commit "
-    "and tree migration. trees: trees that move under jobs. overlay: push, pull and clock over trees of "
-    "hosts.  [default: single]",
+    "and tree migration. weather: a day of 64 hosts and 8 jobs, with links that flap, slow hosts, half-open "
+    "sessions and racks without power. trees: trees that move under jobs. overlay: push, pull and clock "
+    "over trees of hosts.  [default: single]",
 )
 @click.option("--digest", is_flag=True, help="With --seed: print only the digest of its events.")
 @click.option("--measure", is_flag=True, help="Time the seeds five times in one process; print the median.")

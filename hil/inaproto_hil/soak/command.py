@@ -304,6 +304,10 @@ def _print(ours: Campaign, verdict: Verdict, wall_s: float, seeds_now: int, told
     for seed, said in ours.differing.items():
         console.print(f"seed {seed} is not the same twice: {said}\n", markup=False)
     console.print(_summary_table(ours.tally, ours.plan.world, wall_s, seeds_now))
+    for kind_of_fault, stops in ours.tally.longest_stops():
+        console.print(
+            f"stopped by {kind_of_fault}: {stops.jobs} jobs; seed {stops.seed}, {stops.said}", markup=False
+        )
     declared = declared_of(WorldKind(ours.plan.world))
     seen = sum(name in ours.tally.marks for name in declared)
     console.print(f"marks: {seen} of {len(declared)} declared were seen")

@@ -26,6 +26,7 @@ from inaproto_hil.soak.verdict import State, Verdict
 VERSION: Final = 1
 _MESSAGES: Final = {
     WorldKind.CONTROL.value: "messages",
+    WorldKind.WEATHER.value: "messages",
     WorldKind.TREES.value: "messages",
     WorldKind.OVERLAY.value: "words",
 }
@@ -90,6 +91,7 @@ def document(ours: Campaign, verdict: Verdict, told: list[Told], wall_s: float) 
         "marks": marks,
         "marks_required": verdict.marks_required,
         "marks_unseen": list(verdict.unseen),
+        "longest_stops": [{"cause": kind, **asdict(stops)} for kind, stops in tally.longest_stops()],
         "failures": [
             {
                 **asdict(failure),
@@ -125,6 +127,7 @@ def _page(report: dict[str, Any], ours: Campaign, told: list[Told]) -> str:
         f"<p class=pale>inaproto {ours.plan.version}, commit {commit}, {html.escape(machine)}</p>",
         _numbers(report),
         _failures(report, told),
+        _stops(report),
         "<h2>Pictures</h2><div class=pictures>",
         *(
             f'<figure><img alt="{html.escape(name)}" src="{source}"></figure>'
@@ -190,6 +193,21 @@ def _failures(report: dict[str, Any], told: list[Told]) -> str:
             f"<pre>{text}</pre>{picture}</details>"
         )
     return "\n".join(lines)
+
+
+def _stops(report: dict[str, Any]) -> str:
+    if not report["longest_stops"]:
+        return ""
+    rows = "\n".join(
+        f"<tr><td>{html.escape(stops['cause'])}</td><td class=number>{stops['jobs']:,}</td>"
+        f"<td class=number>{stops['seed']}</td><td>{html.escape(stops['said'])}</td></tr>"
+        for stops in report["longest_stops"]
+    )
+    return (
+        "<h2>Longest stops</h2><p>Of each job in each world the longest time in which it did not go on, by "
+        "what caused it, and the longest of these.</p><table><tr><th>cause</th><th>jobs</th><th>seed</th>"
+        f"<th>longest</th></tr>{rows}</table>"
+    )
 
 
 def _rules(report: dict[str, Any]) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from inaproto.sim.campaign.marks import seen_in
+from inaproto.sim.control.world import ControlResult
 from inaproto.sim.kernel.world import RunResult
 
 
@@ -21,6 +22,21 @@ class Failure:
     event: int
     at_ns: int
     checker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """Jobs whose longest stop has one cause."""
+
+    jobs: int
+    longest_ns: int
+    seed: int
+    said: str
+    """The longest of them, in words."""
+
+    def __add__(self, other: Stops) -> Stops:
+        longest = max(self, other, key=lambda stops: (stops.longest_ns, -stops.seed))
+        return replace(longest, jobs=self.jobs + other.jobs)
 
 
 @dataclass(slots=True)
@@ -46,6 +62,8 @@ class Tally:
     blocks: list[tuple[int, int, float]] = field(default_factory=list)
     """First seed, steps and CPU seconds of each block."""
     failures: list[Failure] = field(default_factory=list)
+    stops: dict[str, Stops] = field(default_factory=dict)
+    """By what caused them, in worlds that measure how long jobs stop."""
 
     def add_world(self, seed: int, result: RunResult[Any]) -> None:
         self.seeds += 1
@@ -60,6 +78,9 @@ class Tally:
             self._mark(name, 1, times)
         _add(self.steps_bins, {_bin(result.steps.total): 1})
         _add(self.virtual_bins, {_bin(result.virtual_ns // 1_000_000): 1})
+        if isinstance(result, ControlResult) and result.config.stop_ns >= 0:
+            for stop in result.stops:
+                self._stop(stop.kind, Stops(1, stop.stopped_ns, seed, str(stop)))
         broken = result.violation
         if broken is not None:
             self.failures.append(
@@ -74,6 +95,8 @@ class Tally:
             _add(getattr(self, name), getattr(other, name))
         for name, (seeds, times) in other.marks.items():
             self._mark(name, seeds, times)
+        for kind, stops in other.stops.items():
+            self._stop(kind, stops)
         self.blocks = sorted(self.blocks + other.blocks)
         self.failures = sorted(self.failures + other.failures, key=lambda failure: failure.seed)
 
@@ -81,6 +104,13 @@ class Tally:
         counts = self.marks.setdefault(name, [0, 0])
         counts[0] += seeds
         counts[1] += times
+
+    def _stop(self, kind: str, stops: Stops) -> None:
+        self.stops[kind] = self.stops[kind] + stops if kind in self.stops else stops
+
+    def longest_stops(self) -> list[tuple[str, Stops]]:
+        """By cause, the longest first."""
+        return sorted(self.stops.items(), key=lambda item: (-item[1].longest_ns, item[0]))
 
     @property
     def steps_total(self) -> int:
@@ -108,6 +138,7 @@ class Tally:
         tally = cls(**record)
         tally.blocks = [(int(first), int(steps), float(seconds)) for first, steps, seconds in tally.blocks]
         tally.failures = [Failure(**failure) for failure in record["failures"]]
+        tally.stops = {kind: Stops(**stops) for kind, stops in record.get("stops", {}).items()}
         return tally
 
 

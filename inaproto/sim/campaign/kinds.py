@@ -30,13 +30,15 @@ class WorldKind(StrEnum):
     """Host daemons die and are followed by others, under processes that go on; anything else as elsewhere."""
     CONTROL = "control"
     """No frames: who may use the switches when (:mod:`inaproto.sim.control`)."""
+    WEATHER = "weather"
+    """No frames: a virtual day of a cluster, and its weather (:mod:`inaproto.sim.control.day`)."""
     TREES = "trees"
     """No frames: trees that move under jobs (:mod:`inaproto.sim.trees`)."""
     OVERLAY = "overlay"
     """No frames: push, pull and clock over trees of hosts (:mod:`inaproto.sim.models`)."""
 
 
-WORD_KINDS: Final = (WorldKind.CONTROL, WorldKind.TREES, WorldKind.OVERLAY)
+WORD_KINDS: Final = (WorldKind.CONTROL, WorldKind.WEATHER, WorldKind.TREES, WorldKind.OVERLAY)
 """Those whose subject is what nodes say."""
 FRAME_KINDS: Final = tuple(kind for kind in WorldKind if kind not in WORD_KINDS)
 """Those of hosts, links and switches that carry frames."""
@@ -57,7 +59,7 @@ def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
             return draw_shared(seed)
         case WorldKind.SUCCESSORS:
             return draw_successors(seed)
-        case WorldKind.CONTROL | WorldKind.TREES | WorldKind.OVERLAY:
+        case WorldKind.CONTROL | WorldKind.WEATHER | WorldKind.TREES | WorldKind.OVERLAY:
             raise LocalMisuse("draw_kind: worlds of frames; draw_any draws all")
         case _:
             assert_never(kind)

@@ -16,7 +16,7 @@ from inaproto.sim.frames.world import WorldResult
 from inaproto.sim.kernel.world import RunResult
 from inaproto.sim.trees.marks import FURTHER as RARE_TREES
 
-_SEEDS_MIN: Final = dict.fromkeys(WorldKind, 1000) | {WorldKind.SINGLE: 2000}
+_SEEDS_MIN: Final = dict.fromkeys(WorldKind, 1000) | {WorldKind.SINGLE: 2000, WorldKind.WEATHER: 100}
 
 DECLARED: Final[dict[str, str]] = {
     # what befalls a world
@@ -242,7 +242,7 @@ def declared_of(kind: WorldKind) -> dict[str, str]:
             }
         case WorldKind.SUCCESSORS:
             return _OF_SUCCESSORS | _OF_RECOVERY
-        case WorldKind.CONTROL | WorldKind.TREES | WorldKind.OVERLAY:
+        case WorldKind.CONTROL | WorldKind.WEATHER | WorldKind.TREES | WorldKind.OVERLAY:
             return dict(WORDS[kind].marks)
         case _:
             assert_never(kind)

@@ -38,6 +38,10 @@ _FURTHER_OF: Final = {
         "every job ends": "once all is well again, every job is over in time",
         "every slot comes back": "and then no switch lends a slot to anybody, and no turn stands",
     },
+    WorldKind.WEATHER: {
+        "every job ends": "once all is well again, every job is over in time",
+        "every slot comes back": "and then no switch lends a slot to anybody, and no turn stands",
+    },
     WorldKind.TREES: {
         "every ring comes to stand": "once all is well again, each is where it is planned, by its own slots"
     },

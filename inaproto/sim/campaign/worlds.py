@@ -11,9 +11,11 @@ from inaproto.faults.streams import Seed
 from inaproto.sim.campaign.kinds import WorldKind, draw_kind, kind_of
 from inaproto.sim.control import shrink as control
 from inaproto.sim.control.checkers.checkers import all_checkers as control_checkers
-from inaproto.sim.control.config import ControlConfig
+from inaproto.sim.control.config import ControlConfig, WeatherConfig
+from inaproto.sim.control.day import draw_day
 from inaproto.sim.control.drawing import draw_control
 from inaproto.sim.control.marks import DECLARED as CONTROL_MARKS
+from inaproto.sim.control.marks import OF_A_DAY as WEATHER_MARKS
 from inaproto.sim.control.world import ControlWorld
 from inaproto.sim.frames.draw.swarm import WorldConfig
 from inaproto.sim.kernel.config import WordsConfig
@@ -61,6 +63,17 @@ WORDS: Final = {
         marks=CONTROL_MARKS,
         done="all-reduces",
     ),
+    WorldKind.WEATHER: WordKind(
+        config=WeatherConfig,
+        world=ControlWorld,
+        draw=draw_day,
+        smaller=control.smaller_control,
+        size=control.size_of_control,
+        rows=control.control_rows,
+        checkers=control_checkers,
+        marks=WEATHER_MARKS,
+        done="all-reduces",
+    ),
     WorldKind.TREES: WordKind(
         config=TreesConfig,
         world=TreesWorld,
@@ -89,7 +102,7 @@ WORDS: Final = {
 def any_kind_of(config: WorldConfig | WordsConfig) -> WorldKind:
     if isinstance(config, WorldConfig):
         return kind_of(config)
-    return next(kind for kind, words in WORDS.items() if isinstance(config, words.config))
+    return next(kind for kind, words in WORDS.items() if type(config) is words.config)
 
 
 def draw_any(seed: Seed, kind: WorldKind) -> WorldConfig | WordsConfig:

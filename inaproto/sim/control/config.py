@@ -8,9 +8,12 @@ from typing import ClassVar, Final, Literal
 
 from inaproto.errors import ConfigError
 from inaproto.sim.kernel.config import TimedFault, WordsConfig
+from inaproto.sim.kernel.machine import MILLION
 from inaproto.units import MS, S
 
 NO_TREE: Final = -1
+DRIFT_MAX_PPM: Final = 1000
+"""Clocks of machines drift by some hundred millionths; these are as far off as any that works."""
 Rule = Literal["equal-index", "by-index"]
 RULES: Final[tuple[Rule, ...]] = ("equal-index", "by-index")
 
@@ -38,11 +41,25 @@ class FaultKind(StrEnum):
     """Seats do not hear what they are told, as if their program could not read it."""
     PROCESS_STOPS = "process stops"
     """The processes of jobs on host ``target`` begin no operation."""
+    FLAPPING_LINK = "flapping link"
+    """The link of host ``target`` goes down and comes back, again and again, each for ``amount`` ns or so."""
+    SLOW_HOST = "slow host"
+    """All that host ``target`` does for its jobs takes ``amount`` times as long (NetReduce's straggler)."""
+    HALF_OPEN_LINK = "half-open link"
+    """One direction of the link of host ``target`` is dead in the fabric: out if ``amount`` is 0, or in."""
+    HALF_OPEN_SESSION = "half-open session"
+    """The same of its session with the controller; a session that is made anew is whole."""
+    RACK_POWER = "rack without power"
+    """All hosts of rack ``target`` crash, and start again ``duration_ns`` later; its switch stays."""
+    CLOCK_DRIFT = "clock drift"
+    """The clock of node ``target`` (controller, hosts, switches) runs ``amount`` millionths fast, or slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlFault(TimedFault):
     kind: FaultKind
+    amount: int = 0
+    """How much of it; what that means is said at its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +124,8 @@ class ControlConfig(WordsConfig):
     slice_ns: int = 5 * MS
     lease_ns: int = 20 * MS
     retry_ns: int = 2 * MS
+    resend_ns: int = 0
+    """Time between two sendings of what was not answered, at least."""
     objections_max: int | None = 3
     """See :class:`~inaproto.core.sharing.events.SharingConfig`."""
     slot_lease_ns: int = 200 * MS
@@ -121,6 +140,20 @@ class ControlConfig(WordsConfig):
     failed_max: int = 8
     stuck_ns: int = -1
     """A turn in which nothing goes on for so long is ended where it is, if others wait; -1: it is not."""
+    rack_hosts: int = 0
+    """Hosts of a rack, which stand in their order; 0: each host is a rack of its own."""
+    keepalive_ns: int = -1
+    """A host that has heard for so long of no heartbeat of its that came makes its session with the
+    controller anew; -1: it never does."""
+    again_ns: int = -1
+    """A job that failed is submitted again so long after it, for what is left of it, under another name; -1:
+    it is not."""
+    chain_by_links: bool = False
+    """The chain of a job's hosts needs their links; else nothing befalls it."""
+    tells_changes: bool = False
+    """The controller tells its groups of a host only what has changed; else all, again and again."""
+    stop_ns: int = -1
+    """A job may stop for so long without a fault that explains it; -1: for as long as it takes."""
     parks_first: bool = False
     """Hosts hear that a job is to leave its tree before its turn has ended."""
     heal_ns: int = 30 * S
@@ -152,7 +185,27 @@ class ControlConfig(WordsConfig):
             ):
                 raise ConfigError(f"control world: {step}: one tree for each job, or {NO_TREE}")
 
+        drifts = [fault.amount for fault in self.faults if fault.kind is FaultKind.CLOCK_DRIFT]
+        if any(abs(drift) > DRIFT_MAX_PPM for drift in drifts):
+            raise ConfigError(f"control world: clocks drift by {DRIFT_MAX_PPM} millionths at most")
+
+    def by_slowest(self, time_ns: int) -> int:
+        """How long a time takes at most in the world, by the slowest clock that a drift makes."""
+        drifts = (fault.amount for fault in self.faults if fault.kind is FaultKind.CLOCK_DRIFT)
+        slowest = min(0, min(drifts, default=0))
+        return -(-time_ns * MILLION // (MILLION + slowest))
+
+    def rack_of(self, host: int) -> int:
+        return host // self.rack_hosts if self.rack_hosts else host
+
     @property
     def stands_still_ns(self) -> int:
         """How long the controller hears of no progress, before it ends a turn for which others wait."""
         return self.stuck_ns + 2 * self.heartbeat_ns if self.stuck_ns >= 0 else 1_000_000 * S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeatherConfig(ControlConfig):
+    """A control world that is a day of a cluster; what is drawn of it is in ``day.py``."""
+
+    called: ClassVar[str] = "weather world"

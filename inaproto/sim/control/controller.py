@@ -42,7 +42,7 @@ from inaproto.core.sharing.group import GroupEvent, HostArrived, HostDeparted, H
 from inaproto.errors import Blame
 from inaproto.sim.control.config import NO_TREE, ControlJob
 from inaproto.sim.control.group import Group
-from inaproto.sim.control.job_state import JobPhase, JobState, boots_of
+from inaproto.sim.control.job_state import JobPhase, JobState, boot_of
 from inaproto.sim.control.node import Node
 from inaproto.sim.control.words import (
     ControllerIsHere,
@@ -122,6 +122,10 @@ class SimController(Node):
         """Newest heartbeat of each host."""
         self._connected: dict[int, None] = {}
         """Hosts that were heard of lately."""
+        self._told: dict[tuple[str, int], tuple[SeatHold, ...]] = {}
+        """What each group, by tree, was told last of the seats of each host that is connected."""
+        self._moved: dict[Seat, tuple[int, bool]] = {}
+        """Where it was told last that each seat is."""
         self._parking: dict[str, tuple[int, int]] = {}
         """Jobs that have no turn any more, and are to leave their trees of that epoch: after which orders."""
         self._news: dict[str, Lease | None] = {}
@@ -238,6 +242,7 @@ class SimController(Node):
         for host in list(self._connected):
             if world.agenda.now - self._heard[host].at > _AWAY_BEATS * world.config.heartbeat_ns:
                 del self._connected[host]
+                self._forget_told(world.hosts[host].name)
                 self._tell_groups(HostDeparted(world.hosts[host].name))
         for group in self.groups:
             group.look()
@@ -255,9 +260,11 @@ class SimController(Node):
             if host not in state.job.hosts or state.phase is JobPhase.OVER:
                 continue
             begins = state.phase is JobPhase.RUNNING
-            boot = next((boot for at, boot, _ in boots_of(state) if at == host), 0)
+            boot, _ = boot_of(state, host) or (0, 0)
             orders.append(JobOrder(name, begins, boot, name in self._news, self._news.get(name)))
-        self.send(self.world.hosts[host], Orders(self.term, self._numbers, tuple(orders)))
+        heard = self._heard.get(host)
+        newest = (0, 0) if heard is None else (heard.boot, heard.number)
+        self.send(self.world.hosts[host], Orders(self.term, self._numbers, tuple(orders), newest))
 
     def _heartbeat(self, beat: Heartbeat) -> None:
         heard = self._heard.get(beat.host)
@@ -282,13 +289,29 @@ class SimController(Node):
         host = self.world.hosts[beat.host].name
         if beat.host not in self._connected:
             self._connected[beat.host] = None
+            self._forget_told(host)
             self._tell_groups(HostArrived(host))
+        by_tree: dict[int, list[SeatSeen]] = {}
+        for seen in beat.seats:
+            if seen.lease is not None:
+                by_tree.setdefault(seen.lease.tree, []).append(seen)
         for group in self.groups:
-            here = [seen for seen in beat.seats if seen.lease is not None and seen.lease.tree == group.tree]
-            group.step(HostReported(host, tuple(self._hold_of(seen) for seen in here)))
+            here = by_tree.get(group.tree, [])
+            holds = tuple(self._hold_of(seen) for seen in here)
+            if not self.world.config.tells_changes or self._told.get((host, group.tree)) != holds:
+                self._told[host, group.tree] = holds
+                group.step(HostReported(host, holds))
             for seen in here:
                 seat, since = Seat(JobId(seen.job), host, seen.life), Instant(self.now - seen.age_ns)
-                group.step(SeatMoved(seat, seen.operation, seen.is_running, since))
+                place = seen.operation, seen.is_running
+                if not self.world.config.tells_changes or self._moved.get(seat) != place:
+                    self._moved[seat] = place
+                    group.step(SeatMoved(seat, seen.operation, seen.is_running, since))
+
+    def _forget_told(self, host: str) -> None:
+        """It has come or gone, and its seats may be forgotten: all is told again."""
+        self._told = {key: holds for key, holds in self._told.items() if key[0] != host}
+        self._moved = {seat: place for seat, place in self._moved.items() if seat.host != host}
 
     def _hold_of(self, seen: SeatSeen) -> SeatHold:
         lease, hosts = seen.lease, self.world.jobs[seen.job].config.hosts
@@ -307,10 +330,10 @@ class SimController(Node):
         if state.phase is JobPhase.SUBMITTED:
             self._begin_if_ready(state)
             return name not in seats
-        found = next((entry for entry in boots_of(state) if entry[0] == beat.host), None)
+        found = boot_of(state, beat.host)
         if found is None:
             return name in seats
-        _, boot, number = found
+        boot, number = found
         is_gone = beat.boot > boot or (beat.boot == boot and beat.number > number and name not in seats)
         if state.phase is JobPhase.OVER:
             return name in seats
@@ -345,15 +368,16 @@ class SimController(Node):
         """The newest plan, for the jobs that run."""
         config = self.world.config
         targets: dict[str, int] = {}
-        for number, job in enumerate(config.jobs):
-            state = self.states.get(job.name)
+        for sim in self.world.jobs.values():
+            name, state = sim.name, self.states.get(sim.name)
             if state is not None and state.phase is JobPhase.RUNNING:
-                targets[job.name] = job.tree if self._plan < 0 else config.plan[self._plan].trees[number]
+                wanted = sim.config.tree if self._plan < 0 else config.plan[self._plan].trees[sim.line]
+                targets[name] = wanted
         if targets != self._targets:
             self._targets = targets
             version = self.migration.view().plan + 1
-            wanted = tuple((name, self._tree(tree)) for name, tree in targets.items())
-            self.migrate(PlanWanted(version, wanted))
+            trees = tuple((name, self._tree(tree)) for name, tree in targets.items())
+            self.migrate(PlanWanted(version, trees))
         for name, tree in targets.items():
             if tree == NO_TREE and name not in self._news and name not in self._leases():
                 self._news[name] = None

@@ -8,7 +8,7 @@ on disk, a turn): those at any other time find little.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from inaproto.faults.streams import Draws, Seed
 from inaproto.faults.weather import Weather
@@ -94,7 +94,7 @@ def draw_control(seed: Seed) -> ControlConfig:
     )
 
 
-def _draw_patience(draws: Draws) -> dict[str, int]:
+def _draw_patience(draws: Draws) -> dict[str, Any]:
     """How patient a group is with seats; in one of four worlds as the configuration has it."""
     if draws.chance(1, 4):
         return {}
@@ -105,7 +105,7 @@ def _draw_patience(draws: Draws) -> dict[str, int]:
     }
 
 
-def _draw_planner(draws: Draws) -> dict[str, int]:
+def _draw_planner(draws: Draws) -> dict[str, Any]:
     """Draws the planner from a stream of its own: what it does came later than the rest."""
     return {
         "ahead": draws.choice((-1, -1, 0, 1, 4)),

@@ -1,9 +1,13 @@
-"""What befalls a control world: crashes, partitions, bursts, clock jumps, as its configuration has them."""
+"""What befalls a control world: crashes, partitions, bursts, clock jumps, as its configuration has them.
+
+What only real clusters know is in :mod:`inaproto.sim.control.cluster_faults`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
+from inaproto.sim.control.cluster_faults import CLUSTER_KINDS, befall
 from inaproto.sim.control.config import ControlFault, FaultKind
 from inaproto.sim.control.words import SeatSays, ToSeat
 from inaproto.sim.kernel.faults import Faults, both_ways
@@ -16,6 +20,14 @@ class ControlFaults(Faults[ControlFault]):
     _world: ControlWorld
 
     def _strikes(self, fault: ControlFault, duration: int) -> bool:
+        has_struck = self._befalls(fault, duration)
+        if has_struck:
+            self._world.stops.befell(fault, duration)
+        return has_struck
+
+    def _befalls(self, fault: ControlFault, duration: int) -> bool:
+        if fault.kind in CLUSTER_KINDS:
+            return befall(self._world, fault, duration)
         world, controller = self._world, self._world.controller
         host = world.hosts[fault.target % len(world.hosts)]
         match fault.kind:
@@ -48,7 +60,7 @@ class ControlFaults(Faults[ControlFault]):
                     return False
                 controller.jump(fault.duration_ns)
             case _:
-                assert_never(fault.kind)
+                raise AssertionError(f"no fault {fault.kind}")
         return True
 
     def _partition(self, fault: ControlFault, duration: int) -> bool:

@@ -66,7 +66,7 @@ class Group:
         self.tree = tree
         self.name = f"sharing/{tree}"
         config = self.world.config
-        self.resend_ns = max(3 * config.delay_max_ns, config.retry_ns)
+        self.resend_ns = max(3 * config.delay_max_ns, config.retry_ns, config.resend_ns)
         sharing = SharingConfig(
             group=self.name,
             rule=Rule(config.rule),
@@ -197,9 +197,13 @@ class Group:
                 self._stands(job, epoch, first, until)
             case StoodStill(job, epoch):
                 world.mark("a turn was ended in which nothing went on")
+                if world.jobs[job].slowness > 1:
+                    world.mark("a straggler's turn was ended")
                 world.note(controller, "stands still", f"{self.tree} {job} {epoch}")
             case SeatForgotten(seat, why, is_lost):
                 world.mark(f"a seat was forgotten: {why}")
+                if is_lost and world.host_named(seat.host).half_open is not None:
+                    world.mark("a seat was lost by a half-open session")
                 if is_lost:
                     self._gives_up(seat, self.core.view().epoch)
             case PoolFree(epoch):
@@ -241,6 +245,8 @@ class Group:
             world.mark("a turn was revoked")
             self._ends[epoch] = until
         if job != self._last:
+            if self._last and world.is_dark(self._last):
+                world.mark("a turn moved from a rack without power")
             self._last, self._since = job, world.agenda.now
             if world.config.turn_operations == 0:
                 self.controller.after(world.config.slice_ns, self.look)

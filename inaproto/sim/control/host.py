@@ -16,6 +16,7 @@ from inaproto.sim.control.words import (
     SeatSays,
     ToSeat,
 )
+from inaproto.sim.kernel.faults import Directions
 from inaproto.wire.messages.sharing import PeerMessage, Seat, SeatMessage
 
 if TYPE_CHECKING:
@@ -32,12 +33,20 @@ class ControlHost(Node):
         """Its seats by job."""
         self.stopped_until = 0
         """Its processes begin nothing until then."""
+        self.half_open: Directions | None = None
+        """Directions of its session with the controller that are dead, until it makes it anew."""
+        self._slowness = 1
+        self._slow_until = 0
         self._lives = 0
 
     def begin(self) -> None:
         self.seats = {}
         self._number = 0
         self._newest = (0, 0)
+        self._heard_at = self.now
+        """When it heard last that a heartbeat had come, or made its session."""
+        self._heard_number = 0
+        self.makes_session()
         self._beat()
         self._renew()
 
@@ -51,14 +60,43 @@ class ControlHost(Node):
         for seat in list(self.seats.values()):
             seat.lost_controller()
 
+    def makes_session(self) -> None:
+        """Make the session with the controller anew: whatever was dead of it is whole again."""
+        if self.half_open is not None:
+            self.world.note(self, "session is whole again", "")
+            self.world.network.join(self.half_open)
+            self.half_open = None
+
+    def slow(self, times: int, duration: int) -> None:
+        """All that it does for its jobs takes so many times as long for ``duration``."""
+        self._slowness, self._slow_until = times, self.world.agenda.now + duration
+
+    @property
+    def slowness(self) -> int:
+        """How many times as long as usual what it does takes now."""
+        return self._slowness if self.world.agenda.now < self._slow_until else 1
+
     def next_life(self) -> int:
         """For a new seat."""
         self._lives += 1
         return self._lives
 
     def _beat(self) -> None:
+        self._look_at_session()
         self._say_heartbeat()
         self.after(self.world.config.heartbeat_ns, self._beat)
+
+    def _look_at_session(self) -> None:
+        """One direction may be dead, whichever: then no heartbeat is said to have come."""
+        keepalive = self.world.config.keepalive_ns
+        if keepalive < 0 or self.now - self._heard_at <= keepalive:
+            return
+        self.world.note(self, "makes its session anew", "")
+        if self.half_open is not None:
+            self.world.mark("a half-open session was found by its keep-alive")
+        self._heard_at = self.now
+        self.makes_session()
+        self.lost_controller()
 
     def _say_heartbeat(self) -> None:
         self._number += 1
@@ -95,6 +133,9 @@ class ControlHost(Node):
                 raise AssertionError(f"{self.name}: {message}")
 
     def _ordered(self, orders: Orders) -> None:
+        boot, number = orders.heard
+        if boot == self.incarnation and number > self._heard_number:
+            self._heard_number, self._heard_at = number, self.now
         if (orders.term, orders.number) <= self._newest:
             return
         self._newest = orders.term, orders.number

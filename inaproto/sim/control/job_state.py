@@ -26,7 +26,8 @@ class JobState:
     """It is over."""
 
 
-def boots_of(state: JobState) -> tuple[tuple[int, int, int], ...]:
-    """(host, boot, heartbeat) of a job that has run."""
-    pairs = zip(state.job.hosts, state.boots, strict=bool(state.boots))
-    return tuple((host, boot, number) for host, (boot, number) in pairs)
+def boot_of(state: JobState, host: int) -> tuple[int, int] | None:
+    """Boot and heartbeat of a host of a job that has run; None: it has not, or is on others."""
+    if not state.boots or host not in state.job.hosts:
+        return None
+    return state.boots[state.job.hosts.index(host)]

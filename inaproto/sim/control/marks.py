@@ -104,3 +104,45 @@ DECLARED: Final[dict[str, str]] = {
     },
     "the controller crashed while a job was backing off": "and then started again",
 }
+
+OF_A_DAY: Final[dict[str, str]] = {
+    # what befalls a day
+    "fault: flapping link": "a link was down and back, again and again, for minutes",
+    "fault: slow host": "all that a host did took some times as long",
+    "fault: half-open link": "one direction of a host's link was dead",
+    "fault: half-open session": "what a host said, or what it was told, was lost, and nobody was told",
+    "fault: rack without power": "all hosts of a rack crashed, and its switch stayed",
+    "fault: clock drift": "a clock ran fast, or slow, all day",
+    "fault: host crash": DECLARED["fault: host crash"],
+    "fault: switch restart": DECLARED["fault: switch restart"],
+    "fault: controller crash": DECLARED["fault: controller crash"],
+    # what that provokes
+    "a link was back, and went again": "before anybody had missed it",
+    "a link went down under an operation": "of a job on its host",
+    "a link was half open under an operation": "of a job on its host",
+    "a chain waited for a link": "of two hosts that follow one another in it",
+    "a message was cut off": DECLARED["a message was cut off"],
+    "a straggler was waited for": "an operation of its job took as much longer",
+    "an operation of a straggler was rescued": "others had waited at the switches for too long",
+    "a straggler's turn was ended": "nothing went on in it, and another job waited",
+    "a half-open session was found by its keep-alive": "the host was told of no heartbeat that had come",
+    "a seat was lost by a half-open session": "its host had not been heard of for the lease",
+    "a rack lost its power under a turn": "of a job that has hosts there",
+    "a turn moved from a rack without power": "another job has it, whose hosts are not all there",
+    "a clock has drifted by a second": "and nothing of what was agreed upon by time has failed",
+    "a job was submitted again": "for what was left of it when it failed",
+    **{
+        name: DECLARED[name]
+        for name in (
+            *("a job ended", "a job failed", "a job failed because a host had lost its seat"),
+            *("a job failed because a host was silent", "a turn stands", "a turn was revoked"),
+            *("a turn was ended in which nothing went on", "sharing: turn ended without a round"),
+            *("sharing: round committed", "sharing: in doubt", "a pool was free again"),
+            *("an operation by the switches", "an operation stalled at the switches"),
+            *("an operation was rescued by the chain", "a tree stands", "a job has drained"),
+            *("a seat was forgotten: its host is not heard of", "the controller has started again"),
+            *("a switch restarted with slots taken", "a slot was lost under an operation"),
+        )
+    },
+}
+"""Marks of a day of a cluster; all in a campaign of 100 seeds."""

@@ -34,6 +34,8 @@ class Network(Ways["ControlWorld"]):
         self._silent[host.number, what] -= 1
 
     def _is_silenced(self, source: Node, target: Node, message: Any) -> bool:
+        if not self._silent:
+            return False
         kind = type(message)
         return any(self._silent.get((node.number, kind), 0) > 0 for node in (source, target))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, assert_never
 from zlib import crc32
 
@@ -73,6 +74,12 @@ class SimJob:
     """Seats by host; those that are there."""
     is_over: bool = False
     """It ended, failed or was cancelled, durably."""
+    line: int = 0
+    """Number of the job in the configuration; one that was submitted again has that of the first."""
+    done: int = 0
+    """Operations of which all seats have the sum."""
+    _sums: int = 0
+    """Seats that have the sum of the one after these."""
 
     @property
     def name(self) -> str:
@@ -88,6 +95,28 @@ class SimJob:
     def total(self, operation: int) -> int:
         return sum(self.value(operation, host) for host in self.config.hosts)
 
+    def has_sum(self) -> bool:
+        """Count one more seat with the sum of its operation; whether all have it now."""
+        self._sums += 1
+        if self._sums < len(self.config.hosts):
+            return False
+        self._sums = 0
+        self.done += 1
+        return True
+
+    @property
+    def slowness(self) -> int:
+        """That of its slowest host, for which all others wait."""
+        return max((seat.host.slowness for seat in self.seats.values()), default=1)
+
+    def has_links(self, world: ControlWorld) -> bool:
+        """Whether each of its hosts can send to the next one in the chain, and back."""
+        hosts = [world.hosts[host] for host in self.config.hosts]
+        return not any(
+            world.network.is_cut(one, other) or world.network.is_cut(other, one)
+            for one, other in pairwise(hosts)
+        )
+
     def look_at_chain(self, operation: int) -> None:
         """Some seat has begun it, or waits for the switches no more."""
         if len(self.seats) < len(self.config.hosts):
@@ -98,7 +127,7 @@ class SimJob:
         for seat in seats:
             if seat.operation == operation and seat.on_chain and not seat.chain_runs:
                 seat.chain_runs = True
-                seat.host.after(self.config.chain_ns, partial(seat.chain_ended, operation))
+                seat.host.after(self.config.chain_ns * self.slowness, partial(seat.chain_ended, operation))
 
 
 class SimSeat:
@@ -288,7 +317,7 @@ class SimSeat:
         delay = self._draws.below(job.think_ns + 1)
         if following and following % job.burst_operations == 0:
             delay += job.pause_ns
-        self.host.after(delay, self._ready)
+        self.host.after(delay * self.host.slowness, self._ready)
 
     def _finish(self) -> None:
         if not self.undrained:
@@ -355,6 +384,8 @@ class SimSeat:
             return
         world = self.world
         world.mark(why)
+        if self.job.slowness > 1:
+            world.mark("an operation of a straggler was rescued")
         world.mark("an operation was rescued by the chain")
         world.hooks.rescued(self, index)
         world.note(self.host, "takes the chain for", f"{self.job.name} {index}")
@@ -363,18 +394,27 @@ class SimSeat:
         self.job.look_at_chain(index)
 
     def chain_ended(self, operation: int) -> None:
-        if self.operation == operation and self.on_chain:
-            self.has_sum(operation, self.job.total(operation), "chain")
+        if self.operation != operation or not self.on_chain:
+            return
+        if self.world.config.chain_by_links and not self.job.has_links(self.world):
+            self.world.mark("a chain waited for a link")
+            self.host.after(self.job.config.chain_ns, partial(self.chain_ended, operation))
+            return
+        self.has_sum(operation, self.job.total(operation), "chain")
 
     def has_sum(self, operation: int, total: int, path: str) -> None:
         world = self.world
         self.path, self.epoch_now = None, None
         world.note(self.host, "has the sum of", f"{self.job.name} {operation} {path} {total}")
         world.operations_done += 1
+        if self.job.slowness > 1:
+            world.mark("a straggler was waited for")
+        if self.job.has_sum():
+            world.stops.has_gone_on(self.job)
         world.hooks.ended(self, operation, total)
         self.step(OperationDone(OpIndex(operation)))
         self.job.look_at_chain(operation)
-        delay = self._draws.below(self.job.config.drain_ns + 1)
+        delay = self._draws.below(self.job.config.drain_ns + 1) * self.host.slowness
         self.host.after(delay, lambda: self._drained(operation))
         self._think()
 

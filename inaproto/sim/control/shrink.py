@@ -27,6 +27,7 @@ def control_rows(result: ControlResult) -> dict[str, str]:
         "rounds": f"{measures.rounds} ({measures.committed} committed, {measures.aborted} aborted)",
         "operations": f"{measures.ina_operations} by the switches, {measures.chain_operations} by the chain, "
         f"{measures.rescued} rescued",
+        **({"longest stops": "\n".join(map(str, result.stops))} if config.stop_ns >= 0 else {}),
     }
 
 

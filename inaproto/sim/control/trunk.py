@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from inaproto.wire.messages.slots import Lease
 
 _RETRY_NS: Final = 500 * US
+"""At least; where operations take longer than in most worlds, a quarter of one."""
 _LATE_MAX_NS: Final = 60 * MS
 
 
@@ -39,6 +40,8 @@ class Trunk:
     def __init__(self, world: ControlWorld) -> None:
         self._world = world
         self._draws = Draws(world.config.seed, "trunk")
+        slowest = max((job.ina_ns for job in world.config.jobs), default=0)
+        self._retry_ns = max(_RETRY_NS, slowest // 4)
 
     def put(self, part: Part) -> None:
         """A seat begins an operation by the switches."""
@@ -60,7 +63,7 @@ class Trunk:
         )
         if not can:
             if not part.is_copy:
-                world.agenda.after(_RETRY_NS, self._arrives, part)
+                world.agenda.after(self._retry_ns, self._arrives, part)
             return
         units = [
             switch.pools[part.lease.tree].put(
@@ -73,7 +76,7 @@ class Trunk:
             world.mark("a stale epoch was refused at the switch")
             world.note(seat.host, "is refused as stale", f"{seat.job.name} {part.operation} {part.epoch}")
             if not part.is_copy:
-                world.agenda.after(_RETRY_NS, self._arrives, part)
+                world.agenda.after(self._retry_ns, self._arrives, part)
             return
         if set(unit.parts) == set(seat.job.config.hosts):
             self._complete(part, unit)
@@ -84,6 +87,7 @@ class Trunk:
         for seat in job.seats.values():
             if seat.waits_for_sum(part.operation) and seat.epoch_now == part.epoch:
                 delay = job.config.ina_ns + self._draws.below(job.config.ina_ns // 4 + 1)
+                delay *= job.slowness
                 world.agenda.after(delay, self._result, (part, seat, total))
 
     def _result(self, what: tuple[Part, SimSeat, int]) -> None:
@@ -96,6 +100,6 @@ class Trunk:
         if pool is None or not any(unit.epoch == part.epoch for unit in pool.units):
             return
         if world.network.is_cut(root, seat.host):
-            world.agenda.after(_RETRY_NS, self._result, what)
+            world.agenda.after(self._retry_ns, self._result, what)
             return
         seat.has_sum(part.operation, total, "ina")

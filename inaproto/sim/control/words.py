@@ -69,6 +69,8 @@ class Orders:
     term: int
     number: int
     jobs: tuple[JobOrder, ...]
+    heard: tuple[int, int] = (0, 0)
+    """Boot and number of the newest heartbeat of the host that has come."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ one digest: a hash over every ``(time, node, event)`` in order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from inaproto.core.sharing.events import Mark
@@ -23,6 +23,7 @@ from inaproto.sim.control.host import ControlHost
 from inaproto.sim.control.network import Network
 from inaproto.sim.control.node import Node
 from inaproto.sim.control.seat import SimJob
+from inaproto.sim.control.stops import Stop, Stops
 from inaproto.sim.control.switch import ControlSwitch
 from inaproto.sim.control.trunk import Trunk
 from inaproto.sim.kernel.fates import LinkFates
@@ -70,6 +71,8 @@ class ControlResult(RunResult[ControlConfig]):
     """What a run of a control world came to."""
 
     measures: Measures
+    stops: tuple[Stop, ...] = ()
+    """The longest stop of each job of the configuration, the longest first."""
 
 
 class ControlWorld(WorldOfWords[ControlConfig, ControlChecker, Network]):
@@ -86,6 +89,7 @@ class ControlWorld(WorldOfWords[ControlConfig, ControlChecker, Network]):
         self.measures = Measures()
         self.network = Network(self, fates)
         self.store = Store(self)
+        self.stops = Stops(self)
         self.trunk = Trunk(self)
         self.faults = ControlFaults(self)
         self.controller = SimController(self, 0)
@@ -94,13 +98,13 @@ class ControlWorld(WorldOfWords[ControlConfig, ControlChecker, Network]):
             ControlSwitch(self, 1 + config.hosts + index, index) for index in range(len(config.switches))
         ]
         self._named: dict[str, Node] = {node.name: node for node in (*self.hosts, *self.switches)}
-        self.jobs = {job.name: SimJob(job) for job in config.jobs}
+        self.jobs = {job.name: SimJob(job, line=line) for line, job in enumerate(config.jobs)}
 
     # --- running
 
     def run(self) -> ControlResult:
         """Runs to the end, or to the first violation. Never raises for a fault of the parts."""
-        return ControlResult(**self._ran(), measures=self.measures)
+        return ControlResult(**self._ran(), measures=self.measures, stops=self.stops.longest())
 
     @property
     def machines(self) -> Sequence[Node]:
@@ -149,6 +153,29 @@ class ControlWorld(WorldOfWords[ControlConfig, ControlChecker, Network]):
         if not self.controller.submit(job):
             self.agenda.after(_ASK_AGAIN_NS, self._submit, job)
 
+    def _submit_again(self, failed: SimJob) -> None:
+        """What is left of it, from the last operation of which all seats had the sum."""
+        config = failed.config
+        again = replace(
+            config,
+            name=f"{config.name.partition('.')[0]}.{len(self.jobs)}",
+            arrives_ns=self.agenda.now + self.config.again_ns,
+            operations=max(1, config.operations - failed.done),
+        )
+        self.mark("a job was submitted again")
+        self.jobs[again.name] = SimJob(again, line=failed.line)
+        self.agenda.at(again.arrives_ns, self._submit, again)
+
+    def is_dark(self, name: str) -> bool:
+        """Whether a whole rack of a job's is down that has more than one host."""
+        racks = {self.config.rack_of(host) for host in self.jobs[name].config.hosts}
+        down = [host for host in self.hosts if self.config.rack_of(host.index) in racks and not host.is_up]
+        dark = [rack for rack in racks if self._down_in(rack, down) >= max(2, self.config.rack_hosts)]
+        return bool(dark)
+
+    def _down_in(self, rack: int, down: Sequence[ControlHost]) -> int:
+        return sum(self.config.rack_of(host.index) == rack for host in down)
+
     def _cancel(self, job: ControlJob) -> None:
         if not self.jobs[job.name].is_over and not self.controller.cancel(job.name):
             self.agenda.after(_ASK_AGAIN_NS, self._cancel, job)
@@ -176,6 +203,8 @@ class ControlWorld(WorldOfWords[ControlConfig, ControlChecker, Network]):
         self.jobs[name].is_over = True
         if why == "ended":
             self.measures.durations_ns[name] = self.agenda.now - self.jobs[name].config.arrives_ns
+        elif why != "cancelled" and self.config.again_ns >= 0:
+            self._submit_again(self.jobs[name])
         self.mark(
             f"a job {'ended' if why == 'ended' else 'was cancelled' if why == 'cancelled' else 'failed'}"
         )

@@ -79,6 +79,8 @@ class WordsConfig(Recorded):
     weather_until_ns: int = S
     heal_ns: int = 10 * S
     events_max: int = 200_000
+    sample_events: int = 32
+    """After so many events checkers look at all that is."""
 
     def __post_init__(self) -> None:
         for fault in self.faults:

@@ -9,11 +9,15 @@ Checker = TypeVar("Checker")
 
 
 def together(kind: type[Checker], checkers: Sequence[Checker]) -> Checker:
-    """A ``kind`` each of whose hooks calls that of all ``checkers``, in their order."""
+    """A ``kind`` each of whose hooks calls that of all ``checkers``, in their order.
+
+    Of the ``kind`` itself only ``begin`` does anything, so others are called of who has a hook of its own.
+    """
     everyone = kind()
     for name, hook in vars(kind).items():
         if callable(hook) and not name.startswith("_"):
-            setattr(everyone, name, _each([getattr(checker, name) for checker in checkers]))
+            theirs = [one for one in checkers if name == "begin" or getattr(type(one), name) is not hook]
+            setattr(everyone, name, _each([getattr(checker, name) for checker in theirs]))
     return everyone
 
 

@@ -15,6 +15,8 @@ _SPINS_MAX: Final = 20
 """Wake-ups at one moment after which the deadline is still there."""
 _CLOCK_NS: Final = 3600 * S
 """A clock that begins shows less than this."""
+MILLION: Final = 1_000_000
+"""Parts of which a clock's drift is counted."""
 
 
 class WorldOfMachines(Protocol):
@@ -43,7 +45,10 @@ class Machine(Generic[World]):
         self.is_up = False
         self.incarnation = 0
         self.clock_ns = 0
-        """Its clock less that of the world."""
+        """Its clock less that of the world, but for what it has drifted since."""
+        self.drift_ppm = 0
+        """How many millionths its clock runs fast; below 0: slow."""
+        self._drifts_from = 0
         self.draws = Draws(world.config.seed, f"{self.stream}/{name}")
         self._still_until = -1
         self._late: deque[tuple[int, Callable[[], None]]] = deque()
@@ -51,14 +56,28 @@ class Machine(Generic[World]):
     @property
     def now(self) -> Instant:
         """The time by its own clock."""
-        return Instant(self.world.agenda.now + self.clock_ns)
+        now = self.world.agenda.now
+        if self.drift_ppm:
+            return Instant(now + self.clock_ns + (now - self._drifts_from) * self.drift_ppm // MILLION)
+        return Instant(now + self.clock_ns)
+
+    def drift(self, ppm: int) -> None:
+        """Let its clock run so many millionths fast from now on; it shows now what it did."""
+        self.clock_ns = self.now - self.world.agenda.now
+        self.drift_ppm, self._drifts_from = ppm, self.world.agenda.now
+
+    def lasts(self, delay_ns: int) -> int:
+        """How long a time by its own clock takes in the world, rounded up."""
+        if not self.drift_ppm:
+            return delay_ns
+        return -(-delay_ns * MILLION // (MILLION + self.drift_ppm))
 
     def start(self) -> None:
         """Power on, or again after a crash: its clock begins anew."""
         assert not self.is_up
         self.is_up = True
         self.incarnation += 1
-        self.clock_ns = self.draws.below(_CLOCK_NS)
+        self.clock_ns, self._drifts_from = self.draws.below(_CLOCK_NS), self.world.agenda.now
         self._still_until = -1
         self.world.note(self, "starts", self.incarnation)
         self.begin()
@@ -80,8 +99,8 @@ class Machine(Generic[World]):
         self.world.agenda.at(self._still_until, self._go_on)
 
     def after(self, delay_ns: int, act: Callable[[], None]) -> None:
-        """Call ``act`` after ``delay_ns``, if this incarnation still lives."""
-        self.world.agenda.after(delay_ns, self._act, (self.incarnation, act))
+        """Call ``act`` after ``delay_ns`` by its own clock, if this incarnation still lives."""
+        self.world.agenda.after(self.lasts(delay_ns), self._act, (self.incarnation, act))
 
     def _act(self, what: tuple[int, Callable[[], None]]) -> None:
         incarnation, act = what

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from inaproto.faults.weather import Weather
 from inaproto.sim.kernel.config import CLEAR, WordsConfig
@@ -16,8 +16,6 @@ from inaproto.sim.kernel.machine import Machine
 from inaproto.sim.kernel.network import Ways
 from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.kernel.world import DIGEST_BYTES, RunResult, SimulatedWorld
-
-_SAMPLE_EVENTS: Final = 32
 
 
 class WordsChecker(Protocol):
@@ -115,7 +113,7 @@ class WorldOfWords(SimulatedWorld, Generic[Config, Checker, Network]):
         sampled = 0
         while not self.is_settled:
             if self.events >= sampled:
-                sampled = self.events + _SAMPLE_EVENTS
+                sampled = self.events + self.config.sample_events
                 self.hooks.sample()
             if not self.agenda.run_next():
                 raise Violated("no wait without deadline", f"nothing will happen any more; {self.waiting()}")

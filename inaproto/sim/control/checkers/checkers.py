@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inaproto.core.sharing.events import Path
 from inaproto.sim.control.checkers.checker import ControlChecker
-from inaproto.sim.control.checkers.group_checkers import PlannedWhole, WaitsEnd
+from inaproto.sim.control.checkers.group_checkers import PlannedWhole, StopsExplained, WaitsEnd
 from inaproto.sim.control.checkers.wish_checker import WishesServed
 from inaproto.sim.control.checkers.word_checkers import DecisionsKept, TurnsObeyed
 from inaproto.sim.frames.recorder import say_time
@@ -177,7 +177,7 @@ class LocksEnd(ControlChecker):
 
     def _check(self, seat: SimSeat) -> None:
         locked = self.world.agenda.now - self._since[seat][1]
-        if locked > self.world.config.lease_ns + 1:
+        if locked > self.world.config.by_slowest(self.world.config.lease_ns) + 1:
             raise Violated(self.name, f"{seat} has been locked for {say_time(locked)}")
 
     def end(self, world: ControlWorld) -> None:
@@ -307,7 +307,7 @@ class NoPoolForEver(ControlChecker):
                 owed.append((group.tree, view.version))
             for one in owed:
                 since = self._since[one] = before.get(one, world.agenda.now)
-                if world.agenda.now - since > world.config.mute_ns:
+                if world.agenda.now - since > world.config.by_slowest(world.config.mute_ns):
                     waited = say_time(world.agenda.now - since)
                     raise Violated(self.name, f"{group.name} has waited for {waited}: {view}")
 
@@ -326,4 +326,5 @@ def all_checkers() -> list[ControlChecker]:
         NoPoolForEver(),
         WaitsEnd(),
         PlannedWhole(),
+        StopsExplained(),
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from inaproto.sim.control.checkers.checker import ControlChecker
+from inaproto.sim.control.stops import NO_CAUSE
 from inaproto.sim.control.words import Heartbeat
 from inaproto.sim.frames.recorder import say_time
 from inaproto.sim.kernel.violated import Violated
@@ -145,3 +146,15 @@ class PlannedWhole(ControlChecker):
             for seat in one.undrained:
                 if (self.world.controller.incarnation, seat.host) not in self._heard:
                     raise Violated(self.name, f"{seat} may use the pool, and is not heard of: {group.view()}")
+
+
+class StopsExplained(ControlChecker):
+    """A job stops for longer than it may only where something befell it, or the controller."""
+
+    name = "no stop without a cause"
+
+    def end(self, world: ControlWorld) -> None:
+        limit = world.config.stop_ns
+        for stop in world.stops.longest():
+            if 0 <= limit < stop.stopped_ns and stop.kind == NO_CAUSE:
+                raise Violated(self.name, f"{stop}; it may stop for {say_time(limit)}")
