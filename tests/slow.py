@@ -219,6 +219,8 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "sim/test_soak.py::test_the_digest_does_not_depend_on_the_hash_seed": (),
     "sim/test_successors_world.py::test_every_rule_holds_in_hundreds_and_all_marks_are_seen": (),
     "sim/test_successors_world.py::test_the_successor_dies_as_well": (),
+    "sim/test_weather_days.py::test_a_day_keeps_every_rule_and_every_stop_has_a_cause": (),
+    "sim/test_weather_days.py::test_a_log_of_a_morning_replays": (),
     "sim/test_worlds_of_words.py::test_a_campaign_reports": ("overlay",),
     "sim/test_worlds_of_words.py::test_a_campaign_that_fails_says_how_to_run_it_again": (),
     "sim/test_worlds_of_words.py::test_a_digest_does_not_depend_on_hashes": (),

@@ -100,7 +100,7 @@ def draw_day(seed: Seed) -> WeatherConfig:
         again_ns=MINUTE,
         chain_by_links=True,
         tells_changes=True,
-        stop_ns=30 * MINUTE,
+        stop_ns=10 * MINUTE,
         parks_first=draws.chance(1, 3),
     )
 
