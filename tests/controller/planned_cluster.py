@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -22,6 +23,8 @@ from inaproto_controller.cluster.desired import (
 from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
 from inaproto_controller.cluster.number_groups import Groups
 from inaproto_controller.planning.cluster_planner import ClusterPlanner
+from inaproto_controller.planning.paring.live_placement import JointPlacement
+from inaproto_controller.planning.paring.live_tree import LivePlace
 from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
 from inaproto_controller.service.plan import plan
 
@@ -105,10 +108,18 @@ class ModelAgent:
 class PlannedCluster:
     """``walk`` does one random thing; ``check`` is for after each."""
 
-    def __init__(self, topology: GraphTopology, seed: int) -> None:
+    def __init__(
+        self,
+        topology: GraphTopology,
+        seed: int,
+        *,
+        joint: Callable[[GraphTopology], JointPlacement | None] = lambda topology: None,
+    ) -> None:
         self.random = Random(f"{seed}/planned cluster")
-        self.planner = ClusterPlanner(topology)
+        self.joint = joint
+        self.planner = ClusterPlanner(topology, joint(topology))
         self.topology = topology
+        self.rings: dict[str, LivePlace] = {}
         self.desired = Desired()
         self.observed: dict[str, Agent] = {}
         switches = sorted(self.planner.summing - self.planner.sharp)
@@ -123,7 +134,11 @@ class PlannedCluster:
     # -- the controller
 
     def look(self) -> tuple[Change, ...]:
-        return self.commit(plan(self.desired, Observed(dict(self.observed)), self.planner))
+        return self.commit(plan(self.desired, self.seen, self.planner))
+
+    @property
+    def seen(self) -> Observed:
+        return Observed(dict(self.observed), rings=dict(self.rings))
 
     def commit(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
         if not changes:
@@ -243,7 +258,8 @@ class PlannedCluster:
         self.observed.clear()
         for agent in self.agents.values():
             agent.disconnect()
-        self.planner = ClusterPlanner(self.planner.topology)
+        topology = self.planner.topology
+        self.planner = ClusterPlanner(topology, self.joint(topology))
 
     def _reboot(self) -> None:
         """Of an agent, or only of its connection."""
@@ -280,7 +296,8 @@ class PlannedCluster:
         for name in gone:
             held = self.agents[name].holds.values()
             self.forsaken |= {grant.number for grant, _ in held if grant.kind is GrantKind.PLACE}
-        self.planner = ClusterPlanner(without(self.topology, *gone))
+        topology = without(self.topology, *gone)
+        self.planner = ClusterPlanner(topology, self.joint(topology))
         self._crash()
 
     def _is_known(self, name: str) -> bool:

@@ -18,12 +18,12 @@ from inaproto.wire.messages.trees import FabricTree, TreeState
 from inaproto_controller.cluster.graph_file import parse_json
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.planning.fabric_trees import FabricTrees
+from inaproto_controller.planning.paring.live_tree import LiveTree
 from inaproto_controller.planning.paring.live_trees import (
     NO_ROOT,
     OUT_OF_ORDER,
     SEVERAL_HOMES,
     STRANGE,
-    LiveTree,
     LiveTrees,
 )
 from inaproto_controller.planning.planned_options import PlannedOptions

@@ -33,7 +33,8 @@ from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
 from inaproto.wire.messages.trees import FabricTree
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import RoceRun, decode_runs
-from inaproto_controller.planning.paring.live_trees import LiveTree, LiveTrees
+from inaproto_controller.planning.paring.live_tree import LiveTree
+from inaproto_controller.planning.paring.live_trees import LiveTrees
 from inaproto_controller.planning.paring.network_file import read_network
 from inaproto_controller.service.daemon import run_controller
 from inaproto_controller.service.job_client import JobClient

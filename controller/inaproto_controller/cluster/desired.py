@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fractions import Fraction
 from typing import Final, NamedTuple, assert_never
 
 from inaproto.errors import InvariantBroken
+from inaproto.wire.messages.trees import FabricTree
 from inaproto_controller.cluster.number_groups import Groups
 
 
@@ -65,6 +67,17 @@ class TreeNames(NamedTuple):
     links: tuple[str, ...]
 
 
+class Route(NamedTuple):
+    """The tree that was planned together with a job's hosts, or that its ring has been given since."""
+
+    tree: FabricTree | None
+    """None: there was none."""
+    rate: Fraction = Fraction(0)
+    """Gbit/s that each host sends, by the plan."""
+    why: str = ""
+    """Why there is none, or not one of the planner's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     number: int
@@ -84,6 +97,8 @@ class Job:
     tree: TreeNames | None = None
     group: int | None = None
     """Sharing group: jobs of one take turns. Of a job with a tree of its own its number; None without one."""
+    route: Route | None = None
+    """None: its hosts were chosen without a tree in mind."""
     root: str = ""
     """Root that a person wishes for its tree, in switches that sum by SHARP; empty: any."""
     submitted_at: float = 0.0

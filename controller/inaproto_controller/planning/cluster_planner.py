@@ -1,8 +1,9 @@
 """The planners that there are, for the hosts and switches of one cluster file, by name.
 
 Hosts by fewest fragments (MINA, Algorithm 1) where the cluster has equal pods within equal pods, else the
-lowest free ones. Trees by :mod:`inaproto_controller.planning.trees.sticky`, each for itself: two jobs whose
-trees want the same slot are for the sharing groups of a running controller.
+lowest free ones; or, with a ``joint`` planner, together with their trees (PARING). Other trees by
+:mod:`inaproto_controller.planning.trees.sticky`, each for itself: two jobs whose trees want the same slot are
+for the sharing groups of a running controller.
 
 What is remembered from one question to the next saves time and changes no answer.
 """
@@ -16,11 +17,13 @@ from typing import Final, NamedTuple
 
 from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError
+from inaproto.wire.messages.trees import FabricTree
 from inaproto_controller.cluster.desired import TreeNames
 from inaproto_controller.cluster.graph_network import GraphNetwork, GraphTree
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.cluster.model import CLUSTER, measured
 from inaproto_controller.cluster.step_times import StepTimes
+from inaproto_controller.planning.paring.live_placement import JointPlacement
 from inaproto_controller.planning.placement.least_fragments import LeastFragments
 from inaproto_controller.planning.placement.occupancy import Occupancy
 from inaproto_controller.planning.placement.simple import FirstFit
@@ -51,10 +54,12 @@ class TreeWished:
 
 
 class ClusterPlanner:
-    """Raises ``ConfigError`` for a cluster in which no job could have a host."""
+    """Raises ``ConfigError`` for a cluster in which no job could have a host. ``joint``: who chooses hosts
+    and trees together, if anybody does."""
 
-    def __init__(self, topology: GraphTopology) -> None:
+    def __init__(self, topology: GraphTopology, joint: JointPlacement | None = None) -> None:
         self.topology = topology
+        self.joint: Final = joint
         self.hosts: Final = frozenset(topology.host_names)
         self.summing: Final = frozenset(switch.name for switch in topology.switches if switch.aggregates)
         """Switches where trees take slots; others pass packets on and are not asked."""
@@ -75,6 +80,12 @@ class ClusterPlanner:
             self._placement = FirstFit()
 
     # -- hosts
+
+    @property
+    def placement(self) -> str:
+        """Rule by which hosts are chosen, for people."""
+        rule = f"first fit: {self.no_fragments}" if self.no_fragments else "least fragments"
+        return rule if self.joint is None else f"paring, with trees; where there is none, {rule}"
 
     def occupancy(self, free: Collection[str]) -> Occupancy:
         """In which only these hosts are free."""
@@ -160,6 +171,22 @@ class ClusterPlanner:
             for number, root in sorted(changes.items())
             if root is not None
         }
+
+    def named(self, tree: FabricTree) -> TreeNames:
+        """A tree of a fabric, with the links between its switches."""
+        above = dict(tree.above)
+        links = [
+            self.topology.link_name(number)
+            for number, (one, other) in enumerate(self._ends)
+            if above.get(one) == other or above.get(other) == one
+        ]
+        return TreeNames(tree.root, tuple(sorted((tree.root, *above))), tuple(sorted(links)))
+
+    @cached_property
+    def _ends(self) -> list[tuple[str, str]]:
+        """Names of the ends of each link."""
+        name = self.topology.name
+        return [(name(link.one), name(link.other)) for link in self.topology.links]
 
     def gains(self, model: str | None) -> bool:
         """Whether steps of that model are shorter with a tree; who gains nothing gets none."""

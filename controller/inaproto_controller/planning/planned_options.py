@@ -1,14 +1,14 @@
 """The one tree that PARING plans for each job that has none: an option beside which there is no other.
 
-The first are jobs that have trees: what these take is not free, and they keep them as long as they can be
-had. Then one job after the other, by name, gets the best tree that is left. Where PARING has none, the job
-has the options that it would have without, and the reason is told.
+The first are jobs that have trees, or to which one was promised with their hosts: what these take is not
+free, and they keep them as long as they can be had. Then one job after the other, by name, gets the best tree
+that is left. Where PARING has none, the job has the options that it would have without, and the reason is
+told.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from inaproto.errors import Infeasible
 from inaproto.wire.messages.trees import FabricTree
 from inaproto_controller.planning.fabric_trees import FabricOption, FabricTrees
+from inaproto_controller.planning.paring.live_tree import LivePlace, LiveTree
 from inaproto_controller.planning.trees.shared_roots import Option
 
 if TYPE_CHECKING:  # it takes long to load
-    from inaproto_controller.planning.paring.live_trees import LiveTree, LiveTrees
+    from inaproto_controller.planning.paring.live_trees import LiveTrees
 
 log = logging.getLogger("inaproto.controller")
 
@@ -44,6 +45,9 @@ class Wanting:
 class PlannedOptions:
     def __init__(self, known: FabricTrees, live: LiveTrees) -> None:
         self._known, self._live = known, live
+        self.promised: Mapping[str, LivePlace] = {}
+        """Trees that were planned together with the hosts of jobs, whose rings may be yet to come."""
+        self._hosts: Mapping[str, tuple[str, ...]] = {}
         self._trees: dict[str, LiveTree] = {}
         """Trees that jobs have, or get."""
         self._reasons: dict[str, str] = {}
@@ -58,13 +62,14 @@ class PlannedOptions:
         self._asked = {job: asked for job, asked in self._asked.items() if job in jobs}
         found: dict[str, tuple[FabricOption, ...]] = {}
         taken = self._kept(wanting)
+        to_come = {job: taken.pop(job) for job in taken.keys() - jobs}
         for job in sorted(jobs):
             own = taken.pop(job, None)
             can_stay = own is not None and _can_stay(job, own, wanting)
             pin = wanting.pins.get(job, "")
             options = [] if own is None else [_option(own)]
             if own is None or not can_stay or pin not in ("", own.tree.root):
-                new = self._new(job, wanting, taken, pin)
+                new = self._new(job, wanting, {**taken, **to_come}, pin)
                 if new is None and not can_stay:
                     options += self._known.options(wanting.hosts[job])
                 elif new is not None:
@@ -73,8 +78,15 @@ class PlannedOptions:
             if own is not None:
                 taken[job] = own
             found[job] = tuple({one.tree: one for one in options}.values())
-        self._trees = taken
+        self._hosts, self._trees = wanting.hosts, taken
         return found
+
+    def rings(self) -> dict[str, LivePlace]:
+        """Trees of the jobs whose options were asked for last."""
+        return {
+            job: LivePlace(self._hosts[job], tree, self._reasons.get(job, ""))
+            for job, tree in self._trees.items()
+        }
 
     def document(self, job: str) -> dict[str, Any]:
         """Document of the tree of a job, and who planned it; if not PARING, why."""
@@ -83,18 +95,22 @@ class PlannedOptions:
         return {"by": "roots" if reason else "paring", "reason": reason, **measures}
 
     def _kept(self, wanting: Wanting) -> dict[str, LiveTree]:
-        """Trees that jobs have, in the order in which they got them; after a restart, by name."""
+        """Trees that jobs have, in the order in which they got them, after a restart by name; and those that
+        are promised to jobs that have none."""
         taken = {job: tree for job, tree in self._trees.items() if wanting.had.get(job) == tree.tree}
+        taken = {job: tree for job, tree in taken.items() if job in wanting.hosts}
+        for job, promise in self.promised.items():
+            has = wanting.had.get(job, promise.tree.tree)
+            if job not in taken and promise.hosts == wanting.hosts.get(job, promise.hosts):
+                taken |= {job: promise.tree} if has == promise.tree.tree else {}
         for job in sorted(wanting.had.keys() & wanting.hosts.keys()):
             if job not in taken:
                 free = self._live.free(taken.values())
                 taken[job] = self._live.of(wanting.had[job], wanting.hosts[job], free)
-        return {job: tree for job, tree in taken.items() if job in wanting.hosts}
+        return taken
 
     def _new(self, job: str, wanting: Wanting, taken: Mapping[str, LiveTree], pin: str) -> LiveTree | None:
-        used = Counter(name for tree in taken.values() for name in tree.adders)
-        full = {name for name, slots in self._known.slots.items() if used[name] >= slots}
-        free = self._live.free(taken.values(), without=full | wanting.away)
+        free = self._live.free(taken.values(), without=wanting.away)
         hosts, barred = wanting.hosts[job], wanting.barred.get(job, frozenset())
         key = hosts, free, pin, barred
         known = self._asked.get(job)

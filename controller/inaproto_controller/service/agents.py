@@ -206,7 +206,7 @@ class Agents:
                 self._look_at(name)
         while self._passing and self._passing[0][0] < now:
             self._look_at(heappop(self._passing)[1])
-        return Observed(dict(self._seen))
+        return Observed(dict(self._seen), rings={} if self.trees is None else self.trees.rings)
 
     def news(self) -> set[str]:
         """Agents of which what is seen has changed since this was asked last."""

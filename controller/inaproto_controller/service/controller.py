@@ -215,6 +215,7 @@ class Controller:
             self._unjudged, self._all_judged_at = None, -math.inf
             self._lost = trio.Event()
             self.history.led(found.term, events, self._desired)
+            self._promise_trees()
             self.agents.lead(found.term, self._desired)
             self.places.lead()
             if self.reservations is not None:
@@ -451,10 +452,17 @@ class Controller:
         if self._spans is not None:
             self._spans.committed(self._desired, after)
         self._desired = after
+        self._promise_trees()
         self.agents.wish(after, changes)
         if self.reservations is not None:
             self.reservations.wish(after)
         self._tell_watchers()
+
+    def _promise_trees(self) -> None:
+        """Before agents hear of hosts: rings there are to have the trees that these were chosen for."""
+        joint, trees = self._planner.joint, self.agents.trees
+        if joint is not None and trees is not None:
+            trees.promise(joint.promised(self._desired.live()))
 
     async def put_record(self, owner: str, body: bytes | None) -> None:
         """Write the record of a sharing group or of migration; on disk when this returns.
@@ -642,7 +650,6 @@ class Controller:
         counts: Mapping[str, int] = {
             state.value: sum(job.state is state for job in self._desired.jobs.values()) for state in JobState
         }
-        placement = self._planner.no_fragments
         return {
             "role": "controller",
             "version": version("inaproto"),
@@ -658,7 +665,7 @@ class Controller:
             "grants": len(self._desired.grants),
             "grants_to_be_freed": sum(one.released is not None for one in self._desired.grants.values()),
             "capacity": capacity.said(self.topology),
-            "placement": f"first fit: {placement}" if placement else "least fragments",
+            "placement": self._planner.placement,
             "sharing": self.agents.sharing.status(),
             "trees": {} if self.agents.trees is None else self.agents.trees.status(),
             "places": self.places.status(self._desired),

@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from fractions import Fraction
 from functools import partial
@@ -29,6 +29,7 @@ from inaproto_controller.cluster import capacity, graph_file
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.planning.cluster_planner import ClusterPlanner
 from inaproto_controller.planning.fabric_trees import FabricTrees
+from inaproto_controller.planning.paring.live_placement import JointPlacement
 from inaproto_controller.service.agents import Agents
 from inaproto_controller.service.api import BODY_BYTES_MAX, application
 from inaproto_controller.service.controller import Controller
@@ -56,9 +57,12 @@ async def run_controller(
     settings: ControllerSettings, *, stop: trio.Event, announce: Callable[[str], None]
 ) -> None:
     """Until ``stop``. Raises ``ConfigError``, and ``InvariantBroken`` for a fault of ours."""
-    planner = ClusterPlanner(_topology(settings))
+    topology = _topology(settings)
+    fabric = FabricTrees(topology, share_max=settings.share_max)
+    live = _live_trees(settings, topology, fabric.slots)
+    planner = ClusterPlanner(topology, _joint(settings, topology, live))
     roles = _roles(planner)
-    if planner.no_fragments:
+    if planner.no_fragments and planner.joint is None:
         log.warning("hosts are placed as they are free: %s", planner.no_fragments)
     make_run_directory(settings.dir, "controller")
     store = open_store(settings.store_or_default)
@@ -69,9 +73,6 @@ async def run_controller(
         lease_s=settings.lease_ms / 1000,
         roots=[switch.name for switch in planner.topology.switches],
     )
-
-    fabric = FabricTrees(planner.topology, share_max=settings.share_max)
-    live = _live_trees(settings, planner.topology)
 
     def make_agents(changed: Callable[[], None]) -> Agents:
         return Agents(
@@ -186,7 +187,25 @@ async def _serve_api(
         ended.set()
 
 
-def _live_trees(settings: ControllerSettings, topology: GraphTopology) -> LiveTrees | None:
+def _joint(
+    settings: ControllerSettings, topology: GraphTopology, live: LiveTrees | None
+) -> JointPlacement | None:
+    """Raises ``ConfigError``."""
+    if settings.placement != "paring":
+        return None
+    if live is None:
+        raise ConfigError("placement = paring chooses hosts with their trees: it needs trees = paring")
+    sharp = next((switch.name for switch in topology.switches if switch.sharp), None)
+    if sharp is not None:
+        raise ConfigError(
+            f"placement = paring: switch {sharp} sums by SHARP, which PARING plans no trees for"
+        )
+    return JointPlacement(live)
+
+
+def _live_trees(
+    settings: ControllerSettings, topology: GraphTopology, slots: Mapping[str, int]
+) -> LiveTrees | None:
     """``topology``: that of the cluster file, with the limits that are in force. Raises ``ConfigError``."""
     if settings.trees != "paring":
         return None
@@ -197,7 +216,8 @@ def _live_trees(settings: ControllerSettings, topology: GraphTopology) -> LiveTr
     rate_cap = parse_exact(settings.host_gbit_s)
     network = read_network(settings.cluster, server=Fraction(0))
     names = map(network.topology.name, range(network.topology.nodes))
-    live = LiveTrees(topology, dict(zip(names, network.capacities, strict=True)), rate_cap or Fraction(0))
+    capacities = dict(zip(names, network.capacities, strict=True))
+    live = LiveTrees(topology, capacities, rate_cap or Fraction(0), slots=slots)
     if not live.capacities:
         log.warning("no switch of the cluster file has both jobs and a capacity: PARING will plan no tree")
     return live

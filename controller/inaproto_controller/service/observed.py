@@ -8,6 +8,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from inaproto_controller.planning.paring.live_tree import LivePlace
+
 
 class Presence(StrEnum):
     UP = "up"
@@ -54,6 +56,8 @@ NOT_HEARD: Final = Agent(Presence.UNKNOWN)
 @dataclass(frozen=True, slots=True)
 class Observed:
     agents: Mapping[str, Agent] = field(default_factory=dict)
+    rings: Mapping[str, LivePlace] = field(default_factory=dict)
+    """Where the rings of jobs on the path ``shared`` are, or get to, by name; none unless PARING plans."""
     barred_pkeys: frozenset[str] = frozenset()
     """PKeys that UFM has members of, and that are promised to nobody."""
 

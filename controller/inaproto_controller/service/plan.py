@@ -26,8 +26,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
+from inaproto.errors import Infeasible
 from inaproto_controller.cluster.desired import (
     Change,
     Desired,
@@ -40,6 +41,7 @@ from inaproto_controller.cluster.desired import (
     Job,
     JobState,
     Release,
+    Route,
     SetJob,
     Slot,
     TreeNames,
@@ -47,6 +49,8 @@ from inaproto_controller.cluster.desired import (
 )
 from inaproto_controller.cluster.reserved import UFM, Pool
 from inaproto_controller.planning.cluster_planner import ClusterPlanner, Resource, TreeWished
+from inaproto_controller.planning.paring.live_placement import JointPlacement
+from inaproto_controller.planning.paring.live_tree import LivePlace, LiveTree
 from inaproto_controller.planning.placement.occupancy import Occupancy
 from inaproto_controller.service.observed import Agent, Observed, Phase, Presence
 from inaproto_controller.service.sharp.moves import Wished, who_moves
@@ -55,6 +59,7 @@ from inaproto_controller.service.why_no_tree import GAINS_NOTHING, NOT_LEFT, NOW
 HISTORY_MAX: Final = 1000
 """Jobs that are over and still to be asked for."""
 BEHIND: Final = "waits behind jobs that were submitted earlier"
+_NOWHERE: Final[dict[str, Any]] = {"hosts": (), "tree": None, "group": None, "route": None}
 
 
 def plan(
@@ -142,6 +147,7 @@ class _Plan:
         self._pool = pool
         self._observed = observed
         self._planner = planner
+        self._joint: Final = planner.joint
         self._awaited: dict[int, TreeNames] = {}
         """Wished trees of jobs that have none, and wait for these."""
 
@@ -207,7 +213,7 @@ class _Plan:
         if job.state is JobState.RUNNING:
             self._end(job, JobState.FAILED, why)
             return
-        self._set(replace(job, state=JobState.QUEUED, hosts=(), tree=None, group=None, why=f"again: {why}"))
+        self._set(replace(job, state=JobState.QUEUED, **_NOWHERE, why=f"again: {why}"))
         self._release_all(job.number)
 
     def _end(self, job: Job, state: JobState, why: str) -> None:
@@ -219,6 +225,7 @@ class _Plan:
     def give_trees_up(self) -> None:
         """Give up the trees of a switch that is lost, or that the cluster has no more, and those in SHARP of
         a host that keeps to no places any more."""
+        self._follow_routes()
         self._planner.enter(self._wishes())
         for wish in self._wishes():
             if wish.tree is None:
@@ -227,6 +234,42 @@ class _Plan:
             if lost or wish.tree not in self._planner.candidates(wish.number):
                 self._give_up(wish.number)
                 self._release_all(wish.number, GrantKind.RESERVATION)
+
+    def _follow_routes(self) -> None:
+        """Where hosts and trees are planned together, jobs have the trees that their rings have, and those
+        whose ring is to come another one, on their hosts, if a switch of it is lost."""
+        if self._joint is None:
+            for job in self._live():
+                if job.route is not None:
+                    self._set(replace(job, route=None, tree=None))
+            return
+        for job in self._live():
+            if self._grants_of(job.number, GrantKind.TREE):  # of a controller that had another rule
+                self._give_up(job.number)
+            ring = self._ring_of(job)
+            if ring is not None:
+                self._set_route(job, Route(ring.tree.tree, ring.tree.rate, ring.why))
+            elif job.state is JobState.PLACED and (lost := self._lost_adders(job.route)):
+                found = self._joint.planned(job.hosts, self._trees_taken(but=job), self._switches_away())
+                if isinstance(found, Infeasible):
+                    self._set_route(job, Route(None, why=f"switch {lost[0]} is lost: {found}"))
+                else:
+                    self._set_route(job, Route(found.tree, found.rate))
+
+    def _set_route(self, job: Job, route: Route) -> None:
+        if route != job.route:
+            tree = None if route.tree is None else self._planner.named(route.tree)
+            self._set(replace(job, route=route, tree=tree, group=None))
+
+    def _ring_of(self, job: Job) -> LivePlace | None:
+        ring = self._observed.rings.get(job.spec.name)
+        return None if ring is None or ring.hosts != job.hosts else ring
+
+    def _lost_adders(self, route: Route | None) -> list[str]:
+        if route is None or route.tree is None:
+            return []
+        names = (route.tree.root, *dict(route.tree.above))
+        return [name for name in names if name not in route.tree.passing and self._is_lost(name)]
 
     def _give_up(self, job: int) -> None:
         self._set(replace(self.draft.jobs[job], tree=None, group=None))
@@ -358,6 +401,7 @@ class _Plan:
             return
         free = self._free_hosts()
         occupancy = self._planner.occupancy(free)
+        taken = self._trees_taken()
         is_held_up = False
         for job in waiting:
             named = job.spec.on
@@ -366,7 +410,10 @@ class _Plan:
                     job, f"waits for {job.spec.hosts} hosts: the cluster has {len(self._planner.hosts)}"
                 )
                 continue
+            route: Route | None = None
             hosts = None if is_held_up else self._hosts_for(job, free, occupancy)
+            if hosts is not None and self._joint is not None and len(hosts) > 1:
+                hosts, route = self._planned_jointly(self._joint, job, hosts, free, taken)
             out = free.intersection(named if hosts is None else hosts)
             if hosts is None:
                 self._queue(job, BEHIND if is_held_up else self._why(job, free))
@@ -375,7 +422,8 @@ class _Plan:
             self._planner.take(occupancy, out)
             if hosts is None:
                 continue
-            self._set(replace(job, state=JobState.PLACED, why="", hosts=hosts))
+            tree = None if route is None or route.tree is None else self._planner.named(route.tree)
+            self._set(replace(job, state=JobState.PLACED, why="", hosts=hosts, tree=tree, route=route))
             for name in hosts:
                 self._give(job, GrantKind.SEATS, name, (Slot(name, "", 0),))
 
@@ -383,6 +431,40 @@ class _Plan:
         if not job.spec.on:
             return self._planner.place(occupancy, job.spec.hosts)
         return job.spec.on if free.issuperset(job.spec.on) else None
+
+    def _planned_jointly(
+        self,
+        joint: JointPlacement,
+        job: Job,
+        hosts: tuple[str, ...],
+        free: set[str],
+        taken: list[LiveTree],
+    ) -> tuple[tuple[str, ...], Route]:
+        """``hosts``: what it gets where there is no tree for it. Its tree is added to those ``taken``."""
+        found: LivePlace | LiveTree | Infeasible
+        away = self._switches_away()
+        found = joint.planned(hosts, taken, away) if job.spec.on else joint.placed(free, hosts, taken, away)
+        if isinstance(found, Infeasible):
+            return hosts, Route(None, why=str(found))
+        place = found if isinstance(found, LivePlace) else LivePlace(hosts, found)
+        taken.append(place.tree)
+        return place.hosts, Route(place.tree.tree, place.tree.rate)
+
+    def _trees_taken(self, but: Job | None = None) -> list[LiveTree]:
+        """Trees of rings, and those that are promised to other jobs, whose ring is to come."""
+        if self._joint is None:
+            return []
+        taken = [ring.tree for ring in self._observed.rings.values()]
+        for job in self._live():
+            if job != but and self._ring_of(job) is None:
+                tree = self._joint.tree(job)
+                taken += [] if tree is None else [tree]
+        return taken
+
+    def _switches_away(self) -> frozenset[str]:
+        return frozenset(
+            name for name in self._planner.summing if not self._is_usable(self._observed.agent(name))
+        )
 
     def _free_hosts(self) -> set[str]:
         """Those that report, and hold nothing that is not known here."""
@@ -486,6 +568,9 @@ class _Plan:
         return any(grant.number in holds and holds[grant.number].phase is Phase.RUNNING for grant in grants)
 
     def _wishes(self) -> list[TreeWished]:
+        """None where hosts and trees are planned together: nothing is granted for these trees."""
+        if self._joint is not None:
+            return []
         return [
             TreeWished(job.number, job.hosts, job.spec.model, job.tree)
             for job in self._live()
@@ -528,6 +613,10 @@ class _Plan:
         return {self.draft.jobs[number].spec.name for number in held if number in self.draft.jobs}
 
     def without_trees(self) -> dict[int, str]:
+        if self._joint is not None:
+            return {
+                job.number: job.route.why for job in self._live() if job.route is not None and job.route.why
+            }
         wishes = [wish for wish in self._wishes() if wish.tree is None]
         if not wishes:
             return {}

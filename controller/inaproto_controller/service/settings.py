@@ -17,6 +17,7 @@ from inaproto.errors import ConfigError
 from inaproto_controller.cluster.reserved import parse_pkeys
 
 TreeRule = Literal["roots", "paring"]
+PlacementRule = Literal["fragments", "paring"]
 CapacityRule = Literal["file", "switch", "port"]
 STORE_FILE: Final = "controller.db"
 _LOOPBACK: Final = frozenset(("127.0.0.1", "::1", "localhost"))
@@ -120,6 +121,9 @@ class ControllerSettings(Settings):
     """Hosts and switches report at least so often; of many less often, 256 a second or 4 times in a lease."""
     share_max: int = Field(default=4, ge=1, le=1024)
     """Jobs that may share by turns what the cluster file counts as one job's slots in a switch."""
+    placement: PlacementRule = "fragments"
+    """Hosts of jobs: fragments, those that leave fewest fragments where the cluster has equal pods, else the
+    lowest free ones; or paring, chosen together with the tree, which needs trees = paring."""
     trees: TreeRule = "roots"
     """Trees of jobs that share by turns: roots, those of the nearest roots; or paring, planned for each job
     when it comes, for the highest rate by the capacities in the cluster file (docs/planning.md)."""

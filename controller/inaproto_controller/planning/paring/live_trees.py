@@ -1,7 +1,8 @@
 """Trees that PARING plans for the jobs of a live cluster, as switches of its fabric can have them.
 
-A job's hosts are known when its ring is to be laid, so of PARING's joint question the tree is left (section
-IV-C.1: its workers are fixed). What differs from the planner's world:
+Either a job's hosts are known, and of PARING's joint question the tree is left (section IV-C.1: its workers
+are fixed: ``planned``); or hosts and tree are chosen together, of the hosts that are idle (``placed``). What
+differs from the planner's world:
 
 - *The parameter server is a switch* that sums: in-network reduction has no server, its root sums and sends
   the results down. Each switch that could be the root is planned for as if a server with its capacity stood
@@ -11,6 +12,7 @@ IV-C.1: its workers are fixed). What differs from the planner's world:
   rate, then of fewest links, then the nearest to the hosts.
 - *In order*: when its switches have no turn for it, a job's hosts sum as a chain, and get the same bytes. So
   trees that do not add its hosts in the order of their ranks are no answer; the best root may depend on it.
+  Where hosts are chosen, too, they get their ranks in the order in which the tree adds them.
 - *What is free*: a switch without a slot, or that is away, adds nothing up; of the capacity of others that is
   free which no other job's tree takes: rate times load of each of its switches, when its tree was planned.
 
@@ -21,14 +23,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 from inaproto.daemon.switch.tree_records import TOLD_SWITCHES_MAX
 from inaproto.errors import Infeasible
 from inaproto.wire.messages.trees import FabricTree
 from inaproto_controller.cluster.graph_topology import UNREACHABLE, GraphLink, GraphTopology
+from inaproto_controller.planning.paring.live_tree import Link, LivePlace, LiveTree
 from inaproto_controller.planning.paring.model import (
     ZERO,
     Capacity,
@@ -38,60 +41,33 @@ from inaproto_controller.planning.paring.model import (
     Task,
 )
 from inaproto_controller.planning.paring.one_way_up import Folded, folded
-from inaproto_controller.planning.paring.planner import Fixed, plan
+from inaproto_controller.planning.paring.planner import SECONDS, Mode, plan
 
 ROOTS_MAX: Final = 12
 """Most roots that are planned for: those nearest to the hosts."""
 NO_ROOT: Final = "no switch that reaches all hosts has a slot and capacity left"
 SEVERAL_HOMES: Final = "a host with several links: the fabric knows it at one switch"
 STRANGE: Final = "a host that the cluster file has not, or fewer than two"
+FEW_IDLE: Final = "too few idle hosts with one link each"
 REFUSED: Final = "the fabric has refused the tree"
 OUT_OF_ORDER: Final = "its tree does not add the hosts in the order of their ranks"
 TOO_LARGE: Final = "a tree of more switches than a message can say"
 
-Link = tuple[str, str]
-"""Two nodes, by name, in the direction of the root."""
-
-
-@dataclass(frozen=True)
-class LiveTree:
-    tree: FabricTree
-    adders: tuple[str, ...]
-    """Switches that add up for it, sorted: where it needs slots."""
-    rate: Fraction
-    """Gbit/s that each host sends, when all switches have what it takes."""
-    loads: Mapping[str, int]
-    """Gradients that each of them adds up."""
-    gradients: Mapping[Link, int]
-    """Gradients that each link carries towards the root in one iteration."""
-
-    @property
-    def links(self) -> int:
-        """Each as often as it carries a gradient."""
-        return sum(self.gradients.values())
-
-    @property
-    def held(self) -> dict[str, Fraction]:
-        """What it takes of the capacities of its switches, Gbit/s."""
-        return {name: self.rate * load for name, load in self.loads.items()}
-
-    def document(self) -> dict[str, Any]:
-        """For people and their programs."""
-        return {
-            "root": self.tree.root,
-            "rate_gbit_s": str(self.rate),
-            "links": self.links,
-            "loads": dict(self.loads),
-            "passing": list(self.tree.passing),
-        }
-
 
 class LiveTrees:
     """``capacities``: Gbit/s that switches add up, by name; others add nothing. ``rate_cap``: that a host
-    sends at most."""
+    sends at most. ``slots``: trees that a switch adds up for at a time, where that has a limit. ``mode``,
+    ``seconds``: as ``plan`` takes them."""
 
     def __init__(
-        self, topology: GraphTopology, capacities: Mapping[str, Capacity], rate_cap: Fraction
+        self,
+        topology: GraphTopology,
+        capacities: Mapping[str, Capacity],
+        rate_cap: Fraction,
+        *,
+        slots: Mapping[str, int] | None = None,
+        mode: Mode = Mode.FAST,
+        seconds: float = SECONDS,
     ) -> None:
         self.capacities: Final[Mapping[str, Capacity]] = {
             switch.name: capacities[switch.name]
@@ -99,20 +75,25 @@ class LiveTrees:
             if switch.aggregates and capacities.get(switch.name, ZERO) != 0
         }
         self.rate_cap: Final = rate_cap
-        self._given = topology
+        self._slots = slots or {}
+        self._mode, self._seconds = mode, seconds
+        self.topology: Final = topology
         self._hosts = {name: number for number, name in enumerate(topology.host_names)}
         self._topology = _with_servers(topology, tuple(self.capacities))
         self._number = {self._topology.name(node): node for node in range(self._topology.nodes)}
 
     def free(self, others: Iterable[LiveTree], without: Collection[str] = ()) -> dict[str, Capacity]:
-        """What trees leave of the capacities; ``without``: switches that cannot be had now."""
+        """What trees leave of the capacities: nothing at a switch that has no slot left. ``without``:
+        switches that cannot be had now."""
         held: dict[str, Fraction] = {}
+        used = Counter[str]()
         for one in others:
+            used.update(one.adders)
             for name, rate in one.held.items():
                 held[name] = held.get(name, ZERO) + rate
         left: dict[str, Capacity] = {}
         for name, capacity in self.capacities.items():
-            if name in without:
+            if name in without or used[name] >= self._slots.get(name, used[name] + 1):
                 left[name] = ZERO
             else:
                 left[name] = None if capacity is None else max(ZERO, capacity - held.get(name, ZERO))
@@ -130,23 +111,59 @@ class LiveTrees:
         numbers = sorted({self._hosts[host] for host in hosts if host in self._hosts})
         if len(numbers) < 2 or len(numbers) < len(set(hosts)):
             return Infeasible(STRANGE, {"hosts": len(set(hosts)), "known": len(numbers)})
-        torn = next((one for one in numbers if len(self._given.homes[one]) > 1), None)
+        torn = next((one for one in numbers if len(self.topology.homes[one]) > 1), None)
         if torn is not None:
-            return Infeasible(SEVERAL_HOMES, {"host": self._given.name(torn)})
+            return Infeasible(SEVERAL_HOMES, {"host": self.topology.name(torn)})
         best: LiveTree | None = None
-        roots = self._roots(numbers, free, root)
+        roots = self._roots(numbers, len(numbers), free, root)
         refusal = Infeasible(NO_ROOT, {"switches": len(free), "with capacity": _some(free)})
         for name in roots:
-            found = self._rooted(name, numbers, free)
+            found = self._rooted(name, numbers, len(numbers), free)
             if isinstance(found, Infeasible):
                 refusal = found
-            elif found.tree in barred:
+                continue
+            tree, _ = found
+            if tree.tree in barred:
                 refusal = Infeasible(REFUSED, {"root": name})
-            elif not self._is_in_order(found.tree, hosts):
+            elif self._order(tree.tree, hosts) != list(range(len(hosts))):
                 refusal = Infeasible(OUT_OF_ORDER, {"root": name})
-            elif best is None or (found.rate, -found.links) > (best.rate, -best.links):
-                best = found
+            elif best is None or tree.worth > best.worth:
+                best = tree
         return refusal if best is None else best
+
+    def placed(
+        self,
+        count: int,
+        idle: Collection[str],
+        free: Mapping[str, Capacity],
+        instead: Sequence[str] = (),
+    ) -> LivePlace | Infeasible:
+        """Which ``count`` of the hosts ``idle`` a job gets, in the order of its ranks, and its tree.
+
+        ``instead``: hosts that it would get without a tree in mind; they are taken unless others have a
+        better one, so what comes out is never worse than a tree that is planned for them."""
+        numbers = self._one_home(idle)
+        if count < 2 or len(numbers) < count:
+            return Infeasible(FEW_IDLE, {"hosts": count, "idle": len(numbers)})
+        best: LivePlace | None = None
+        refusal = Infeasible(NO_ROOT, {"switches": len(free), "with capacity": _some(free)})
+        given = self._one_home(instead)
+        asked = [numbers] if len(given) < count else [given, numbers]
+        for some in asked:
+            for name in self._roots(some, count, free, ""):
+                found = self._rooted(name, some, count, free)
+                if isinstance(found, Infeasible):
+                    refusal = found
+                elif best is None or found[0].worth > best.tree.worth:
+                    tree, hosts = found
+                    best = LivePlace(tuple(hosts[rank] for rank in self._order(tree.tree, hosts)), tree)
+        return refusal if best is None else best
+
+    def again(self, tree: FabricTree, hosts: Sequence[str], rate: Fraction) -> LiveTree | None:
+        """A tree that was planned before, for this rate; None where hosts are there no more."""
+        if not self._hosts.keys() >= set(hosts):
+            return None
+        return replace(self.of(tree, hosts, {}), rate=rate)
 
     def of(self, tree: FabricTree, hosts: Sequence[str], free: Mapping[str, Capacity]) -> LiveTree:
         """A tree that a job has, whoever planned it: at the rate that ``free`` gives it."""
@@ -156,7 +173,7 @@ class LiveTrees:
         loads: Counter[str] = Counter()
         senders: list[tuple[str, str]] = []
         for host in hosts:
-            home = self._given.name(self._given.hosts + self._given.homes[self._hosts[host]][0])
+            home = self.topology.name(self.topology.hosts + self.topology.homes[self._hosts[host]][0])
             gradients[host, home] += 1
             senders.append((home, host))
         sums: dict[str, None] = {}
@@ -177,21 +194,34 @@ class LiveTrees:
         ordered = dict(sorted(loads.items()))
         return LiveTree(tree, tuple(sorted(adds)), min(rates), ordered, dict(sorted(gradients.items())))
 
+    def _one_home(self, hosts: Iterable[str]) -> list[Node]:
+        """Those of them that the fabric knows at one switch."""
+        known = {self._hosts[host] for host in hosts if host in self._hosts}
+        return sorted(one for one in known if len(self.topology.homes[one]) == 1)
+
     # -- one root
 
-    def _roots(self, hosts: Sequence[Node], free: Mapping[str, Capacity], wanted: str) -> list[str]:
+    def _roots(
+        self, hosts: Sequence[Node], count: int, free: Mapping[str, Capacity], wanted: str
+    ) -> list[str]:
+        """Those nearest to the ``count`` hosts that are nearest to each."""
         away: list[tuple[int, int, str]] = []
-        for number, switch in enumerate(self._given.switches):
+        for number, switch in enumerate(self.topology.switches):
             if free.get(switch.name, ZERO) == 0 or wanted not in ("", switch.name):
                 continue
-            distances = [int(self._given.all_distances[number, host]) for host in hosts]
-            if max(distances) < UNREACHABLE:
+            distances = sorted(int(self.topology.all_distances[number, host]) for host in hosts)[:count]
+            if distances[-1] < UNREACHABLE:
                 away.append((sum(distances), number, switch.name))
         return [name for _, _, name in sorted(away)[:ROOTS_MAX]]
 
     def _rooted(
-        self, root: str, hosts: Sequence[Node], free: Mapping[str, Capacity]
-    ) -> LiveTree | Infeasible:
+        self, root: str, hosts: Sequence[Node], count: int, free: Mapping[str, Capacity]
+    ) -> tuple[LiveTree, list[str]] | Infeasible:
+        """Tree, and its hosts in the order of the cluster file: ``count`` of these.
+
+        The planner counts the link to the server that is none, once for each gradient that comes to the root;
+        so where the root alone adds up, for the nearest hosts, may be better than what it finds.
+        """
         topology, number = self._topology, self._number
         ps = number[_server(root)]
         capacities: list[Capacity] = [ZERO] * topology.nodes
@@ -199,12 +229,23 @@ class LiveTrees:
             capacities[number[name]] = capacity
         capacities[number[root]], capacities[ps] = ZERO, free[root]
         network = ProgrammableNetwork(topology, tuple(capacities))
-        workers = tuple(number[self._given.name(host)] for host in hosts)
-        task = Task(len(workers), 1, self.rate_cap)
-        found = plan(network, task, fixed=Fixed(ps, workers), is_coarse=True)
+        task = Task(count, 1, self.rate_cap)
+        workers = [number[self.topology.name(host)] for host in hosts]
+        may = {ps, *workers}
+        busy = [node for node in range(topology.hosts) if node not in may]
+        found = plan(network, task, busy=busy, ps=ps, is_coarse=True, mode=self._mode, seconds=self._seconds)
         if isinstance(found, Infeasible):
             return found
-        return self._named(root, folded(network, task, found.tree), ps)
+        nearest = sorted(workers, key=lambda worker: (network.distance(ps, worker), worker))[:count]
+        best: tuple[LiveTree, list[str]] | Infeasible = Infeasible(NO_ROOT, {"root": root})
+        for tree in (found.tree, PlacedTree(ps, dict.fromkeys(nearest, ps))):
+            named = self._named(root, folded(network, task, tree), ps)
+            if isinstance(best, Infeasible) or (
+                not isinstance(named, Infeasible) and named.worth > best[0].worth
+            ):
+                names = [topology.name(node) for node in tree.workers(network)]
+                best = named if isinstance(named, Infeasible) else (named, names)
+        return best
 
     def _named(self, root: str, shape: Folded, ps: Node) -> LiveTree | Infeasible:
         name = self._topology.name
@@ -238,11 +279,12 @@ class LiveTrees:
                 node = after
         return dict(sorted(found.items()))
 
-    def _is_in_order(self, tree: FabricTree, hosts: Sequence[str]) -> bool:
-        """As switches add: what comes to each in the order of the lowest rank of each part."""
+    def _order(self, tree: FabricTree, hosts: Sequence[str]) -> list[int]:
+        """Ranks in the order in which switches add them: what comes to each in the order of the lowest rank
+        of each part. Empty: not all hosts come to the root."""
         above, parts = dict(tree.above), dict[str, list[list[int]]]()
         for rank, host in enumerate(hosts):
-            home = self._given.name(self._given.hosts + self._given.homes[self._hosts[host]][0])
+            home = self.topology.name(self.topology.hosts + self.topology.homes[self._hosts[host]][0])
             parts.setdefault(home, []).append([rank])
         below = Counter(above.values())
         ready = [name for name in (tree.root, *above) if not below[name]]
@@ -250,12 +292,12 @@ class LiveTrees:
             name = ready.pop()
             own = [rank for part in sorted(parts.get(name, ()), key=min) for rank in part]
             if name == tree.root:
-                return own == list(range(len(hosts)))
+                return own
             parts.setdefault(above[name], []).append(own)
             below[above[name]] -= 1
             if not below[above[name]]:
                 ready.append(above[name])
-        return False
+        return []
 
     def _home(self, host: Node) -> Node:
         return self._topology.hosts + self._topology.homes[host][0]

@@ -14,9 +14,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final, Protocol, assert_never
 
 from inaproto.errors import ConfigError, InaprotoError, LocalMisuse
+from inaproto.wire.messages.trees import FabricTree
 from inaproto_controller.cluster.desired import (
     Change,
     Desired,
@@ -29,6 +31,7 @@ from inaproto_controller.cluster.desired import (
     JobSpec,
     JobState,
     Release,
+    Route,
     SetJob,
     Slot,
     TreeNames,
@@ -352,12 +355,23 @@ def _body(job: Job) -> str:
             "tree": job.tree,
             "group": job.group,
             "root": job.root,
+            "route": None if job.route is None else [job.route.tree, str(job.route.rate), job.route.why],
             "submitted_at": job.submitted_at,
             "submission_hash": job.submission_hash,
             "nonce": job.nonce,
             "expires_s": job.expires_s,
         }
     )
+
+
+def _route(fields: Sequence[Any] | None) -> Route | None:
+    if fields is None:
+        return None
+    tree, rate, why = fields
+    if tree is not None:
+        root, above, passing = tree
+        tree = FabricTree(root, tuple((one, over) for one, over in above), tuple(passing))
+    return Route(tree, Fraction(rate), why)
 
 
 def _job(number: int, revision: int, token_hash: str, body: str) -> Job:
@@ -379,6 +393,7 @@ def _job(number: int, revision: int, token_hash: str, body: str) -> Job:
         tree=None if tree is None else TreeNames(tree[0], tuple(tree[1]), tuple(tree[2])),
         group=fields["group"],
         root=fields.get("root", ""),
+        route=_route(fields.get("route")),
         submitted_at=fields["submitted_at"],
         submission_hash=fields.get("submission_hash", ""),
         nonce=fields.get("nonce", 0),

@@ -52,6 +52,7 @@ from inaproto.wire.control_messages import Message
 from inaproto.wire.messages.slots import SlotAnswer, SlotsChanged
 from inaproto.wire.messages.trees import TreeReport
 from inaproto_controller.planning.fabric_trees import FabricTrees
+from inaproto_controller.planning.paring.live_tree import LivePlace
 from inaproto_controller.planning.planned_options import PlannedOptions
 from inaproto_controller.service.store.records import PutRecord
 from inaproto_controller.service.trees.plans import TreePlans
@@ -223,6 +224,16 @@ class TreeService:
                 log.warning("trees: %s", action)
             case _:
                 assert_never(action)
+
+    def promise(self, places: Mapping[str, LivePlace]) -> None:
+        """Hosts and trees that were planned together: a ring on these hosts gets that tree."""
+        if self._planned is not None:
+            self._planned.promised = places
+
+    @property
+    def rings(self) -> Mapping[str, LivePlace]:
+        """Hosts and trees of all rings."""
+        return {} if self._planned is None else self._planned.rings()
 
     def _plan(self, asked: PlanTrees) -> TreesPlanned:
         plan = self._plans.plan(
