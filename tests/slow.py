@@ -23,6 +23,8 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "controller/test_cluster_arrivals.py::test_a_job_that_arrives_late_takes_as_long_as_at_0": (),
     "controller/test_controller_crashes.py": ("test_a_pair_whose_leader_is_killed",),
     "controller/test_disasters.py::test_a_host_whose_clock_is_wrong_is_told_so_and_comes_when_it_is_right": (),
+    "controller/test_joint_placement.py::test_ranks_are_given_in_the_order_in_which_the_tree_adds": (),
+    "controller/test_joint_placement.py::test_section_3_tiny_networks_by_brute_force": (),
     "controller/test_live_page_browser.py::test_a_crowded_page_overflows_nowhere": (),
     "controller/test_page_pictures.py::test_each_fault_that_is_planted_is_found": (),
     "controller/test_pairwise_turns.py::test_who_is_excluded_waits_and_others_do_not": ("Quota.SWITCH",),

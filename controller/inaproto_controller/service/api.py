@@ -119,6 +119,7 @@ def application(controller: Controller) -> Starlette:
         return document(job) | {
             "places": controller.places.document(job.number),
             "no_tree": controller.without_trees.get(job.number, ""),
+            "planned": controller.prediction(job),
         }
 
     async def submit(request: Request) -> Response:

@@ -580,6 +580,15 @@ class Controller:
                 await self._news.wait()
         return self.job(name)
 
+    def prediction(self, job: Job) -> dict[str, Any] | None:
+        """What the planner has told of the tree of a job whose hosts and tree it chose together."""
+        joint, route = self._planner.joint, job.route
+        if joint is None or route is None:
+            return None
+        tree = joint.tree(job)
+        measures = {} if tree is None else tree.document()
+        return {"by": "roots" if route.why else "paring", "reason": route.why, **measures}
+
     # -- trees in SHARP
 
     def place_roots(self, name: str) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
@@ -21,6 +22,7 @@ from inaproto.daemon.net.control_address import Holder, credentials_of, parse_li
 from inaproto.daemon.net.tls_listener import TlsListener, listen_tls
 from inaproto.daemon.net.unix_sockets import BoundSocket, listen_unix, make_run_directory
 from inaproto.daemon.observe.loop_watch import LoopWatch
+from inaproto.daemon.settings.fabric_file import load_fabric
 from inaproto.daemon.switch.job_secret import tokens_of
 from inaproto.errors import ConfigError
 from inaproto.tracing.opening import tracing_of_daemon
@@ -217,10 +219,17 @@ def _live_trees(
     network = read_network(settings.cluster, server=Fraction(0))
     names = map(network.topology.name, range(network.topology.nodes))
     capacities = dict(zip(names, network.capacities, strict=True))
-    live = LiveTrees(topology, capacities, rate_cap or Fraction(0), slots=slots)
+    own = {} if settings.fabric is None else own_above(settings.fabric)
+    live = LiveTrees(topology, capacities, rate_cap or Fraction(0), slots=slots, own_above=own)
     if not live.capacities:
         log.warning("no switch of the cluster file has both jobs and a capacity: PARING will plan no tree")
     return live
+
+
+def own_above(fabric_file: Path) -> dict[str, str]:
+    """The switch above each in the fabric's own tree. Raises ``ConfigError``."""
+    entries = load_fabric(fabric_file).entries
+    return {entry.name: entry.uplinks[0].above for entry in entries if entry.uplinks}
 
 
 def _roles(planner: ClusterPlanner) -> dict[str, AgentRole]:

@@ -273,10 +273,20 @@ def show(name: str, **where: Any) -> None:
             else f"root {tree['root']}; switches {', '.join(tree['switches'])}",
             "group": "none" if found["group"] is None else str(found["group"]),
         }
+        if found.get("planned"):
+            rows["planned"] = _planned(found["planned"])
         if found.get("places"):
             rows["places"] = _places(found["places"])
         for key, value in rows.items():
             click.echo(f"{key + ':':<7} {value}")
+
+
+def _planned(told: Mapping[str, Any]) -> str:
+    if "root" not in told:
+        return f"hosts alone: {told['reason']}"
+    carried = ", ".join(f"{one['from']} > {one['to']} {one['per_byte']}" for one in told["carried"])
+    by = "hosts and tree together" if told["by"] == "paring" else f"hosts alone: {told['reason']}"
+    return f"{by}; {told['rate_gbit_s']} Gbit/s from each host; bytes on links per byte: {carried}"
 
 
 def _lacking(found: Mapping[str, Any]) -> str:

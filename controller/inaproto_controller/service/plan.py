@@ -445,7 +445,7 @@ class _Plan:
         away = self._switches_away()
         found = joint.planned(hosts, taken, away) if job.spec.on else joint.placed(free, hosts, taken, away)
         if isinstance(found, Infeasible):
-            return hosts, Route(None, why=str(found))
+            return hosts if job.spec.on else joint.ranked(hosts), Route(None, why=str(found))
         place = found if isinstance(found, LivePlace) else LivePlace(hosts, found)
         taken.append(place.tree)
         return place.hosts, Route(place.tree.tree, place.tree.rate)

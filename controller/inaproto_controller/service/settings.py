@@ -124,6 +124,9 @@ class ControllerSettings(Settings):
     placement: PlacementRule = "fragments"
     """Hosts of jobs: fragments, those that leave fewest fragments where the cluster has equal pods, else the
     lowest free ones; or paring, chosen together with the tree, which needs trees = paring."""
+    fabric: OptionalPath = None
+    """For placement = paring: the fabric file of the switches. Ranks are numbered in an order in which the
+    fabric's own tree, on which rings begin, adds them as well as the planned one."""
     trees: TreeRule = "roots"
     """Trees of jobs that share by turns: roots, those of the nearest roots; or paring, planned for each job
     when it comes, for the highest rate by the capacities in the cluster file (docs/planning.md)."""

@@ -51,6 +51,10 @@ class JointPlacement:
         """The tree of a job that names its hosts."""
         return self._live.planned(hosts, self._live.free(taken, without=away))
 
+    def ranked(self, hosts: Sequence[str]) -> tuple[str, ...]:
+        """Hosts of a job without a tree, in an order in which the fabric's own tree adds them."""
+        return self._live.ranked(hosts)
+
     def tree(self, job: Job) -> LiveTree | None:
         """What a job's route takes of capacities and links; None: nothing."""
         route = job.route

@@ -41,13 +41,19 @@ class LiveTree:
         return {name: self.rate * load for name, load in self.loads.items()}
 
     def document(self) -> dict[str, Any]:
-        """For people and their programs."""
+        """For people and their programs. ``carried``: bytes on a link for each byte all-reduced, towards
+        the root."""
         return {
             "root": self.tree.root,
             "rate_gbit_s": str(self.rate),
             "links": self.links,
             "loads": dict(self.loads),
+            "above": [list(pair) for pair in self.tree.above],
             "passing": list(self.tree.passing),
+            "carried": [
+                {"from": lower, "to": upper, "per_byte": count}
+                for (lower, upper), count in self.gradients.items()
+            ],
         }
 
 

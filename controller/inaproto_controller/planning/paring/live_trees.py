@@ -12,7 +12,8 @@ differs from the planner's world:
   rate, then of fewest links, then the nearest to the hosts.
 - *In order*: when its switches have no turn for it, a job's hosts sum as a chain, and get the same bytes. So
   trees that do not add its hosts in the order of their ranks are no answer; the best root may depend on it.
-  Where hosts are chosen, too, they get their ranks in the order in which the tree adds them.
+  Where hosts are chosen, too, they get their ranks in an order in which the tree adds them, and the fabric's
+  own tree, on which rings begin.
 - *What is free*: a switch without a slot, or that is away, adds nothing up; of the capacity of others that is
   free which no other job's tree takes: rate times load of each of its switches, when its tree was planned.
 
@@ -22,7 +23,7 @@ Capacities are those of the cluster file. Whatever has no answer is ``Infeasible
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Final
@@ -42,6 +43,7 @@ from inaproto_controller.planning.paring.model import (
 )
 from inaproto_controller.planning.paring.one_way_up import Folded, folded
 from inaproto_controller.planning.paring.planner import SECONDS, Mode, plan
+from inaproto_controller.planning.paring.rank_order import are_whole, common_order, parts_of
 
 ROOTS_MAX: Final = 12
 """Most roots that are planned for: those nearest to the hosts."""
@@ -57,7 +59,8 @@ TOO_LARGE: Final = "a tree of more switches than a message can say"
 class LiveTrees:
     """``capacities``: Gbit/s that switches add up, by name; others add nothing. ``rate_cap``: that a host
     sends at most. ``slots``: trees that a switch adds up for at a time, where that has a limit. ``mode``,
-    ``seconds``: as ``plan`` takes them."""
+    ``seconds``: as ``plan`` takes them. ``own_above``: the switch above each in the fabric's own tree, on
+    which rings begin, where it is known."""
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class LiveTrees:
         rate_cap: Fraction,
         *,
         slots: Mapping[str, int] | None = None,
+        own_above: Mapping[str, str] | None = None,
         mode: Mode = Mode.FAST,
         seconds: float = SECONDS,
     ) -> None:
@@ -75,7 +79,7 @@ class LiveTrees:
             if switch.aggregates and capacities.get(switch.name, ZERO) != 0
         }
         self.rate_cap: Final = rate_cap
-        self._slots = slots or {}
+        self._slots, self._own_above = slots or {}, own_above or {}
         self._mode, self._seconds = mode, seconds
         self.topology: Final = topology
         self._hosts = {name: number for number, name in enumerate(topology.host_names)}
@@ -118,17 +122,17 @@ class LiveTrees:
         roots = self._roots(numbers, len(numbers), free, root)
         refusal = Infeasible(NO_ROOT, {"switches": len(free), "with capacity": _some(free)})
         for name in roots:
-            found = self._rooted(name, numbers, len(numbers), free)
-            if isinstance(found, Infeasible):
-                refusal = found
-                continue
-            tree, _ = found
-            if tree.tree in barred:
-                refusal = Infeasible(REFUSED, {"root": name})
-            elif self._order(tree.tree, hosts) != list(range(len(hosts))):
-                refusal = Infeasible(OUT_OF_ORDER, {"root": name})
-            elif best is None or tree.worth > best.worth:
-                best = tree
+            for found in self._rooted(name, numbers, len(numbers), free):
+                if isinstance(found, Infeasible):
+                    refusal = found
+                    continue
+                tree, _ = found
+                if tree.tree in barred:
+                    refusal = Infeasible(REFUSED, {"root": name})
+                elif not self._is_in_order(tree.tree, hosts):
+                    refusal = Infeasible(OUT_OF_ORDER, {"root": name})
+                elif best is None or tree.worth > best.worth:
+                    best = tree
         return refusal if best is None else best
 
     def placed(
@@ -151,12 +155,18 @@ class LiveTrees:
         asked = [numbers] if len(given) < count else [given, numbers]
         for some in asked:
             for name in self._roots(some, count, free, ""):
-                found = self._rooted(name, some, count, free)
-                if isinstance(found, Infeasible):
-                    refusal = found
-                elif best is None or found[0].worth > best.tree.worth:
+                for found in self._rooted(name, some, count, free):
+                    if isinstance(found, Infeasible):
+                        refusal = found
+                        continue
                     tree, hosts = found
-                    best = LivePlace(tuple(hosts[rank] for rank in self._order(tree.tree, hosts)), tree)
+                    if best is not None and tree.worth <= best.tree.worth:
+                        continue
+                    ranked = self._ranked(tree.tree, hosts)
+                    if ranked is None:
+                        refusal = Infeasible(OUT_OF_ORDER, {"root": name})
+                    else:
+                        best = LivePlace(ranked, tree)
         return refusal if best is None else best
 
     def again(self, tree: FabricTree, hosts: Sequence[str], rate: Fraction) -> LiveTree | None:
@@ -216,8 +226,8 @@ class LiveTrees:
 
     def _rooted(
         self, root: str, hosts: Sequence[Node], count: int, free: Mapping[str, Capacity]
-    ) -> tuple[LiveTree, list[str]] | Infeasible:
-        """Tree, and its hosts in the order of the cluster file: ``count`` of these.
+    ) -> Iterator[tuple[LiveTree, list[str]] | Infeasible]:
+        """Trees, each with its hosts in the order of the cluster file: ``count`` of these.
 
         The planner counts the link to the server that is none, once for each gradient that comes to the root;
         so where the root alone adds up, for the nearest hosts, may be better than what it finds.
@@ -235,17 +245,15 @@ class LiveTrees:
         busy = [node for node in range(topology.hosts) if node not in may]
         found = plan(network, task, busy=busy, ps=ps, is_coarse=True, mode=self._mode, seconds=self._seconds)
         if isinstance(found, Infeasible):
-            return found
+            yield found
+            return
         nearest = sorted(workers, key=lambda worker: (network.distance(ps, worker), worker))[:count]
-        best: tuple[LiveTree, list[str]] | Infeasible = Infeasible(NO_ROOT, {"root": root})
         for tree in (found.tree, PlacedTree(ps, dict.fromkeys(nearest, ps))):
             named = self._named(root, folded(network, task, tree), ps)
-            if isinstance(best, Infeasible) or (
-                not isinstance(named, Infeasible) and named.worth > best[0].worth
-            ):
-                names = [topology.name(node) for node in tree.workers(network)]
-                best = named if isinstance(named, Infeasible) else (named, names)
-        return best
+            if isinstance(named, Infeasible):
+                yield named
+            else:
+                yield named, [topology.name(node) for node in tree.workers(network)]
 
     def _named(self, root: str, shape: Folded, ps: Node) -> LiveTree | Infeasible:
         name = self._topology.name
@@ -279,25 +287,27 @@ class LiveTrees:
                 node = after
         return dict(sorted(found.items()))
 
-    def _order(self, tree: FabricTree, hosts: Sequence[str]) -> list[int]:
-        """Ranks in the order in which switches add them: what comes to each in the order of the lowest rank
-        of each part. Empty: not all hosts come to the root."""
-        above, parts = dict(tree.above), dict[str, list[list[int]]]()
-        for rank, host in enumerate(hosts):
-            home = self.topology.name(self.topology.hosts + self.topology.homes[self._hosts[host]][0])
-            parts.setdefault(home, []).append([rank])
-        below = Counter(above.values())
-        ready = [name for name in (tree.root, *above) if not below[name]]
-        while ready:
-            name = ready.pop()
-            own = [rank for part in sorted(parts.get(name, ()), key=min) for rank in part]
-            if name == tree.root:
-                return own
-            parts.setdefault(above[name], []).append(own)
-            below[above[name]] -= 1
-            if not below[above[name]]:
-                ready.append(above[name])
-        return []
+    def _is_in_order(self, tree: FabricTree, hosts: Sequence[str]) -> bool:
+        return are_whole(range(len(hosts)), parts_of(dict(tree.above), self._homes(hosts)))
+
+    def _ranked(self, tree: FabricTree, hosts: Sequence[str]) -> tuple[str, ...] | None:
+        """Hosts in an order in which this tree adds them, and the fabric's own."""
+        homes = self._homes(hosts)
+        parts = parts_of(dict(tree.above), homes) | parts_of(self._own_above, homes)
+        order = common_order(len(hosts), parts)
+        return None if order is None else tuple(hosts[number] for number in order)
+
+    def ranked(self, hosts: Sequence[str]) -> tuple[str, ...]:
+        """Hosts in an order in which the fabric's own tree adds them, as far as one is known."""
+        return self._ranked(FabricTree(""), hosts) or tuple(hosts)
+
+    def _homes(self, hosts: Sequence[str]) -> list[str]:
+        """The switch of each, if it has one alone."""
+        names = []
+        for host in hosts:
+            homes = self.topology.homes[self._hosts[host]]
+            names.append(self.topology.name(self.topology.hosts + homes[0]) if len(homes) == 1 else "")
+        return names
 
     def _home(self, host: Node) -> Node:
         return self._topology.hosts + self._topology.homes[host][0]
