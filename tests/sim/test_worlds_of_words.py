@@ -236,6 +236,6 @@ def test_marks_and_rules_of_its_worlds_are_their_own(kind: Kind) -> None:
         assert meaning_of(name) is not None
         assert meaning
     assert not set(declared) & {"weather: lost", "a job finished after it had started anew"}
-    rules = [rules_of(one) for one in WorldKind]
+    rules = [rules_of(one) for one in WorldKind if one is not WorldKind.WEATHER]  # a day of a control world
     assert all(rules.count(one) == 1 for one in rules if one == rules_of(world))
     assert {one.name for one in kind.checkers()} < set(rules_of(world))
