@@ -65,6 +65,7 @@ class ControlHost(Node):
         if self.half_open is not None:
             self.world.note(self, "session is whole again", "")
             self.world.network.join(self.half_open)
+            self.world.stops.session_is_whole(self.name)
             self.half_open = None
 
     def slow(self, times: int, duration: int) -> None:

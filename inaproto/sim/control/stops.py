@@ -8,7 +8,7 @@ the controller: of several, that which lasted longest within it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from inaproto.sim.control.config import NO_TREE, ControlFault, FaultKind
@@ -78,6 +78,13 @@ class Stops:
         now = self._world.agenda.now
         machines, said = self._hit_by(fault)
         self._episodes.append(_Episode(fault, now, now + duration, machines, said))
+
+    def session_is_whole(self, host: str) -> None:
+        """Of a session that was half open and has been made anew, sooner than it would have ended."""
+        now = self._world.agenda.now
+        for number, one in enumerate(self._episodes):
+            if one.fault.kind is FaultKind.HALF_OPEN_SESSION and host in one.machines and one.until_ns > now:
+                self._episodes[number] = replace(one, until_ns=now)
 
     def _hit_by(self, fault: ControlFault) -> tuple[frozenset[str], str]:
         world, config = self._world, self._world.config
