@@ -18,7 +18,7 @@ CRASHES = int(os.environ.get("INAPROTO_CRASHES", "50"))
 """Of the controller with a file; of a pair a fifth as many."""
 SEED = int(os.environ.get("INAPROTO_CRASH_SEED", "1"))
 
-pytestmark = pytest.mark.timeout(120 + 2 * CRASHES)
+pytestmark = pytest.mark.timeout(120 + 12 * CRASHES)
 
 
 @pytest.fixture
