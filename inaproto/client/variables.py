@@ -21,7 +21,7 @@ _SETTINGS: Final = """
     fabric_root gid host_gbit_s ip job_secret jobs_max lease_ms link_latency_us link_mbps
     link_probe_kib listen log_format log_level mac memory_kib message_packets metrics
     models models_ip models_nic models_port models_tls moderation mtu mtu_max name nic
-    operation_timeout_ms pool_rings port ports_max ranks_max recover_ms relaxed_ordering report_ms
+    operation_timeout_ms placement pool_rings port ports_max ranks_max recover_ms relaxed_ordering report_ms
     retry_count rings_max router_lid seed selective service_level shards share_max stall_ms store switch
     switch_mbps tcp tensor_kib tls token_days traffic_class transport_timeout trees tracing ufm
     ufm_answer_ms ufm_by ufm_ca ufm_credentials ufm_guids ufm_pkeys vlan weather window_messages
