@@ -30,6 +30,7 @@ from inaproto_hil.inspect.packets import Seen
 _WINDOW: Final = 1 << 12
 """How far behind the highest PSN an answer may be that tells which connection it is about."""
 AGREED_MIN: Final = 1
+"""How often answers have to have agreed with a connection before they are judged as of it."""
 _PSN_BYTES: Final = range(51, 54)
 _MSN_BYTES: Final = range(55, 58)
 
