@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from inaproto.errors import ConfigError, InvariantBroken, LocalMisuse
+from inaproto.wire.messages.trees import FabricTree
 from inaproto_controller.cluster.desired import (
     Change,
     Desired,
@@ -27,6 +29,7 @@ from inaproto_controller.cluster.desired import (
     JobSpec,
     JobState,
     Release,
+    Route,
     SetJob,
     Slot,
     TreeNames,
@@ -109,6 +112,24 @@ def test_what_was_committed_is_there_for_the_next_leader(opened: OpenStore) -> N
     second = lead(later)
     assert (second.term, second.store_id) == (first.term + 1, first.store_id)
     assert later.load() == replace(desired, revision=desired.revision + 1)
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        Route(FabricTree("s", (("l", "s"), ("m", "l")), ("m",)), Fraction(7, 3)),
+        Route(None, why="no switch has capacity left"),
+    ],
+    ids=["a tree", "none"],
+)
+def test_the_tree_of_a_plan_is_there_for_the_next_leader(opened: OpenStore, route: Route) -> None:
+    store = opened()
+    lead(store)
+    commit(store, store.load(), SetJob(job(1, state=JobState.PLACED, hosts=("h0", "h1"), route=route)))
+    store.resign()
+    later = opened()
+    lead(later)
+    assert later.load().jobs[1].route == route
 
 
 def test_numbers_are_never_used_again(opened: OpenStore) -> None:
