@@ -30,8 +30,8 @@ endif
 test: lint ## Format, lint, import rules, types, and the tests that are fast
 	@$(MAKE) --no-print-directory --jobs 2 types unit
 
-check: $(if $(TESTED),,test) ## Everything: make test, then slow tests and all seeds; after a make test: make check TESTED=1
-	INAPROTO_ROTATION=all $(PYTEST) -m '(slow or seeded) and not hil and not figures and not rtl' $(ARGS)
+check: $(if $(TESTED),,test) ## Everything: make test, then slow tests and all seeds; after a make test: make check TESTED=1; an eighth of the slow ones, another after each commit: make check SHARE=1
+	$(if $(SHARE),,INAPROTO_ROTATION=all )$(PYTEST) -m '$(if $(SHARE),slow,(slow or seeded)) and not hil and not figures and not rtl' $(ARGS)
 
 lint: $(STAMP) ## Format, lint and import rules
 	$(PY) -m ruff format --check --quiet

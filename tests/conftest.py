@@ -46,8 +46,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _is_seeded(item) or rotates(item.nodeid):
             item.add_marker(pytest.mark.seeded)
     if config.option.markexpr:  # a tier; who names a file or a test gets all of it
-        fast = [item.nodeid for item in items if item.get_closest_marker("slow") is None]
-        out = left_out(fast, rotation())
+        slow = [item.nodeid for item in items if item.get_closest_marker("slow") is not None]
+        dear = [
+            item.nodeid for item in items if item.get_closest_marker("slow") is None and rotates(item.nodeid)
+        ]
+        out = left_out(dear, rotation()) | left_out(slow, rotation())
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
         items[:] = [item for item in items if item.nodeid not in out]
 

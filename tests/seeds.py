@@ -4,8 +4,8 @@ A fixed seed finds something once, then it is a regression test. So each run tak
 chosen by the hash of the commit; ``make check`` takes all. A seed that once found something is pinned where
 it did, and always runs.
 
-``INAPROTO_ROTATION=2`` (or ``all``) names the rotation, ``INAPROTO_SEEDS=first:end`` the seeds themselves
-(one seed: ``17:18``). A failure says which of the two repeats it.
+``INAPROTO_ROTATION=2`` (0 to 7, or ``all``) names the rotation, ``INAPROTO_SEEDS=first:end`` the seeds
+themselves (one seed: ``17:18``). A failure says which of the two repeats it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 ROTATIONS: Final = 4
+TURNS: Final = 8
+"""Of what is dear: twice as many (``tests/rotating.py``)."""
 ROTATION: Final = "INAPROTO_ROTATION"
 SEEDS: Final = "INAPROTO_SEEDS"
 ALL: Final = "all"
@@ -41,8 +43,8 @@ def all_seeds(count: int) -> range:
 
 
 def rotation() -> str:
-    """``0 .. 3``, or ``all``; kept in the environment, so that all processes of a run agree."""
-    if ROTATION not in os.environ:
+    """``0 .. 7``, or ``all``; kept in the environment, so that all processes of a run agree."""
+    if not os.environ.get(ROTATION):
         os.environ[ROTATION] = str(_of_commit())
     found = os.environ[ROTATION]
     if found != ALL and not found.isdigit():
@@ -67,4 +69,4 @@ def _of_commit() -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    return int(asked.stdout[:8], 16) % ROTATIONS
+    return int(asked.stdout[:8], 16) % TURNS

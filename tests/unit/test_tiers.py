@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rotating import ROTATING, left_out
-from tests.seeds import ALL, ROTATION, ROTATIONS, SEEDS, how_to_repeat, seeds
+from tests.dear import listed
+from tests.rotating import left_out
+from tests.seeds import ALL, ROTATION, ROTATIONS, SEEDS, TURNS, how_to_repeat, seeds
 from tests.slow import SLOW, functions_of, is_slow
 
 TESTS = Path(__file__).parents[1]
@@ -23,23 +24,26 @@ def test_what_is_listed_as_slow_is_there(entry: str) -> None:
     assert not missing, f"tests/slow.py: {entry}: not in that file: {missing}"
 
 
-@pytest.mark.parametrize("entry", sorted(ROTATING))
-def test_what_rotates_is_there(entry: str) -> None:
-    path, _, test = entry.partition("::")
-    assert re.search(rf"^(?:async )?def {test}\b", (TESTS / path).read_text(), re.MULTILINE)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 24])
-def test_all_cases_of_what_rotates_run_in_four_rotations(count: int) -> None:
-    name = f"tests/{min(ROTATING)}"
-    cases = [f"{name}[{number}]" for number in range(count)]
-    others = ["tests/unit/test_tiers.py::test_x[1]", "tests/unit/test_tiers.py::test_x[2]"]
-    runs = [{*cases, *others} - left_out([*others, *cases], str(rotation)) for rotation in range(ROTATIONS)]
-    assert set().union(*runs) == {*cases, *others}
-    for its in runs:
-        assert its >= {*others}
-        assert 1 <= len(its) - len(others) <= -(-count // min(ROTATIONS, count))
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 40])
+def test_each_case_has_its_turn_in_eight_rotations(count: int) -> None:
+    cases = [f"tests/unit/test_a.py::test_x[{number}]" for number in range(count)]
+    runs = [{*cases} - left_out(cases, str(rotation)) for rotation in range(TURNS)]
+    assert sorted(case for its in runs for case in its) == sorted(cases)
+    assert all(len(its) <= -(-count // TURNS) for its in runs)
     assert left_out(cases, ALL) == set()
+
+
+def test_the_list_of_dear_tests_is_made_of_a_report() -> None:
+    report = (
+        "    0.90 fast tests/unit/test_b.py::test_x[1]\n"
+        "    0.50 slow tests/unit/test_b.py::test_slow\n"
+        "    0.30 fast tests/unit/test_a.py::TestIt::test_z\n"
+        "    0.10 fast tests/unit/test_a.py::test_cheap\n"
+        "    0.01 fast tests/unit/test_b.py::test_x[2]\n"
+    )
+    assert listed(report) == "unit/test_a.py\n TestIt::test_z\nunit/test_b.py\n test_x\n"
+    again = "    0.05 fast tests/unit/test_b.py::test_x[1]\n"
+    assert listed(report, again) == "unit/test_a.py\n TestIt::test_z\n"
 
 
 def test_of_a_slow_file_or_test_some_stay_fast() -> None:
