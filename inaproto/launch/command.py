@@ -78,7 +78,7 @@ is wrong. docs/launching.md has more.
     "--backend",
     "backends",
     metavar="gloo,nccl|none",
-    help="Backends of torch whose all-reduces go by inaproto.  [default: $INAPROTO_TORCH, else gloo,nccl]",
+    help="Backends of torch whose all-reduces go by inaproto.  [default: $INAPROTO_TORCH, else gloo]",
 )
 @click.option(
     "--dir",
@@ -164,8 +164,8 @@ def run(
     """Run COMMAND in N processes, the ranks of a job, whose all-reduces are summed by inaproto.
 
     Daemons that run already are used; where there are none, a switch and a host daemon are started for this
-    run. A script of PyTorch that names gloo or nccl runs as it is: its all-reduces are redirected. `python`
-    is that of inaproto, unless another environment is active.
+    run. A script of PyTorch that names gloo runs as it is: its all-reduces are redirected; of one that names
+    nccl, with `--backend nccl`. `python` is that of inaproto, unless another environment is active.
     """
     from inaproto.launch import plan  # here: a list of all commands needs none of it
     from inaproto.launch.daemons import Wanted
@@ -248,7 +248,7 @@ def _wish(
     from inaproto.client.wishes import check_wishes
     from inaproto.core.rendezvous.rules import JOB_NAME
     from inaproto.launch import plan
-    from inaproto.torch.wishes import BACKENDS, TAKEN_VARIABLE
+    from inaproto.torch.wishes import LAUNCHED, TAKEN_VARIABLE
 
     here = Path.cwd()
     if not command:
@@ -295,7 +295,7 @@ def _wish(
         hosts,
         index,
         path or "",
-        plan.parse_backends(backends or environment.get(TAKEN_VARIABLE) or ",".join(BACKENDS)),
+        plan.parse_backends(backends or environment.get(TAKEN_VARIABLE) or ",".join(LAUNCHED)),
         master_port or (plan.shared_port(job) if len(hosts) > 1 else _free_port()),
     )
 

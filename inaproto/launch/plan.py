@@ -20,7 +20,7 @@ from inaproto.client.environment import (
 from inaproto.client.joining import SOCKET_VARIABLE
 from inaproto.client.wishes import PATH_VARIABLE
 from inaproto.errors import ConfigError
-from inaproto.torch.wishes import BACKENDS, TAKEN_VARIABLE
+from inaproto.torch.wishes import BACKENDS, LAUNCHED, TAKEN_VARIABLE
 
 RUN_VARIABLE: Final = "INAPROTO_RUN"
 """What all processes of one start have in their environment, and what these start, too: it finds them."""
@@ -59,7 +59,7 @@ class Wish:
     host_index: int = 0
     path: str = ""
     """By which the job is summed; empty: what the environment says."""
-    backends: tuple[str, ...] = BACKENDS
+    backends: tuple[str, ...] = LAUNCHED
     master_port: int = 0
     master_address: str = ""
     """Empty: the first of the machines."""

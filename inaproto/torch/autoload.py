@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from inaproto.torch.wishes import NAME, TAKEN_VARIABLE, WITHOUT_VARIABLE, torch_wishes
 
+_PROBE: Final = "inaproto/made"
 _LIKE_A_WISH: Final = TAKEN_VARIABLE.removesuffix("ORCH")
 """What a variable begins with that is looked at here: what tells slips from others is loaded for it alone."""
 
@@ -30,6 +31,7 @@ def register() -> None:
 def _register() -> None:
     _warn_of_slips()
     wishes = torch_wishes(os.environ)
+    import torch
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_gloo_available():
@@ -37,9 +39,13 @@ def _register() -> None:
             raise RuntimeError("this build of torch has no distributed package with gloo")
         return
     if not hasattr(dist.Backend, NAME.upper()):
-        dist.Backend.register_backend(NAME, create, devices=["cpu"])
+        had = dict(dist.Backend.default_device_backend_map)
+        dist.Backend.register_backend(
+            NAME, create, devices=["cpu", "cuda"] if torch.version.cuda else ["cpu"]
+        )
         # Devices that no group names stay with the backends that torch has for them.
-        dist.Backend.default_device_backend_map["cpu"] = "gloo"
+        dist.Backend.default_device_backend_map.clear()
+        dist.Backend.default_device_backend_map.update(had)
     if wishes.taken:
         from inaproto.torch.kernels import install
 
@@ -61,10 +67,24 @@ def _warn_of_slips() -> None:
 
 
 def create(store: Any, rank: int, size: int, timeout: Any) -> Any:
-    """A group's backend under the name of inaproto: gloo, above which the all-reduces are taken over."""
-    from torch.distributed import ProcessGroupGloo
+    """A group's backend under the name of inaproto, above which the all-reduces are taken over.
+
+    NCCL for tensors of a GPU where there is one, else gloo.
+    """
+    import torch
+    import torch.distributed as dist
 
     from inaproto.torch.kernels import install
 
     install()
-    return ProcessGroupGloo(store, rank, size, timeout=timeout)
+    if _is_for_cuda(store) and dist.is_nccl_available() and torch.cuda.is_available():
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        return dist.ProcessGroupNCCL(store, rank, size, options)
+    return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+
+
+def _is_for_cuda(store: Any) -> bool:
+    """torch does not tell a backend's maker for which device it is; the store's prefix does."""
+    store.set(_PROBE, "1")
+    return bool(store.underlying_store.check([f"cuda/{_PROBE}"]))

@@ -25,6 +25,7 @@ _OPS: Final = {
     int(dist.ReduceOp.AVG): "avg",
 }
 _NAMES: Final = {int(kind): name for name, kind in dist.ReduceOp.RedOpType.__members__.items()}
+DEVICES: Final = frozenset(("cpu", "cuda"))
 PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -43,19 +44,26 @@ def why_elsewhere(tensors: Sequence[Any], op: int) -> str:
             return f"{type(tensor).__name__} is no plain tensor"
         if tensor.layout != torch.strided:
             return f"layout {str(tensor.layout).removeprefix('torch.')}"
-        if tensor.device.type != "cpu":
+        if tensor.device.type not in DEVICES:
             return f"device {tensor.device.type}"
+        if tensor.device != tensors[0].device:
+            return "tensors on several devices in one call"
         if tensor.dtype != first:
             return "tensors of several types in one call"
     if first in COMPLEX:
         return "" if op_name(op) in ("sum", "avg") else f"{op_name(op)} of complex numbers"
     if first not in TYPES:
         return f"elements of type {str(first).removeprefix('torch.')}"
+    if tensors[0].device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return "a CUDA graph is being captured"
     return ""
 
 
 class Vector:
     """The elements of one call as a contiguous vector, and the way back."""
+
+    ready: Any = None
+    """On a device: the mark after which the elements are there (:mod:`inaproto.torch.staging`)."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         parts = [_real(tensor.detach()) for tensor in tensors]
@@ -68,19 +76,13 @@ class Vector:
 
     def array(self) -> NDArray[Any]:
         """The same memory, as numpy has it."""
-        elements = self.elements
-        found: NDArray[Any]
-        if elements.dtype == torch.bfloat16:
-            found = elements.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        else:
-            found = elements.numpy()
-        return found
+        return as_numpy(self.elements)
 
     def finish(self, op: str, size: int) -> None:
         """The result is in :attr:`elements`: make the average of a sum, and put it where it belongs."""
         if op == "avg":
             if self.elements.is_floating_point():
-                self.elements.div_(size)
+                _divide(self.elements, size)
             else:
                 self.elements.div_(size, rounding_mode="trunc")
         if self._parts is not None:
@@ -88,6 +90,27 @@ class Vector:
             for part in self._parts:
                 part.copy_(self.elements[at : at + part.numel()].view(part.shape))
                 at += part.numel()
+
+
+def _divide(elements: torch.Tensor, size: int) -> None:
+    """In place; the same bytes on every device."""
+    if elements.device.type == "cpu":
+        elements.div_(size)
+        return
+    # By a number of the processor's a GPU would multiply by its inverse: another last bit.
+    wide = elements.dtype if elements.dtype == torch.float64 else torch.float32
+    by = torch.full((), size, dtype=wide, device=elements.device)
+    elements.copy_(elements.to(wide) / by)
+
+
+def as_numpy(elements: torch.Tensor) -> NDArray[Any]:
+    """The same memory of the processor, as numpy has it."""
+    found: NDArray[Any]
+    if elements.dtype == torch.bfloat16:
+        found = elements.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    else:
+        found = elements.numpy()
+    return found
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

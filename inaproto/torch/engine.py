@@ -43,7 +43,7 @@ Reduce = Callable[[Vector, str], None]
 
 
 @dataclass(slots=True)
-class _Call:
+class Call:
     vector: Vector
     op: str
     work: CollectiveWork
@@ -63,7 +63,7 @@ class GroupEngine:
         self._store = store
         self._instead = instead
         self._changed = threading.Condition()
-        self._queue: deque[_Call] = deque()
+        self._queue: deque[Call] = deque()
         self._begun: deque[CollectiveWork] = deque()
         """In the order of the calls; what has ended is let go of with the next call."""
         self._error: BaseException | None = None
@@ -84,7 +84,7 @@ class GroupEngine:
 
         Not ``is_async``: the caller waits for it before it does anything else.
         """
-        call = _Call(vector, op, work, is_async, timeout, time.monotonic() + timeout)
+        call = Call(vector, op, work, is_async, timeout, time.monotonic() + timeout)
         if os.getpid() != self._pid:
             # Locks may be held, and callbacks under way, by threads that this process does not have.
             work.end(
@@ -104,13 +104,28 @@ class GroupEngine:
                 else:
                     self._queue.append(call)
                     self._changed.notify_all()
-                    if self._thread is None:
-                        self._thread = threading.Thread(
-                            target=self._serve, name=f"inaproto {self.record.name}", daemon=True
-                        )
-                        self._thread.start()
+                    self._begin(call.until, timeout)
                 return
-        work.end(_fresh(error))
+        work.end(fresh(error))
+
+    def carries(self, timeout: float) -> bool:
+        """Whether calls are this engine's, by inaproto or else; not: they are the group's own backend's.
+
+        Alike on all ranks of the group.
+        """
+        return True
+
+    def _begin(self, until: float, timeout: float) -> None:
+        """With the lock held: have the ranks agree, until ``until``, once."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._serve, args=(until, timeout), name=f"inaproto {self.record.name}", daemon=True
+            )
+            self._thread.start()
+
+    def _is_idle(self) -> bool:
+        """Nothing waits for the engine's own thread."""
+        return not self._queue
 
     def close(self, *, leaves: bool = True) -> None:
         """Leave the job when what was submitted has ended. Not ``leaves``: the others hear that we are
@@ -125,7 +140,7 @@ class GroupEngine:
             self._changed.notify_all()
             until = time.monotonic() + DRAIN_S
             if leaves and self._error is None:
-                self._changed.wait_for(lambda: not self._queue, DRAIN_S)
+                self._changed.wait_for(self._is_idle, DRAIN_S)
             comm, begun = self._comm, tuple(self._begun)
         if comm is None:
             return
@@ -144,7 +159,7 @@ class GroupEngine:
         """Sockets of this rank."""
         return [] if self._comm is None else [channel.fileno() for channel in self._comm.channel.channels]
 
-    def _start(self, call: _Call, timeout: float) -> None:
+    def _start(self, call: Call, timeout: float) -> None:
         """With the lock held: the order of the calls is that of the communicator's operations."""
         assert self._comm is not None
         op = "sum" if call.op == "avg" else call.op
@@ -153,7 +168,7 @@ class GroupEngine:
             if call.is_async:
                 self._comm.engine.watch(started)
         except Exception as error:  # noqa: BLE001  whoever waits is to hear of it
-            call.work.end(_fresh(error))
+            call.work.end(fresh(error))
             return
         call.work.has_begun(started, lambda: call.vector.finish(call.op, self.record.size))
         self._begun.append(call.work)
@@ -165,25 +180,25 @@ class GroupEngine:
 
     # --- its thread
 
-    def _serve(self) -> None:
+    def _serve(self, until: float, timeout: float) -> None:
         try:
-            reduce = self._join()
-            if reduce is None:
-                self._hand_over()
+            agreed = self._agree(until, timeout)
+            if agreed.lacks:
+                self._go_on_without(agreed)
             else:
-                self._serve_instead(reduce)
+                self._join(agreed)
+                self._hand_over()
         except BaseException as error:  # noqa: BLE001  whoever waits is to hear of it
             with self._changed:
                 self._error = error
                 calls = tuple(self._queue)
                 self._queue.clear()
+                self._changed.notify_all()
             for call in calls:
-                call.work.end(_fresh(error))
+                call.work.end(fresh(error))
 
-    def _join(self) -> Reduce | None:
-        """None: by the communicator, which is there."""
+    def _agree(self, until: float, timeout: float) -> Agreed:
         record = self.record
-        first = self._queue[0]
         agreed = meet(
             self._store,
             record.rank,
@@ -191,23 +206,30 @@ class GroupEngine:
             group=record.name,
             why_not=why_not_served(os.environ),
             run=os.environ.get(RUN_VARIABLE, ""),
-            patience=Patience(first.until, first.timeout, time.monotonic, self._pause),
+            patience=Patience(until, timeout, time.monotonic, self._pause),
         )
         record.job = agreed.job
-        if not agreed.lacks:
-            comm = connect_blocking(agreed.job, record.rank, size=record.size, key=agreed.key, timeout=JOIN_S)
-            record.carrier = "inaproto"
-            if record.rank == 0:
-                say(f"{record.name}: inaproto carries all-reduces of {record.size} ranks, job {agreed.job}")
-            self._comm = comm
-            return None
-        record.why = _told(agreed, record)
+        if agreed.lacks:
+            record.why = _told(agreed, record)
+        return agreed
+
+    def _join(self, agreed: Agreed) -> None:
+        record = self.record
+        comm = connect_blocking(agreed.job, record.rank, size=record.size, key=agreed.key, timeout=JOIN_S)
+        record.carrier = "inaproto"
+        if record.rank == 0:
+            say(f"{record.name}: inaproto carries all-reduces of {record.size} ranks, job {agreed.job}")
+        self._comm = comm
+
+    def _go_on_without(self, agreed: Agreed) -> None:
+        """Some rank cannot be served. Raises ``DaemonUnreachable`` where that is an error."""
+        record = self.record
         if self._instead is None:
             raise DaemonUnreachable(record.why)
         record.carrier = "gloo"
         if record.rank == 0:
             say(f"{record.why}; gloo carries its all-reduces", warns=True)
-        return self._instead(agreed.job)
+        self._serve_instead(self._instead(agreed.job))
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
@@ -262,7 +284,8 @@ def _told(agreed: Agreed, record: GroupRecord) -> str:
     )
 
 
-def _fresh(error: BaseException | None) -> BaseException | None:
+def fresh(error: BaseException | None) -> BaseException | None:
+    """One of its own for each who hears of it."""
     return again(error) if isinstance(error, JobError) else error
 
 

@@ -1,4 +1,4 @@
-"""Which process groups inaproto serves, and their engines."""
+"""Which process groups inaproto serves, and their engines: one for each type of device with tensors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from inaproto.torch.device_engine import DeviceEngine
 from inaproto.torch.elements import Vector
 from inaproto.torch.engine import GroupEngine, close_all
 from inaproto.torch.record import GroupRecord, record_of
+from inaproto.torch.staging import CudaDevice, Device
 from inaproto.torch.wishes import TorchWishes, torch_wishes
 
-CPU: Final = torch.device("cpu")
+DEVICES: Final[dict[str, Callable[[torch.device], Device]]] = {"cuda": CudaDevice}
+"""Types of devices whose memory the host daemon does not read."""
 TIMEOUT_S: Final = 1800.0
 """Of a group that does not tell its own: torch's default."""
 _OPS: Final = {
@@ -47,51 +50,60 @@ class ServedGroup:
         return whole.total_seconds() if isinstance(whole, timedelta) else TIMEOUT_S
 
 
-_groups: weakref.WeakKeyDictionary[Any, ServedGroup | None] = weakref.WeakKeyDictionary()
-_hooked: weakref.WeakKeyDictionary[Any, ServedGroup] = weakref.WeakKeyDictionary()
+_groups: weakref.WeakKeyDictionary[Any, dict[str, ServedGroup | None]] = weakref.WeakKeyDictionary()
+"""By the type of the device that the tensors are on."""
+_hooked: weakref.WeakKeyDictionary[Any, dict[str, ServedGroup]] = weakref.WeakKeyDictionary()
 
 
-def served(group: Any) -> ServedGroup | None:
-    """None: the group is torch's alone."""
+def served(group: Any, kind: str) -> ServedGroup | None:
+    """``kind``: the type of the device that the tensors are on. None: those are torch's alone."""
     try:
-        return _groups[group]
+        return _groups[group][kind]
     except KeyError:
-        found = _groups[group] = _look(group)
+        found = _look(group, kind)
+        _groups.setdefault(group, {})[kind] = found
         return found
 
 
-def hooked(group: Any) -> ServedGroup:
+def hooked(group: Any, kind: str) -> ServedGroup:
     """Of a group that calls inaproto by a hook, and is torch's alone otherwise."""
-    found = served(group) or _hooked.get(group)
+    found = served(group, kind) or _hooked.get(group, {}).get(kind)
     if found is None:
-        found = _hooked[group] = _made(group, torch_wishes(os.environ), backend_name(group))
+        found = _made(group, kind, torch_wishes(os.environ), backend_name(group, kind))
+        _hooked.setdefault(group, {})[kind] = found
     return found
 
 
-def _look(group: Any) -> ServedGroup | None:
+def _look(group: Any, kind: str) -> ServedGroup | None:
     wishes = torch_wishes(os.environ)
-    name = backend_name(group)
-    return _made(group, wishes, name) if wishes.serves(name) else None
+    name = backend_name(group, kind)
+    return _made(group, kind, wishes, name) if wishes.serves(name) else None
 
 
-def _made(group: Any, wishes: TorchWishes, name: str) -> ServedGroup:
-    backend = group._get_backend(CPU)
+def _made(group: Any, kind: str, wishes: TorchWishes, name: str) -> ServedGroup:
+    backend = group._get_backend(torch.device(kind))
     backend = getattr(backend, "wrapped_pg", backend)
-    record = record_of(_title(group), group.rank(), group.size(), name)
+    title = _title(group) + ("" if kind == "cpu" else f", {kind}")
+    record = record_of(title, group.rank(), group.size(), name)
     store = _store_of(group)
-    instead = None
-    if wishes.goes_on_without(name):
-        instead = _gloo_of(store, group.rank(), group.size(), backend)
+    goes_on = wishes.goes_on_without(name)
+    device = DEVICES.get(kind)
+    if device is not None:
+        engine = DeviceEngine(record, dist.PrefixStore(f"{kind}/", store), device, goes_on=goes_on)
+        return ServedGroup(record, engine, backend)
+    instead = _gloo_of(store, group.rank(), group.size(), backend) if goes_on else None
     return ServedGroup(record, GroupEngine(record, store, instead), backend)
 
 
-def backend_name(group: Any) -> str:
-    """The name of the group's backend for CPU tensors, as the script gave it; empty: it has none."""
+def backend_name(group: Any, kind: str) -> str:
+    """The name of the group's backend for tensors of such a device, as the script gave it; empty: it has
+    none.
+    """
     config = c10d._world.pg_backend_config.get(group)
     if config is not None:
-        return str(c10d.BackendConfig(config).get_device_backend_map().get("cpu", ""))
+        return str(c10d.BackendConfig(config).get_device_backend_map().get(kind, ""))
     try:
-        return str(group._get_backend(CPU).name()).lower()
+        return str(group._get_backend(torch.device(kind)).name()).lower()
     except RuntimeError:
         return ""
 
@@ -129,9 +141,10 @@ def _gloo_of(
 
 def shut_down(group: Any) -> None:
     """The group ends: its rank leaves the job."""
-    for found in (_groups.pop(group, None), _hooked.pop(group, None)):
-        if found is not None:
-            found.engine.close()
+    for each in (_groups.pop(group, {}), _hooked.pop(group, {})):
+        for found in each.values():
+            if found is not None:
+                found.engine.close()
 
 
 def _at_exit() -> None:

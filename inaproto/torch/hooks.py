@@ -14,10 +14,12 @@ import torch
 import torch.distributed as dist
 
 from inaproto.errors import Unsupported
+from inaproto.torch.elements import DEVICES
 from inaproto.torch.groups import hooked
 from inaproto.torch.kernels import install, start_vector
-from inaproto.torch.works import CollectiveWork
+from inaproto.torch.works import devices_of
 
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 HEADROOM_BITS = 30
 """Of a sum of fixed-point numbers: the sign apart, one less than an int32 has."""
 
@@ -54,7 +56,11 @@ def fixed_point(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[tor
     """
     tensor = bucket.buffer()
     size = _size(group)
-    largest = tensor.abs().max().reshape(1).to(torch.float64) if tensor.numel() else torch.zeros(1).double()
+    largest = (
+        tensor.abs().max().reshape(1).to(torch.float64)
+        if tensor.numel()
+        else torch.zeros(1, dtype=torch.float64, device=tensor.device)
+    )
     largest.nan_to_num_(nan=float("inf"))
     _reduced(group, largest, "max").wait()
     scale = _scale(float(largest), size)
@@ -86,12 +92,18 @@ def _size(group: Any) -> int:
     return size
 
 
-def _reduced(group: Any, tensor: torch.Tensor, op: str) -> CollectiveWork:
-    if tensor.device.type != "cpu":
-        raise Unsupported("a hook of inaproto.torch", f"the gradients are on {tensor.device}, not on the CPU")
+def _reduced(group: Any, tensor: torch.Tensor, op: str) -> Any:
+    kind = tensor.device.type
+    if kind not in DEVICES:
+        raise Unsupported(
+            "a hook of inaproto.torch", f"the gradients are on {tensor.device}, neither on CPU nor GPU"
+        )
     install()
     whole = dist.group.WORLD if group is None else group
-    return start_vector(hooked(whole), [tensor], op, timedelta(0))
+    found = hooked(whole, kind)
+    if found.record.size > 1 and not found.engine.carries(found.timeout_s(None)):
+        return dist.all_reduce(tensor, _OPS[op], group, async_op=True)
+    return start_vector(found, [tensor], op, timedelta(0))
 
 
 def _first(future: Any) -> torch.Tensor:
@@ -100,6 +112,6 @@ def _first(future: Any) -> torch.Tensor:
 
 
 def _done(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices_of([tensor]))
     future.set_result(tensor)
     return future

@@ -22,12 +22,12 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from inaproto.errors import Unsupported
-from inaproto.torch.elements import PLAIN, Vector, op_name, why_elsewhere
+from inaproto.torch.elements import DEVICES, PLAIN, Vector, op_name, why_elsewhere
 from inaproto.torch.groups import ServedGroup, served, shut_down
 from inaproto.torch.record import went_elsewhere
 from inaproto.torch.works import CollectiveWork, boxed
 
-OLDEST: Final = (2, 13)
+OLDEST: Final = (2, 11)
 NEWEST: Final = (2, 15)
 """Of the versions with which the tests were run."""
 EVENT: Final = "inaproto:all_reduce"
@@ -49,8 +49,9 @@ def install() -> None:
         library = torch.library.Library("c10d", "IMPL")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators")
-            library.impl("allreduce_", _allreduce_kernel, "CPU")
-            library.impl("allreduce_coalesced_", _coalesced_kernel, "CPU")
+            for key in ("CPU", "CUDA"):
+                library.impl("allreduce_", _allreduce_kernel, key)
+                library.impl("allreduce_coalesced_", _coalesced_kernel, key)
         _library = library
         _allreduce = dist.ProcessGroup.allreduce
         _shutdown = dist.ProcessGroup.shutdown
@@ -102,7 +103,7 @@ def _from_kernel(
     group = dist.ProcessGroup.unbox(process_group)
     op = _op_of(reduce_op)
     asked = timedelta(milliseconds=timeout)
-    found = served(group)
+    found = served(group, tensors[0].device.type)
     if found is not None:
         work = _started(found, name, tensors, op, asked, is_async=async_op)
         if work is not None:
@@ -114,6 +115,8 @@ def _from_kernel(
         options = dist.AllreduceCoalescedOptions()
     options.reduceOp = dist.ReduceOp(dist.ReduceOp.RedOpType(op))
     options.timeout = asked
+    if hasattr(options, "asyncOp"):
+        options.asyncOp = async_op  # NCCL keeps to the caller's stream where nobody goes on meanwhile
     return getattr(backend, name)(tensors, options).boxed()
 
 
@@ -141,14 +144,16 @@ def _of_python(
     options = arguments[0]
     if not isinstance(options, dist.AllreduceOptions) or type(tensors[0]) not in PLAIN:
         return None
-    if tensors[0].device.type != "cpu" or _get_current_dispatch_mode() is not None:
+    if tensors[0].device.type not in DEVICES or _get_current_dispatch_mode() is not None:
         return None
-    found = served(group)
+    found = served(group, tensors[0].device.type)
     if found is None:
         return None
     op = int(options.reduceOp.op)
     if len(tensors) != 1 or why_elsewhere(tensors, op):
         return None
+    if found.record.size > 1 and not found.engine.carries(found.timeout_s(options.timeout)):
+        return None  # the kernel counts it
     return _started(found, "allreduce", list(tensors), op, options.timeout, is_async=options.asyncOp)
 
 
@@ -176,6 +181,10 @@ def _started(
         why = "several tensors that are one rank's"
     if why:
         went_elsewhere(record, why)
+        return None
+    if record.size > 1 and not found.engine.carries(found.timeout_s(asked)):
+        record.all_reduces += 1
+        record.nbytes += sum(tensor.nbytes for tensor in tensors)
         return None
     return start_vector(found, tensors, op_name(op), asked, is_async=is_async)
 

@@ -13,6 +13,8 @@ TAKEN_VARIABLE: Final = "INAPROTO_TORCH"
 WITHOUT_VARIABLE: Final = "INAPROTO_TORCH_WITHOUT"
 """What becomes of a group that inaproto cannot serve: ``gloo`` carries it, or an ``error`` ends it."""
 BACKENDS: Final = ("gloo", "nccl")
+LAUNCHED: Final = ("gloo",)
+"""Those that a launcher takes over unasked: nobody has measured what NCCL would lose or gain."""
 NAME: Final = "inaproto"
 """The backend's name in ``init_process_group``."""
 

@@ -6,6 +6,8 @@ C++ goes through a process group of Python, whose works C++ keeps alive.
 
 Nobody but who waits is needed for a work that nobody has asked for its future: a future is fulfilled by
 another thread, and that costs a small collective several times its own time.
+
+On a device a work has ended when the copy back has been asked for: who waits then has its stream wait.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import torch.distributed as dist
 from inaproto.client.completions import COMPLETIONS
 from inaproto.client.works import BlockingWork
 from inaproto.errors import InaprotoError, OperationTimeout
+from inaproto.torch.staging import Device
 
 
 def as_torch_error(error: BaseException) -> BaseException:
@@ -31,6 +34,11 @@ def as_torch_error(error: BaseException) -> BaseException:
         found.__cause__ = error
         return found
     return error
+
+
+def devices_of(tensors: Sequence[torch.Tensor]) -> list[torch.device]:
+    """As a future wants them that will have these tensors."""
+    return sorted({each.device for each in tensors if each.device.type != "cpu"}, key=str)
 
 
 class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types here
@@ -52,6 +60,9 @@ class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types her
         self._future: Any = None
         self._recorded: Any = None
         """A future at whose end a profiler's event ends; None: there is no such event, or it has ended."""
+        self._device: Device | None = None
+        self._mark: Any = None
+        """Of the copies back into that device."""
 
     def _outcome(self, _: Any) -> list[torch.Tensor]:
         if self._error is not None:
@@ -80,6 +91,11 @@ class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types her
         self._placed.set()
         if is_asked:
             COMPLETIONS.submit(self._set_result)
+
+    def land(self, device: Device, mark: Any) -> None:
+        """It ends: the result will be in the tensors when ``mark`` is over."""
+        self._device, self._mark = device, mark
+        self.end()
 
     @property
     def is_over(self) -> bool:
@@ -120,7 +136,11 @@ class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types her
         self._set_result()
 
     def _set_result(self) -> None:
-        self._inner.set_result(None)
+        if self._device is None:
+            self._inner.set_result(None)
+            return
+        with self._device.in_the_back():  # whoever goes on has its stream wait for this one
+            self._inner.set_result(self._tensors)
 
     def record(self, event: str) -> None:
         """Let a profiler see it, from now until it has ended, in whichever thread. Before it begins."""
@@ -144,6 +164,8 @@ class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types her
                 raise as_torch_error(late) from late
         if self._error is not None:
             raise as_torch_error(self._error)
+        if self._device is not None:
+            self._device.follow(self._mark)
         return True
 
     def synchronize(self) -> None:
@@ -152,7 +174,7 @@ class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types her
     def is_completed(self) -> bool:
         if not self._has_ended and self.is_over:
             self.settle()
-        return self._has_ended
+        return self._has_ended and (self._device is None or self._device.is_over(self._mark))
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
@@ -170,7 +192,7 @@ class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types her
         with self._asking:
             if self._future is not None:
                 return self._future
-            self._inner = torch.futures.Future()
+            self._inner = torch.futures.Future(devices=devices_of(self._tensors))
             self._future = self._inner.then(self._outcome)
             started, has_ended = self._started, self._has_ended
         if has_ended:

@@ -111,7 +111,7 @@ def test_a_script_without_a_word_of_ranks_is_summed_in_a_switch(runtime_dir: Pat
     said = sorted(line for line in out.splitlines() if "weights" in line)
     assert said == [f"[{rank}] rank {rank} of 4: weights equal on all ranks" for rank in range(4)]
     assert "by a switch and host daemons h0, h1" in err
-    assert "all-reduces of torch's gloo and nccl go by inaproto; --backend none leaves them" in err
+    assert "all-reduces of torch's gloo go by inaproto; --backend none leaves them" in err
     assert "12 all-reduces: 12 in the switch" in err
     outcome = json.loads((runtime_dir / "summary.json").read_text())
     assert (outcome["exit_status"], outcome["operations_by_path"]) == (0, {"switch": 12})

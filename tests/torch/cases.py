@@ -619,7 +619,7 @@ def forked(place: Place) -> list[str]:
 
     place.begin("gloo")
     dist.all_reduce(torch.ones(3))
-    served = ours.served(dist.group.WORLD)
+    served = ours.served(dist.group.WORLD, "cpu")
     assert served is not None
     descriptors = served.engine.descriptors()
     assert descriptors

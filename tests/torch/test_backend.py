@@ -33,7 +33,7 @@ def test_ddp_trains_to_the_weights_of_one_process_on_each_path(
 
 def test_a_version_that_is_too_old_is_refused_and_one_that_is_unknown_is_told(one_host: Ranks) -> None:
     (found,) = one_host.results("another_version", 1, version="2.5.1+cpu")
-    assert "this is torch 2.5.1+cpu; it needs torch 2.13 or later" in found
+    assert "this is torch 2.5.1+cpu; it needs torch 2.11 or later" in found
     (rank,) = one_host.run("another_version", 1, version="9.1.0")
     assert rank.result == ""
     assert "torch 9.1.0 is newer than" in rank.output
