@@ -26,7 +26,7 @@ from inaproto.parts import links_of
 from inaproto.ports import load_adapter
 from inaproto.units import Epoch, Instant, OpIndex
 from inaproto_adapters.memory import tree_named
-from tests.clusters.fabric import running_fabric
+from inaproto_hil.rigs.running_fabric import running_fabric
 from tests.clusters.fabrics import two_spines
 from tests.clusters.loopback import DEADLINE_S, Cluster, open_cluster, together
 from tests.clusters.secure import secure_switch

@@ -24,8 +24,8 @@ from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.ports import Nic, load_adapter
 from inaproto.wire.messages.trees import TreeWished
 from inaproto_hil.rigs.fork_server import ForkedProcess, fork_server
+from inaproto_hil.rigs.running_fabric import RunningFabric
 from tests.child_processes import end_forked
-from tests.clusters.fabric import RunningFabric
 from tests.clusters.fabrics import tree_of_root
 from tests.daemon.test_cli_daemons import environment
 from tests.daemon.test_two_paths import Given, alternate

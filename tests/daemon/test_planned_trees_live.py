@@ -6,13 +6,8 @@ plan of that tree, bit by bit, and each link carries what was planned.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +17,10 @@ import trio
 
 import inaproto
 from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous.fabric.shapes import tree_of
-from inaproto.core.switch.aggregator import DATA_OPCODES
-from inaproto.daemon.host.daemon import HostDaemon, run_host
-from inaproto.daemon.settings.config import HostSettings
-from inaproto.daemon.settings.fabric_file import Fabric, fabric_of
-from inaproto.ports import FramePort, FramePortCapabilities, Nic, PortCounters, load_adapter
-from inaproto.units import Frames
-from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
-from inaproto.wire.messages.trees import FabricTree
-from inaproto.wire.roce import Opcode
-from inaproto.wire.vector import RoceRun, decode_runs
+from inaproto.wire.ina_header import Dtype, Op
 from inaproto_controller.planning.paring.live_tree import LiveTree
 from inaproto_controller.planning.paring.live_trees import LiveTrees
-from inaproto_controller.planning.paring.network_file import read_network
-from inaproto_controller.service.daemon import run_controller
-from inaproto_controller.service.job_client import JobClient
-from inaproto_controller.service.settings import ControllerSettings
-from tests.clusters.fabric import RunningFabric
+from inaproto_hil.rigs.irregular_network import Network, RunningNetwork, running_network
 
 pytestmark = pytest.mark.timeout(600)
 DEADLINE_S = 500
@@ -55,7 +36,14 @@ ABOVE = {
     "leaf-d": ["mid"],
 }
 """Trunks as the fabric file has them. ``server`` is a switch at a server, with one link."""
-CAPACITIES = {"leaf-a": 6, "leaf-c": "10/3", "leaf-d": 4, "core-0": 10, "core-2": 5, "server": 8}
+CAPACITIES: dict[str, int | str] = {
+    "leaf-a": 6,
+    "leaf-c": "10/3",
+    "leaf-d": 4,
+    "core-0": 10,
+    "core-2": 5,
+    "server": 8,
+}
 SEATS = (
     *("leaf-a", "leaf-a", "leaf-b", "leaf-c", "leaf-c"),
     *("leaf-d", "leaf-d", "core-2"),
@@ -67,158 +55,9 @@ JOBS = {"a": (0, 1, 2, 3, 4), "b": (5, 6, 7), "c": (8, 9, 10)}
 ELEMENTS = 1000
 COUNTED = 6
 """All-reduces of which the bytes are compared."""
-_OPENING = (Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM)
 
 
-def cluster() -> dict[str, Any]:
-    switches = [
-        {"name": name, **({"jobs": 1, "capacity": CAPACITIES[name]} if name in CAPACITIES else {})}
-        for name in ABOVE
-    ]
-    links = [[f"h{number}", seat] for number, seat in enumerate(SEATS)]
-    links += [[name, above] for name, ups in ABOVE.items() for above in ups]
-    return {
-        "hosts": [f"h{number}" for number in range(len(SEATS))],
-        "switches": switches,
-        "links": [{"between": one} for one in links],
-    }
-
-
-def fabric(directory: Path) -> Fabric:
-    tables: list[dict[str, Any]] = []
-    for number, (name, ups) in enumerate(ABOVE.items()):
-        table = {"name": name, "dir": str(directory / f"s{number}" if number else directory)}
-        tables.append(table | {"aggregates": name in CAPACITIES} | ({"above": ups} if ups else {}))
-    return fabric_of({"switches": tables}, directory)
-
-
-@dataclass
-class Seen:
-    """Tensor bytes that came to a switch, from the neighbour: what is sent again is counted once."""
-
-    nbytes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    known: set[tuple[Any, ...]] = field(default_factory=set)
-
-    def forget(self) -> None:
-        """Not what is known: what went before may be sent again."""
-        self.nbytes.clear()
-
-    def see(self, switch: str, port: str, frames: Frames) -> None:
-        for run in decode_runs(frames):
-            if not isinstance(run, RoceRun) or run.opcode not in DATA_OPCODES:
-                continue
-            trunk = port.removeprefix("trunk-").rpartition(".")[0]
-            at = switch, trunk or f"h{run.src_ip[3] - 1}"
-            header = INA_HEADER_BYTES if run.opcode in _OPENING else 0
-            for psn in run.psn.tolist():
-                key = (*at, run.src_ip, run.dst_ip, run.dest_qp, psn)
-                if key not in self.known:
-                    self.known.add(key)
-                    self.nbytes[at] += run.payload_bytes - header
-
-
-class TappedPort:
-    def __init__(self, port: FramePort, switch: str, name: str, seen: Seen) -> None:
-        self._port, self._at, self._seen = port, (switch, name), seen
-
-    @property
-    def capabilities(self) -> FramePortCapabilities:
-        return self._port.capabilities
-
-    @property
-    def counters(self) -> PortCounters:
-        return self._port.counters
-
-    async def receive(self) -> Sequence[Frames]:
-        blocks = await self._port.receive()
-        for block in blocks:
-            self._seen.see(*self._at, block)
-        return blocks
-
-    def send_nowait(self, frames: Frames) -> int:
-        return self._port.send_nowait(frames)
-
-    async def run(self) -> None:
-        await self._port.run()
-
-    async def aclose(self) -> None:
-        await self._port.aclose()
-
-
-class Cluster:
-    def __init__(self, directory: Path, nursery: trio.Nursery) -> None:
-        self.directory, self._nursery = directory, nursery
-        self.seen = Seen()
-        self.switches = RunningFabric(fabric(directory), nursery)
-        self.switches.tap = lambda switch, port, name: TappedPort(port, switch, name, self.seen)
-        (directory / "cluster.json").write_text(json.dumps(cluster()))
-        self.settings = ControllerSettings.model_validate(
-            {
-                "dir": directory / "run",
-                "cluster": directory / "cluster.json",
-                "report_ms": 50,
-                "fabric_root": "core-0",
-                "trees": "paring",
-                "host_gbit_s": str(RATE_CAP),
-            }
-        )
-        self.stop = trio.Event()
-
-    async def start(self) -> None:
-        ready = trio.Event()
-        self._nursery.start_soon(
-            partial(run_controller, self.settings, stop=self.stop, announce=lambda line: ready.set())
-        )
-        await ready.wait()
-        agents = [self.settings.agents_path]
-        for name, ups in ABOVE.items():
-            await self.switches.start(name, controller=agents if name in CAPACITIES else [])
-            await self.switches.trunks_up(name, up=len(ups))
-        for number, seat in enumerate(SEATS):
-            await self._start_host(number, seat, agents)
-
-    async def _start_host(self, number: int, seat: str, agents: list[Path]) -> None:
-        settings = HostSettings.model_validate(
-            {
-                "name": f"h{number}",
-                "ip": f"10.0.0.{number + 1}",
-                "dir": self.directory,
-                "switch": seat,
-                "mtu": 1024,
-                "stall_ms": 60_000,
-                "controller": agents,
-            }
-        )
-
-        async def open_nic(port_path: str) -> Nic:
-            port = await load_adapter("frames").open().connect(Path(port_path))
-            nic: Nic = load_adapter("softnic").open(port, mac=settings.mac_bytes, ip=settings.ip_bytes)
-            return nic
-
-        async def serve(task_status: trio.TaskStatus[HostDaemon]) -> None:
-            await run_host(settings, open_nic=open_nic, task_status=task_status)
-
-        await self._nursery.start(serve)
-
-    async def told(self, job: str) -> dict[str, Any]:
-        """What the controller says of its tree."""
-        client = JobClient([str(self.settings.jobs_path)])
-        status = await trio.to_thread.run_sync(client.ask, "GET", "/v1/status")
-        return dict(status["trees"]["jobs"].get(job, {}))
-
-
-@asynccontextmanager
-async def running(directory: Path) -> AsyncIterator[Cluster]:
-    with trio.fail_after(DEADLINE_S):
-        async with trio.open_nursery() as nursery:
-            found = Cluster(directory, nursery)
-            try:
-                await found.start()
-                yield found
-            finally:
-                with trio.CancelScope(shield=True):
-                    await found.switches.close()
-            nursery.cancel_scope.cancel()
+NETWORK = Network(ABOVE, CAPACITIES, SEATS, RATE_CAP)
 
 
 class Job:
@@ -227,12 +66,12 @@ class Job:
         self._draws = np.random.default_rng(len(name))
 
     @classmethod
-    async def connected(cls, on: Cluster, name: str, plan: ReductionPlan) -> Job:
+    async def connected(cls, on: RunningNetwork, name: str, plan: ReductionPlan) -> Job:
         hosts = JOBS[name]
         found: dict[int, inaproto.Communicator] = {}
 
         async def one(rank: int) -> None:
-            socket = on.directory / f"h{hosts[rank]}.sock"
+            socket = on.socket(f"h{hosts[rank]}")
             found[rank] = await inaproto.connect(name, rank, size=len(hosts), socket=socket, path="shared")
 
         async with trio.open_nursery() as nursery:
@@ -262,21 +101,14 @@ class Job:
             await comm.aclose()
 
 
-def expected(directory: Path) -> dict[str, LiveTree]:
+def expected(live: LiveTrees) -> dict[str, LiveTree]:
     """What is planned for the jobs, one after the other."""
-    network = read_network(directory / "cluster.json", server=Fraction(0))
-    names = map(network.topology.name, range(network.topology.nodes))
-    live = LiveTrees(network.topology, dict(zip(names, network.capacities, strict=True)), RATE_CAP)
     found: dict[str, LiveTree] = {}
     for job, hosts in JOBS.items():
         one = live.planned([f"h{number}" for number in hosts], live.free(found.values()))
         assert isinstance(one, LiveTree), one
         found[job] = one
     return found
-
-
-def plan_of(on: Fabric, tree: FabricTree, hosts: Sequence[int]) -> ReductionPlan:
-    return ReductionPlan.from_tree(tree_of(on.tree_config().switches, [SEATS[one] for one in hosts], tree))
 
 
 def assert_as_planned(nbytes: Counter[tuple[str, str]], planned: LiveTree) -> None:
@@ -292,12 +124,12 @@ def assert_as_planned(nbytes: Counter[tuple[str, str]], planned: LiveTree) -> No
 async def test_jobs_of_an_uneven_network_go_along_the_trees_that_are_planned_for_them(
     runtime_dir: Path,
 ) -> None:
-    async with running(runtime_dir) as on:
-        planned = expected(runtime_dir)
-        shape = on.switches.fabric
+    async with running_network(NETWORK, runtime_dir, deadline_s=DEADLINE_S) as on:
+        planned = expected(NETWORK.live_trees(runtime_dir))
         jobs = []
         for name, hosts in JOBS.items():
-            job = await Job.connected(on, name, plan_of(shape, planned[name].tree, hosts))
+            plan = on.plan_of(planned[name].tree, [f"h{number}" for number in hosts])
+            job = await Job.connected(on, name, plan)
             jobs.append(job)
             told: dict[str, Any] = {}
             while told.get("ring") != "standing" or told.get("epoch", 0) == 0:
@@ -313,4 +145,3 @@ async def test_jobs_of_an_uneven_network_go_along_the_trees_that_are_planned_for
         for job in jobs:
             await job.step(is_planned=True)
             await job.close()
-        on.stop.set()

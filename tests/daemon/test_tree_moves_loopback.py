@@ -13,7 +13,7 @@ import inaproto
 from inaproto.daemon.host.daemon import HostDaemon, run_host
 from inaproto.daemon.settings.config import HostSettings
 from inaproto.ports import Nic, load_adapter
-from tests.clusters.fabric import RunningFabric, running_fabric
+from inaproto_hil.rigs.running_fabric import RunningFabric, running_fabric
 from tests.clusters.fabrics import NESTED, SEATS, nested_reference, tree_of_root, two_spines
 from tests.clusters.moving_job import Agreed, Daemons, Mover, generations
 

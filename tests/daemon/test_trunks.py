@@ -39,7 +39,7 @@ from inaproto.wire.messages.switch import (
     SwitchWelcome,
 )
 from inaproto.wire.trunk_hello import TrunkHello
-from tests.clusters.fabric import RunningFabric, running_fabric
+from inaproto_hil.rigs.running_fabric import RunningFabric, running_fabric
 from tests.clusters.fabrics import spine_and_leaves
 from tests.daemon.test_switch_ports import frame, received
 from tests.unit.rendezvous_members import hello

@@ -78,6 +78,12 @@ def _decision() -> click.Command:
     return decision
 
 
+def _paring_live() -> click.Command:
+    from inaproto_hil.bench.paring_live.command import paring_live
+
+    return paring_live
+
+
 def _plan() -> click.Command:
     from inaproto_hil.bench.plan import plan_bench
 
@@ -146,6 +152,7 @@ bench = LazyGroup(
         "decision": _decision,
         "migration": _migration,
         "pairs": _pairs,
+        "paring-live": _paring_live,
         "peers": _peers,
         "plan": _plan,
         "priorities": _priorities,

@@ -1,0 +1,1 @@
+"""``inaproto bench paring-live``: drawn jobs on an irregular network of switch daemons, placed by PARING."""
