@@ -58,15 +58,15 @@ fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--
 	$(PY) tests/fuzz/run.py $(ARGS)
 
 hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 15 min; no root
-	$(PY) -m pytest -m hil $(or $(ARGS),tests/hil)
+	INAPROTO_ROTATION=all $(PY) -m pytest -m hil $(or $(ARGS),tests/hil)
 
-rtl: rtltools ## Judge the RTL by the software core, numpy, proofs, planted faults and hosts, and size it, some 35 min on two cores; needs g++
+rtl: rtltools ## Judge the RTL by the software core, numpy, proofs, planted faults and hosts, and size it, some 35 min on two cores; needs g++; an eighth of the tests: make rtl SHARE=1
 	.venv/bin/inaproto rtl check
 	.venv/bin/inaproto rtl prove
-	.venv/bin/inaproto rtl compare --campaigns 200
-	$(PY) -m pytest --numprocesses 2 --dist worksteal -m 'rtl or not rtl' $(or $(ARGS),tests/rtl)
-	$(PY) -m pytest -m rtl tests/paper tests/unit
-	$(PY) -m pytest -m hil tests/hil/test_softroce_rtl.py
+	.venv/bin/inaproto rtl compare --campaigns $(if $(SHARE),25,200)
+	$(if $(SHARE),,INAPROTO_ROTATION=all )$(PY) -m pytest --numprocesses 2 --dist worksteal -m 'rtl or not rtl' $(or $(ARGS),tests/rtl)
+	$(if $(SHARE),,INAPROTO_ROTATION=all )$(PY) -m pytest -m rtl tests/paper tests/unit
+	INAPROTO_ROTATION=all $(PY) -m pytest -m hil tests/hil/test_softroce_rtl.py
 	.venv/bin/inaproto demo --accelerator rtl --epochs 1
 	.venv/bin/inaproto rtl fit --family ecp5 --words 2 --no-place
 
@@ -75,7 +75,7 @@ rtltools: $(STAMP) ## Get the tools of the RTL into .venv: 300 MB
 	$(PY) -m pip install --quiet --require-hashes --requirement requirements-rtl.lock
 
 figures: $(STAMP) ## Every figure and table of MINA's, PARING's and MLNet's evaluations computed anew, some 15 min of CPU on all cores
-	$(PY) -m pytest -m figures $(or $(ARGS),tests/figures)
+	INAPROTO_ROTATION=all $(PY) -m pytest -m figures $(or $(ARGS),tests/figures)
 
 bench: $(STAMP) ## Measure the accelerator core, then all-reduces through the daemons
 	.venv/bin/inaproto bench accelerator

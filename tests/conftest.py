@@ -46,7 +46,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _is_seeded(item) or rotates(item.nodeid):
             item.add_marker(pytest.mark.seeded)
     if config.option.markexpr:  # a tier; who names a file or a test gets all of it
-        slow = [item.nodeid for item in items if item.get_closest_marker("slow") is not None]
+        # Those of the RTL build it anew for each fault, a minute or so each.
+        slow = [
+            item.nodeid for item in items if any(item.iter_markers("slow")) or any(item.iter_markers("rtl"))
+        ]
         dear = [
             item.nodeid for item in items if item.get_closest_marker("slow") is None and rotates(item.nodeid)
         ]

@@ -12,6 +12,7 @@ slab whose operation may still run is never used again.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -69,6 +70,8 @@ class DeviceEngine(GroupEngine):
     # --- any thread
 
     def carries(self, timeout: float) -> bool:
+        if os.getpid() != self._pid:
+            return True  # which refuses the call
         with self._changed:
             if self._error is None and not self._is_closing and not self._is_decided:
                 self._begin(time.monotonic() + timeout, timeout)
@@ -80,13 +83,16 @@ class DeviceEngine(GroupEngine):
     def submit(
         self, vector: Vector, op: str, work: CollectiveWork, timeout: float, *, is_async: bool = True
     ) -> None:
-        device = self._device_of(vector.elements)
-        device.keep(vector.elements)
-        vector.ready = device.mark()
+        if os.getpid() == self._pid:
+            device = self._device_of(vector.elements)
+            device.keep(vector.elements)
+            vector.ready = device.mark()
         super().submit(vector, op, work, timeout, is_async=is_async)
 
     def close(self, *, leaves: bool = True) -> None:
         super().close(leaves=leaves)
+        if os.getpid() != self._pid:
+            return
         with self._changed:
             pinned, self._pinned = self._pinned, []
             self._free.clear()

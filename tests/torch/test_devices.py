@@ -76,6 +76,13 @@ def test_who_does_not_come_to_a_staged_call_is_named(one_host: Ranks, elements: 
     assert "0.5 s" in found[0]
 
 
+def test_a_forked_process_is_refused_by_a_staged_call(one_host: Ranks) -> None:
+    for found in one_host.results("stand_in", 2, TAKEN, inner="forked"):
+        *held, error = found
+        assert set(held) == {"/dev/null"}
+        assert "does not survive fork" in error
+
+
 @pytest.mark.parametrize("without", ["", "error"])
 def test_where_a_daemon_is_missing_a_devices_own_backend_goes_on_or_nobody(
     zygote: Zygote, one_host: Ranks, without: str

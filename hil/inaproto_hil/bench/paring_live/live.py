@@ -31,8 +31,9 @@ COUNTED: Final = 3
 """All-reduces of which the bytes are counted."""
 EACH_BYTES: Final = COUNTED * ELEMENTS * Dtype.F32.itemsize
 WAIT_S: Final = 20.0
-TRIES_MAX: Final = 60
-"""All-reduces until the ring is on its tree, and until all that are counted were summed there."""
+PATIENCE_S: Final = 120.0
+"""Until the ring is on its tree, and again until all that are counted were summed there: a job may have to
+wait for its turn meanwhile."""
 
 Carried = dict[tuple[str, str], int]
 """Bytes towards the root, by link."""
@@ -223,25 +224,23 @@ async def _measure(on: RunningNetwork, job: _Job) -> None:
     )
     on.seen.begin_anew()
     told: dict[str, Any] = {}
-    for _ in range(TRIES_MAX):
+    until = trio.current_time() + PATIENCE_S
+    while told.get("ring") != "standing" or not told.get("epoch"):
+        if trio.current_time() > until:
+            played.why = f"its ring is not on a tree of the planner's: {told}"
+            return
         await job.step(None)
         told = await on.told(played.name)
-        if told.get("ring") == "standing" and told.get("epoch"):
-            break
-    else:
-        played.why = f"its ring is not on a tree of the planner's: {told}"
-        return
     played.ring_differs = told["planned"] != played.planned
     plan = on.plan_of(tree, played.hosts)
+    until = trio.current_time() + PATIENCE_S
     paths: list[str] = []
-    for _ in range(TRIES_MAX):
+    while paths != ["switch"] * COUNTED:
+        if trio.current_time() > until:
+            played.why = f"it was not summed in the switches: {paths}"
+            return
         on.seen.forget()
         paths = [await job.step(plan) for _ in range(COUNTED)]
-        if paths == ["switch"] * COUNTED:
-            break
-    else:
-        played.why = f"it was not summed in the switches: {paths}"
-        return
     carried = Counter({(lower, upper): nbytes for (upper, lower), nbytes in on.seen.nbytes.items()})
     up = played.expected.keys()
     played.measured = {link: carried[link] for link in up}
