@@ -1,9 +1,9 @@
 """Tests whose cases rotate as seeds do: an eighth of them in ``make test``, others after the next commit.
 
-These are the dear ones, of a fifth of a CPU second or more (``tests/dear.py``): a tenth of all tests, which
-would take nine tenths of the time. Of the slow ones a run may take an eighth, too (``make check SHARE=1``).
-``make check`` runs all cases, and so does who names a file or a test. A case that found something once has a
-test of its own.
+These are the dear ones, of a tenth of a CPU second or more (``tests/dear.py``): a sixth of all tests, which
+would take more than nine tenths of the time. Of the slow ones a run may take an eighth, too (``make check
+SHARE=1``). ``make check`` runs all cases, and so does who names a file or a test. A case that found something
+once has a test of its own.
 """
 
 from __future__ import annotations

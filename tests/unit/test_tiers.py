@@ -38,11 +38,11 @@ def test_the_list_of_dear_tests_is_made_of_a_report() -> None:
         "    0.90 fast tests/unit/test_b.py::test_x[1]\n"
         "    0.50 slow tests/unit/test_b.py::test_slow\n"
         "    0.30 fast tests/unit/test_a.py::TestIt::test_z\n"
-        "    0.10 fast tests/unit/test_a.py::test_cheap\n"
+        "    0.05 fast tests/unit/test_a.py::test_cheap\n"
         "    0.01 fast tests/unit/test_b.py::test_x[2]\n"
     )
     assert listed(report) == "unit/test_a.py\n TestIt::test_z\nunit/test_b.py\n test_x\n"
-    again = "    0.05 fast tests/unit/test_b.py::test_x[1]\n"
+    again = "    0.02 fast tests/unit/test_b.py::test_x[1]\n"
     assert listed(report, again) == "unit/test_a.py\n TestIt::test_z\n"
 
 
