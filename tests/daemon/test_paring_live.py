@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,6 +99,24 @@ def test_jobs_leave_after_so_many_further_ones() -> None:
         if job is not None:
             turnover.placed(job)
     assert seen == [([], "a"), ([], "b"), (["a", "b"], "c"), ([], None), ([], None), (["c"], None)]
+
+
+def test_whoever_fits_when_one_has_left_does_not_wait_for_the_next_to_leave() -> None:
+    """As the controller has it: of two that leave at the same time one is first."""
+    seen: list[tuple[int, list[str]]] = []
+
+    class Live:
+        def free(self, taken: list[str]) -> list[str]:
+            return list(taken)
+
+        def placed(self, count: int, idle: list[str], free: list[str], first: list[str]) -> Any:
+            seen.append((count, free))
+            return SimpleNamespace(hosts=tuple(first), tree=f"tree of {count}")
+
+    coming = [drawn.Arrival("a", 2, 3), drawn.Arrival("b", 3, 2), drawn.Arrival("c", 1, 1)]
+    live: Any = Live()
+    assert [job.name for job, _ in replayed(live, ["h0", "h1", "h2", "h3", "h4"], coming)] == ["a", "b", "c"]
+    assert seen == [(2, []), (3, ["tree of 2"]), (1, ["tree of 3"])]
 
 
 def test_what_is_drawn_is_the_same_each_time_and_fits_a_fabric(runtime_dir: Path) -> None:

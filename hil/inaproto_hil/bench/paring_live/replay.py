@@ -80,16 +80,13 @@ def replayed(
     running: dict[str, LivePlace] = {}
     bare: dict[str, tuple[str, ...]] = {}
     waiting: deque[Arrival] = deque()
-    for leaving, coming in turnover.steps():
-        for name in leaving:
-            running.pop(name, None)
-            bare.pop(name, None)
-        waiting += [] if coming is None else [coming]
+
+    def those_that_fit() -> Iterator[tuple[Arrival, LiveTree | None]]:
         while waiting:
             taken = {host for place in running.values() for host in place.hosts}.union(*bare.values())
             idle = [host for host in hosts if host not in taken]
             if len(idle) < waiting[0].hosts:
-                break
+                return
             job = waiting.popleft()
             turnover.placed(job)
             found = _place(live, idle, job.hosts, [one.tree for one in running.values()], is_joint)
@@ -99,6 +96,14 @@ def replayed(
             else:
                 running[job.name] = found
                 yield job, found.tree
+
+    for leaving, coming in turnover.steps():
+        for name in leaving:  # one after the other, and who fits then does not wait for the next one
+            running.pop(name, None)
+            bare.pop(name, None)
+            yield from those_that_fit()
+        waiting += [] if coming is None else [coming]
+        yield from those_that_fit()
 
 
 def _place(
