@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from inaproto.core import kernels
 from inaproto.errors import Unsupported
-from tests.rotating import left_out, rotates
+from tests.rotating import is_tier, left_out, rotates
 from tests.seeds import how_to_repeat, rotation
 from tests.slow import is_slow
 
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
         if _is_seeded(item) or rotates(item.nodeid):
             item.add_marker(pytest.mark.seeded)
-    if config.option.markexpr:  # a tier; who names a file or a test gets all of it
+    if is_tier(config.option.markexpr, config.getini("addopts")):  # who names a file or a test gets all of it
         # Those of the RTL build it anew for each fault, a minute or so each.
         slow = [
             item.nodeid for item in items if any(item.iter_markers("slow")) or any(item.iter_markers("rtl"))

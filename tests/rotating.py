@@ -8,10 +8,15 @@ once has a test of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tests.dear import is_dear
 from tests.seeds import ALL, TURNS
+
+
+def is_tier(marks: str, addopts: Sequence[str]) -> bool:
+    """Whether tests were asked for by marks (``-m``), not only by those that ``addopts`` asks for always."""
+    return marks != addopts[addopts.index("-m") + 1]
 
 
 def rotates(nodeid: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.dear import listed
-from tests.rotating import left_out
+from tests.rotating import is_tier, left_out
 from tests.seeds import ALL, ROTATION, ROTATIONS, SEEDS, TURNS, how_to_repeat, seeds
 from tests.slow import SLOW, functions_of, is_slow
 
@@ -22,6 +22,14 @@ def test_what_is_listed_as_slow_is_there(entry: str) -> None:
     found = set(re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE))
     missing = [name for name in functions_of(entry) if name not in found]
     assert not missing, f"tests/slow.py: {entry}: not in that file: {missing}"
+
+
+def test_who_names_a_file_gets_all_of_it(pytestconfig: pytest.Config) -> None:
+    addopts = pytestconfig.getini("addopts")
+    always = "not hil and not figures and not rtl"
+    assert not is_tier(always, addopts)
+    assert is_tier(f"not slow and {always}", addopts)
+    assert is_tier("rtl or not rtl", addopts)
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 40])
