@@ -169,10 +169,12 @@ class DeviceEngine(GroupEngine):
             self._changed.wait_for(lambda: self._free or self._usable < SLABS_MAX)
             if self._free:
                 return self._free.pop()  # the one that was used last, so that a small group has few
-            self._usable += 1
+        # Counted only when it is there: once a job has failed there is none, for any number of calls.
         memory = torch.from_numpy(self._comm.buffer(PIECE_BYTES // 4, np.int32)).view(torch.uint8)
         slab = Slab(memory)
         device.pin(memory)
+        with self._changed:
+            self._usable += 1
         self._pinned.append((device, slab))
         return slab
 

@@ -116,6 +116,19 @@ def in_small_pieces(place: Place, device: str, nbytes: int) -> list[str]:
     return found
 
 
+def fails_again_and_again(place: Place, times: int) -> list[str]:
+    """Rank 1 is killed, and others call more often than there are slabs."""
+    import os
+    import signal
+
+    groups.DEVICES["cpu"] = StandIn
+    place.begin("gloo")
+    dist.all_reduce(torch.ones(3))
+    if place.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [cases.error_of(lambda: dist.all_reduce(torch.ones(3))) for _ in range(times)]
+
+
 # --- on a GPU
 
 

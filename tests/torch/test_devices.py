@@ -63,6 +63,14 @@ def test_who_was_killed_is_named_by_a_staged_call(one_host: Ranks, how: str) -> 
             assert "rank 1" in words
 
 
+def test_after_a_failure_any_number_of_staged_calls_hears_of_it(one_host: Ranks) -> None:
+    ranks = one_host.run("fails_again_and_again", 3, TAKEN, times=30)
+    for number in (0, 2):
+        assert ranks[number].status == 0, ranks[number].output
+        assert len(ranks[number].result) == 30
+        assert all("RankLost: " in words for words in ranks[number].result)
+
+
 def test_staged_calls_that_differ_are_errors_on_all_ranks(one_host: Ranks) -> None:
     for found in one_host.results("stand_in", 3, TAKEN, inner="different_calls"):
         assert all("TensorMismatch: " in words for words in found), found
