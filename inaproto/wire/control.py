@@ -12,8 +12,7 @@ beyond the chunk fed to it; how the bytes were cut into chunks makes no differen
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
@@ -82,10 +81,11 @@ def encode_control(kind: str, ident: int, version: int = 0, newest: int = 0, /, 
     return framed
 
 
-def encode_bounded(kind: str, ident: int, version: int = 0, newest: int = 0, /, **fields: Any) -> bytes:
-    """As :func:`encode_control`, for a type that there is, and fields whose kinds let nothing through that a
-    peer would refuse: they are not looked at again. Raises ``LocalMisuse`` for a message that is too long."""
-    record = _enveloped(kind, ident, version, newest)
+def encode_bounded(kind: str, version: int, newest: int, fields: Mapping[str, Any]) -> bytes:
+    """As :func:`encode_control`, for a type that there is, and fields, the id among them, whose kinds let
+    nothing through that a peer would refuse: they are not looked at again. Raises ``LocalMisuse`` for a
+    message that is too long."""
+    record = _enveloped(kind, fields["id"], version, newest)
     record.update(fields)
     return _framed(kind, record)
 
@@ -104,19 +104,31 @@ def _framed(kind: str, record: ControlRecord) -> bytes:
         raise LocalMisuse(f"control {kind}: cannot be encoded: {error}") from None
     if len(body) > MESSAGE_BYTES_MAX:
         raise LocalMisuse(f"control {kind}: {len(body)} bytes, at most {MESSAGE_BYTES_MAX}")
-    return struct.pack(">I", len(body)) + body
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
 def decode_control(body: bytes | bytearray | memoryview) -> ControlRecord:
     """The record in ``body``, one message without its length prefix, envelope checked."""
     if len(body) > MESSAGE_BYTES_MAX:
         raise DecodeError(_LAYER, f"message of {len(body)} bytes, at most {MESSAGE_BYTES_MAX}")
+    record = _unpacked(body, None)
+    if record is None or not _is_unique(record, body):
+        record = _unpacked(body, _unique_keys)
+    if not isinstance(record, dict):
+        raise DecodeError(_LAYER, f"a message is a map, not {type(record).__name__}")
+    _check_values(record)
+    _check_envelope(record)
+    return record
+
+
+def _unpacked(body: bytes | bytearray | memoryview, pairs: Callable[..., Any] | None) -> Any:
+    """What msgpack reads. ``pairs`` makes each map; without it nothing is refused: None is unreadable."""
     try:
-        record = msgpack.unpackb(
+        return msgpack.unpackb(
             body,
             raw=False,
             strict_map_key=True,
-            object_pairs_hook=_unique_keys,
+            object_pairs_hook=pairs,
             ext_hook=_refuse_extension,
             max_str_len=MESSAGE_BYTES_MAX,
             max_bin_len=MESSAGE_BYTES_MAX,
@@ -124,14 +136,22 @@ def decode_control(body: bytes | bytearray | memoryview) -> ControlRecord:
             max_map_len=MAP_ITEMS_MAX,
         )
     except DecodeError:
-        raise
+        if pairs is not None:
+            raise
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-        raise DecodeError(_LAYER, f"not msgpack: {str(error) or type(error).__name__}") from None
-    if not isinstance(record, dict):
-        raise DecodeError(_LAYER, f"a message is a map, not {type(record).__name__}")
-    _check_values(record)
-    _check_envelope(record)
-    return record
+        if pairs is not None:
+            raise DecodeError(_LAYER, f"not msgpack: {str(error) or type(error).__name__}") from None
+    return None
+
+
+def _is_unique(record: object, body: bytes | bytearray | memoryview) -> bool:
+    """Whether these are the bytes that are made of the record: then no key comes twice, as it does not in
+    the record. That costs less than to look at the pairs of each map; who packs in another way has that."""
+    try:
+        packed: bytes = msgpack.packb(record, use_bin_type=True)
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return False
+    return packed == body
 
 
 def _check_envelope(record: ControlRecord) -> None:
@@ -163,7 +183,6 @@ def _unique_keys(pairs: Iterable[tuple[Any, Any]]) -> ControlRecord:
             if key in seen:
                 raise DecodeError(_LAYER, f"map key {key!r:.40} comes twice")
             seen.add(key)
-    _check_keys(record)
     return record
 
 
@@ -185,7 +204,10 @@ def _check_values(record: ControlRecord) -> None:
     for _ in range(DEPTH_MAX):
         below: list[Any] = []
         for container in level:
-            values = container.values() if type(container) is dict else container
+            values = container
+            if type(container) is dict:
+                _check_keys(container)
+                values = container.values()
             if _LEAVES.issuperset(map(type, values)):
                 continue  # as nearly all are
             for value in values:
@@ -246,20 +268,23 @@ class ControlDecoder:
         """
         if self._error is not None:
             raise self._error
-        self._buffer += data
+        have = data
+        if self._buffer:
+            self._buffer += data
+            have = self._buffer
         records: list[ControlRecord] = []
         at = 0
         try:
-            while len(self._buffer) - at >= LENGTH_BYTES:
+            while len(have) - at >= LENGTH_BYTES:
                 body_at = at + LENGTH_BYTES
-                nbytes = int.from_bytes(self._buffer[at:body_at], "big")
+                nbytes = int.from_bytes(have[at:body_at], "big")
                 if not 0 < nbytes <= MESSAGE_BYTES_MAX:
                     raise DecodeError(
                         _LAYER, f"length prefix of {nbytes}, not 1 to {MESSAGE_BYTES_MAX} bytes"
                     )
-                if len(self._buffer) - body_at < nbytes:
+                if len(have) - body_at < nbytes:
                     break
-                record = decode_control(bytes(self._buffer[body_at : body_at + nbytes]))
+                record = decode_control(bytes(have[body_at : body_at + nbytes]))
                 if "v_max" in record:
                     self._heard(record.pop("v_max"))
                 records.append(record)
@@ -268,7 +293,10 @@ class ControlDecoder:
             self._error = error
             self._buffer.clear()
             raise
-        del self._buffer[:at]
+        if have is self._buffer:
+            del self._buffer[:at]
+        else:  # nearly always whole messages come, of which nothing is to be kept
+            self._buffer += have[at:]
         return records
 
     def _heard(self, newest: object) -> None:

@@ -62,6 +62,7 @@ from inaproto.wire.messages.fields import (
 )
 from inaproto.wire.messages.ina import POOL_DEFAULT
 from inaproto.wire.messages.infiniband import Gid, InfinibandField
+from inaproto.wire.messages.record_code import giver_of, taker_of
 from inaproto.wire.messages.types import (
     U16,
     U24,
@@ -540,11 +541,20 @@ def encode_message(message: Message, *, version: int = 0, newest: int = 0) -> by
     if type(message) is not MESSAGES.get(message.TYPE):
         raise LocalMisuse(f"{type(message).__name__} is not a message to be sent")
     try:
-        given = give_fields(message)
+        given = giver_of(type(message))(message)
+    except Refused:
+        given = _given_by_name(message)
+    if is_bounded(type(message)):
+        return encode_bounded(message.TYPE, version, newest, given)
+    return encode_control(message.TYPE, given.pop("id"), version, newest, **given)
+
+
+def _given_by_name(message: Message) -> dict[str, Any]:
+    """Raises ``LocalMisuse``, which says what is wrong with which field."""
+    try:
+        return give_fields(message)
     except Refused as refused:
         raise LocalMisuse(f"control {message.TYPE}{refused}") from None
-    encode = encode_bounded if is_bounded(type(message)) else encode_control
-    return encode(message.TYPE, given.pop("id"), version, newest, **given)
 
 
 class Dialogue:
@@ -593,9 +603,18 @@ def decode_message(record: ControlRecord, payload: memoryview = NO_PAYLOAD) -> M
     if cls is None:
         return UnknownMessage(id=record["id"], type=kind)
     try:
+        taken: Message = taker_of(cls)(record, payload)
+    except Refused:
+        return _taken_by_name(cls, record, payload)
+    return taken
+
+
+def _taken_by_name(cls: type[Message], record: ControlRecord, payload: memoryview) -> Message:
+    """Raises ``DecodeError``, which says what is wrong with which field."""
+    try:
         return cls(**take_fields(cls, record, payload))
     except Refused as refused:
-        raise DecodeError(f"control {kind}", str(refused).lstrip(".")) from None
+        raise DecodeError(f"control {record['type']}", str(refused).lstrip(".")) from None
 
 
 def encode_with_arrays(message: Message) -> list[memoryview]:

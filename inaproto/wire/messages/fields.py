@@ -233,7 +233,8 @@ _FIELD_KINDS: dict[type[Any], dict[str, tuple[Kind, bool]]] = {}
 _TAKES: dict[type[Any], list[tuple[str, str, Callable[..., Any], bool, bool]]] = {}
 _GIVES: dict[type[Any], list[tuple[str, str, Callable[[Any], Any], bool]]] = {}
 _BOUNDED: dict[type[Any], bool] = {}
-_ABSENT: Final = object()
+ABSENT: Final = object()
+"""In place of a field that did not come."""
 
 
 def field_kinds(cls: type[Any]) -> Mapping[str, tuple[Kind, bool]]:
@@ -257,7 +258,7 @@ def _takes(cls: type[Any]) -> list[tuple[str, str, Callable[..., Any], bool, boo
     """Name, key that it travels under, what takes it, whether it may be absent, and whether it is behind the
     message, of each field."""
     takes = _TAKES[cls] = [
-        (name, _key(name, kind), kind.take, may_be_absent, isinstance(kind, Behind))
+        (name, travels_as(name, kind), kind.take, may_be_absent, isinstance(kind, Behind))
         for name, (kind, may_be_absent) in field_kinds(cls).items()
     ]
     return takes
@@ -266,13 +267,14 @@ def _takes(cls: type[Any]) -> list[tuple[str, str, Callable[..., Any], bool, boo
 def _gives(cls: type[Any]) -> list[tuple[str, str, Callable[[Any], Any], bool]]:
     """Name, key that it travels under, what gives it, and whether it may be absent, of each field."""
     gives = _GIVES[cls] = [
-        (name, _key(name, kind), kind.give, may_be_absent)
+        (name, travels_as(name, kind), kind.give, may_be_absent)
         for name, (kind, may_be_absent) in field_kinds(cls).items()
     ]
     return gives
 
 
-def _key(name: str, kind: Kind) -> str:
+def travels_as(name: str, kind: Kind) -> str:
+    """Key of a field in the map."""
     return ARRAYS if isinstance(kind, Behind) else name
 
 
@@ -285,8 +287,8 @@ def take_fields(
     get = record.get
     try:
         for name, key, take, optional, is_behind in _TAKES.get(cls) or _takes(cls):
-            value = get(key, _ABSENT)
-            if value is not _ABSENT:
+            value = get(key, ABSENT)
+            if value is not ABSENT:
                 taken[name] = take(value, payload) if is_behind else take(value)
             elif not optional:
                 raise Refused("is missing")
