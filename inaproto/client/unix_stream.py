@@ -23,6 +23,11 @@ from inaproto.ports import ByteStream
 DESCRIPTORS_MAX: Final = 4
 """Descriptors that may come at once or wait for their message; a peer that sends more is cut off."""
 _RECEIVE_BYTES: Final = 64 << 10
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(DESCRIPTORS_MAX * 4)
+# Of plain integers: two members of an enumeration are put together by a call of Python.
+_CLOSED_ON_EXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
+_CUT_OFF: Final = int(socket.MSG_CTRUNC)
+_NO_SIGNAL: Final = int(socket.MSG_NOSIGNAL)
 
 
 class PeerCredentials(NamedTuple):
@@ -39,24 +44,24 @@ class UnixStream:
         self._sock = sock
 
     def receive_nowait(self) -> tuple[bytes, Sequence[int]]:
-        data, ancillary, flags, _ = self._sock.recvmsg(
-            _RECEIVE_BYTES, socket.CMSG_SPACE(DESCRIPTORS_MAX * 4), socket.MSG_CMSG_CLOEXEC
-        )
+        data, ancillary, flags, _ = self._sock.recvmsg(_RECEIVE_BYTES, _ANCILLARY_BYTES, _CLOSED_ON_EXEC)
         descriptors: list[int] = []
         for level, kind, packed in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 whole = array.array("i")
                 whole.frombytes(packed[: len(packed) - len(packed) % whole.itemsize])
                 descriptors.extend(whole)
-        if flags & socket.MSG_CTRUNC:
+        if flags & _CUT_OFF:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise DecodeError("control", f"more than {DESCRIPTORS_MAX} descriptors at once")
         return data, descriptors
 
     def send_nowait(self, data: memoryview, descriptors: Sequence[int] = ()) -> int:
+        if not descriptors:
+            return self._sock.send(data, _NO_SIGNAL)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-        return self._sock.sendmsg([data], rights if descriptors else [], socket.MSG_NOSIGNAL)
+        return self._sock.sendmsg([data], rights, _NO_SIGNAL)
 
     async def wait_receivable(self) -> None:
         await trio.lowlevel.wait_readable(self._sock)

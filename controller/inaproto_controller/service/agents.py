@@ -23,6 +23,7 @@ from inaproto.ca.identity import Identity
 from inaproto.core.rendezvous.rules import job_name
 from inaproto.daemon.net.accepting import take_each
 from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
+from inaproto.daemon.net.many_streams import ManyStreams
 from inaproto.daemon.net.session_rules import (
     MESSAGE_FLOOD,
     Allowance,
@@ -78,6 +79,10 @@ LIMITS: Final = SessionLimits(messages_per_s=5000.0)
 """Hosts tell where their jobs are up to 4000 times a second (:mod:`inaproto.daemon.host.turn_seats`)."""
 SharingSend = Callable[[str, Message], None]
 """What takes a message to a host."""
+
+
+class _Flood(Exception):
+    """More comes than anybody needs."""
 
 
 @dataclass(slots=True)
@@ -238,10 +243,16 @@ class Agents:
 
     async def accept_sessions(self, listener: StreamListener) -> None:
         """Serve every connection until ``listener`` is closed."""
-        async with trio.open_nursery() as nursery:
-            await take_each(listener, lambda one: nursery.start_soon(self._serve, one), log, "agent")
+        many = ManyStreams()
+        async with trio.open_nursery() as reading:
+            reading.start_soon(many.run)
+            async with trio.open_nursery() as nursery:
+                await take_each(
+                    listener, lambda one: nursery.start_soon(self._serve, one, many), log, "agent"
+                )
+            reading.cancel_scope.cancel()
 
-    async def _serve(self, connection: ByteStream) -> None:
+    async def _serve(self, connection: ByteStream, many: ManyStreams) -> None:
         stream = ControlStream(connection)
         identity = identity_of(connection)
         if not identity.is_local:
@@ -251,7 +262,7 @@ class Agents:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stream.run)
                 try:
-                    await self._converse(stream, identity)
+                    await self._converse(stream, identity, many)
                 except (DecodeError, LocalMisuse) as error:
                     _refuse(
                         stream, BAD_MESSAGE, f"not a message of an agent: {error}; the connection is closed"
@@ -263,7 +274,7 @@ class Agents:
             self._connections -= 1
             stream.close()
 
-    async def _converse(self, stream: ControlStream, identity: Identity) -> None:
+    async def _converse(self, stream: ControlStream, identity: Identity, many: ManyStreams) -> None:
         hello = await self._hello(stream, identity)
         if hello is None:
             return
@@ -274,29 +285,30 @@ class Agents:
         boot, _ = self._boots.get(hello.agent, ("", 0.0))
         if boot != hello.boot_id:
             self._boots[hello.agent] = hello.boot_id, trio.current_time()
-        reason, certified_s = "it said what is no message", math.inf
+        reason = "it said what is no message"
         allowance = Allowance(LIMITS.messages_burst, LIMITS.messages_per_s, trio.current_time())
         self._look_at(hello.agent)
+
+        def heard(message: Message) -> None:
+            now = self._heard[hello.agent] = trio.current_time()
+            if not identity.is_local and not allowance.take(now):
+                raise _Flood
+            self._said(session, hello.role, message)
+
         try:
             stream.send_nowait(self._welcome(hello))
             if hello.role == "host":
                 self.sharing.arrived(hello.agent)
-            with trio.fail_after(self._lease_s) as silence:
-                while True:
-                    certified_s = self._seconds_left(identity)
-                    silence.deadline = trio.current_time() + max(0.0, min(certified_s, self._lease_s))
-                    message = await stream.receive()
-                    now = self._heard[hello.agent] = trio.current_time()
-                    if not identity.is_local and not allowance.take(now):
-                        reason = "it sends more messages than anybody needs"
-                        _refuse(stream, MESSAGE_FLOOD, f"{reason}; the connection is closed")
-                        return
-                    self._said(session, hello.role, message)
-        except trio.TooSlowError:
+            while (left_s := min(self._silent_in(hello.agent), self._seconds_left(identity))) > 0.0:
+                with trio.move_on_after(left_s):
+                    await stream.receive_each(many, heard)
             reason = f"nothing was heard of it for {self._lease_s:g} s"
-            if certified_s < self._lease_s:
+            if self._silent_in(hello.agent) > 0.0:
                 reason = "its certificate has run out"
             _refuse(stream, SESSION_OVER, f"{reason}; the connection is closed")
+        except _Flood:
+            reason = "it sends more messages than anybody needs"
+            _refuse(stream, MESSAGE_FLOOD, f"{reason}; the connection is closed")
         except EndOfChannel as end:
             reason = end.reason
         finally:
@@ -336,6 +348,10 @@ class Agents:
             return AgentWelcome(term=self._term, report_ms=report_ms)
         slots, reports = trees.slots(hello.agent), trees.hears_trees_of(hello.agent)
         return AgentWelcome(term=self._term, report_ms=report_ms, slots=slots, trees=reports)
+
+    def _silent_in(self, agent: str) -> float:
+        """Seconds until it will have said nothing for the lease, if it says nothing."""
+        return self._heard.get(agent, self._led_since) + self._lease_s - trio.current_time()
 
     def _seconds_left(self, identity: Identity) -> float:
         """Until the certificate of an agent runs out, and its session with it."""

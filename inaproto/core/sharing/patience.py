@@ -64,7 +64,7 @@ class Patience:
     @property
     def deadline(self) -> Instant | None:
         config = self.config
-        if config is None:
+        if config is None or not (self._owed or self._bars):
             return None
         mute = [Instant(since + config.mute_ns) for since in self._owed.values()]
         bars = [bar.until for bar in self._bars.values() if not bar.has_ended]

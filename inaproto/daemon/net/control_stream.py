@@ -14,12 +14,16 @@ import math
 import os
 import socket
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import NoReturn
 
 import trio
 
-from inaproto.client.unix_stream import DESCRIPTORS_MAX, as_stream
+from inaproto.client.unix_stream import DESCRIPTORS_MAX, UnixStream, as_stream
+from inaproto.daemon.net.many_streams import ManyStreams
+from inaproto.daemon.net.tcp_stream import TcpStream
 from inaproto.errors import DecodeError
 from inaproto.ports import ByteStream
 from inaproto.wire.control_messages import Dialogue, Message
@@ -60,6 +64,10 @@ class ControlStream:
         """Since other tasks could run."""
         self._descriptors: deque[int] = deque()
         self._input_bytes_left = math.inf
+        self._waits_first = isinstance(self._stream, UnixStream | TcpStream)
+        """Whether the kernel says that there is more to read: else the stream has bytes of its own."""
+        self._has_read = False
+        """So all is likely to have been read: to ask would cost a call of the system that finds nothing."""
         self._output: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._output_bytes = 0
         self._output_bytes_max = output_bytes_max
@@ -67,6 +75,7 @@ class ControlStream:
         self._wake_writer = trio.Event()
         self._is_held = False
         self._closed = ""
+        self._closing: Callable[[], None] = lambda: None
         self._output_closed = ""
 
     def peer_pid(self) -> int:
@@ -94,33 +103,77 @@ class ControlStream:
             await trio.lowlevel.checkpoint()
         self._messages += 1
         while not self._arrived:
-            data = await self._receive_bytes()
-            if not data:
-                self._dialogue.finish()
-                raise EndOfChannel("closed by its peer")
-            self._arrived.extend(self._dialogue.decode(data))
+            self._arrived.extend(self._decoded(await self._receive_bytes()))
         return self._arrived.popleft()
+
+    async def receive_each(self, many: ManyStreams, take: Callable[[Message], None]) -> NoReturn:
+        """Give ``take`` each message, as long as there is one; ``many`` reads for this stream and for others.
+
+        Raises as :meth:`receive`, and what ``take`` raises. It may be cancelled and called again.
+        """
+        while True:
+            take(await self.receive())
+            while self._arrived:
+                take(self._arrived.popleft())
+            # Bytes of TLS that are read already are no news to the kernel; and a message may not come by
+            # halves for ever.
+            if self._waits_first and not self._dialogue.buffered_bytes:
+                self._require_open()
+                await many.until(self._stream.fileno(), partial(self._read_now, take), self._on_close)
+
+    def _read_now(self, take: Callable[[Message], None]) -> bool:
+        """What there is to read. Whether a message has come in part."""
+        self._require_open()
+        try:
+            data = self._read()
+        except BlockingIOError:
+            return False
+        for message in self._decoded(data):
+            take(message)
+        return bool(self._dialogue.buffered_bytes)
+
+    def _on_close(self, call: Callable[[], None]) -> None:
+        self._closing = call
 
     async def _receive_bytes(self) -> bytes:
         await trio.lowlevel.checkpoint_if_cancelled()
+        if self._has_read:
+            self._require_open()
+            self._has_read, self._messages, self._reads = False, 0, 0
+            await self._wait_for_input()
         while True:
             self._require_open()
             try:
-                data, descriptors = self._stream.receive_nowait()
+                data = self._read()
             except BlockingIOError:
                 self._messages = self._reads = 0
                 await self._wait_for_input()
                 continue
-            except OSError as error:
-                raise EndOfChannel(f"failed: {error.strerror}") from error
             self._reads += 1
-            self._descriptors.extend(descriptors)
-            self._input_bytes_left -= len(data)
-            if self._input_bytes_left < 0:
-                raise DecodeError("control", "more bytes than anybody needs to say who it is")
-            if len(self._descriptors) > DESCRIPTORS_MAX:
-                raise DecodeError("control", f"more than {DESCRIPTORS_MAX} descriptors at once")
+            self._has_read = self._waits_first
             return data
+
+    def _read(self) -> bytes:
+        """Raises ``BlockingIOError``."""
+        try:
+            data, descriptors = self._stream.receive_nowait()
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise EndOfChannel(f"failed: {error.strerror}") from error
+        self._descriptors.extend(descriptors)
+        self._input_bytes_left -= len(data)
+        if self._input_bytes_left < 0:
+            raise DecodeError("control", "more bytes than anybody needs to say who it is")
+        if len(self._descriptors) > DESCRIPTORS_MAX:
+            raise DecodeError("control", f"more than {DESCRIPTORS_MAX} descriptors at once")
+        return data
+
+    def _decoded(self, data: bytes) -> Iterator[Message]:
+        if not data:
+            self._dialogue.finish()
+            raise EndOfChannel("closed by its peer")
+        return self._dialogue.decode(data)
 
     async def _wait_for_input(self) -> None:
         """A peer may be silent for ever between messages, not within one."""
@@ -264,6 +317,7 @@ class ControlStream:
         while self._descriptors:
             os.close(self._descriptors.popleft())
         self._stream.close()
+        self._closing()
         self._wake_writer.set()
 
     def close(self, reason: str = "closed on this side") -> None:
