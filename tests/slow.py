@@ -1,8 +1,9 @@
 """Which tests are slow, and which of their family stay in the fast tier.
 
 A test of a CPU second or more is slow (``tests/cpu_report.py`` measures, and names those of more than two
-that are not listed here). ``make test`` leaves the slow ones out, ``make check`` runs them. Of each family one
-or a few stay, so that what breaks the family shows in minutes.
+that are not listed). ``make test`` leaves the slow ones out, ``make check`` runs them. Of each family here one
+or a few stay, so that what breaks the family shows in minutes; of all others the slow ones are those that
+``tests/dear.txt`` says were measured to be.
 
 A key is a file or a test of it; its value names what stays fast: for a file tests, for a test its parameters,
 as patterns of ``fnmatch`` (a seed in them is ``*``: seeds rotate). A pattern after ``!`` names what is slow
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from typing import Final
+
+from tests.dear import takes_long
 
 SLOW: Final[dict[str, tuple[str, ...]]] = {
     "controller/test_agents_by_tls.py::test_a_job_by_way_of_tls_and_who_is_somebody_else": (),
@@ -264,7 +267,9 @@ def is_slow(nodeid: str) -> bool:
     if path in SLOW:
         return not _stays(name, SLOW[path])
     patterns = SLOW.get(f"{path}::{test}")
-    return patterns is not None and not _stays(parameters.removesuffix("]"), patterns)
+    if patterns is None:
+        return takes_long(f"{path}::{test}")
+    return not _stays(parameters.removesuffix("]"), patterns)
 
 
 def _stays(name: str, patterns: tuple[str, ...]) -> bool:

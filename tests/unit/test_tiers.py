@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dear import listed
+from tests.dear import DEAR, listed, takes_long
 from tests.rotating import is_tier, left_out
 from tests.seeds import ALL, ROTATION, ROTATIONS, SEEDS, TURNS, how_to_repeat, seeds
 from tests.slow import SLOW, functions_of, is_slow
@@ -52,6 +52,24 @@ def test_the_list_of_dear_tests_is_made_of_a_report() -> None:
     assert listed(report) == "unit/test_a.py\n TestIt::test_z\nunit/test_b.py\n test_x\n"
     again = "    0.02 fast tests/unit/test_b.py::test_x[1]\n"
     assert listed(report, again) == "unit/test_a.py\n TestIt::test_z\n"
+
+
+def test_a_test_of_a_second_is_slow_until_it_is_measured_again() -> None:
+    report = "    1.90 fast tests/unit/test_a.py::test_x[1]\n    0.10 fast tests/unit/test_a.py::test_x[2]\n"
+    assert listed(report) == "unit/test_a.py\n test_x slow\n"
+    slow = ["unit/test_b.py::test_y", "unit/test_c.py::test_z"]
+    again = "    0.50 slow tests/unit/test_c.py::test_z\n"
+    assert listed(report, again, slow=slow) == (
+        "unit/test_a.py\n test_x slow\nunit/test_b.py\n test_y slow\nunit/test_c.py\n test_z\n"
+    )
+
+
+def test_what_was_measured_to_be_slow_is_unless_somebody_says_what_stays() -> None:
+    measured = [test for test in DEAR if takes_long(test)]
+    assert measured
+    for test in measured:
+        path = test.partition("::")[0]
+        assert is_slow(f"tests/{test}") or path in SLOW or test in SLOW
 
 
 def test_of_a_slow_file_or_test_some_stay_fast() -> None:
