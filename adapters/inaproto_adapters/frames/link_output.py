@@ -4,7 +4,12 @@ With the compiled part of ports (``ports.c``) all blocks of a ``push`` go to the
 makes a system call of up to 64 messages; the Python code here, its twin, makes one for each frame. AF_XDP has
 an output of its own (``xdp``).
 
-Invariants: frames leave in the order in which they came; each one leaves, waits, or is counted under a rule.
+A kernel says that it has no room (ENOBUFS) while a queue is full, which passes, and also of each frame that
+the far end of a veth does not take, as one with a smaller MTU: that does not. So a frame waits for room for a
+bounded time. If shorter ones leave then, those that are as long wait no more, until one of them leaves.
+
+Invariants: frames leave in the order in which they came; each one leaves, waits, or is counted under a rule;
+no frame keeps others waiting for longer than ``REFUSED_S``.
 """
 
 from __future__ import annotations
@@ -28,6 +33,10 @@ from inaproto_adapters.frames.compiled_ports import Sender
 
 _FULL_PAUSE_S: Final = 0.001
 """The interface's queue tells nobody when it has room again."""
+REFUSED_S: Final = 0.1
+"""How long a frame waits while the kernel has no room for it."""
+REFUSED: Final = "no room at the link for 0.1 s"
+TOO_LONG: Final = "longer than the far end takes"
 _BLOCKS_AT_ONCE: Final = 64
 """Of the queue, whose end may be far."""
 _RULES: Final = {
@@ -67,6 +76,12 @@ class LinkOutput:
         """Frames that were neither sent nor queued."""
         self._is_closed = False
         self._wait_writable = False
+        self._refused_since = -1.0
+        """When the kernel had no room for the first frame that waits; below 0: it was not asked."""
+        self._given_up = 0
+        """Length of the shortest frame that has waited in vain since one as long has left; 0: none has."""
+        self._too_long = 0
+        """Frames as long do not wait; 0: all do."""
         self._work = trio.lowlevel.ParkingLot()
 
     def push(self, blocks: Sequence[Frames]) -> int:
@@ -82,6 +97,8 @@ class LinkOutput:
         at, row, lost = 0, 0, self._lost
         if not self._queue:
             at, row = self._send_all(blocks)
+            if self._given_up:
+                self._have_left(blocks, at, row)
         for frames in blocks[at:]:
             self._hold(frames[row:])
             row = 0
@@ -127,11 +144,48 @@ class LinkOutput:
             at, row = self._send_all(blocks)
             for _ in range(at):
                 self.bytes -= queue.popleft().size
+            self._have_left(blocks, at, row)
             if at < len(blocks):
                 rest = blocks[at][row:]
                 self.bytes -= blocks[at].size - rest.size
                 queue[0] = rest
-                return
+                if not self._is_refused(rest.shape[1]):
+                    return
+                self._drop_first()
+
+    def _have_left(self, blocks: Sequence[Frames], at: int, row: int) -> None:
+        """The frames before that one have."""
+        if not (at or row):
+            return
+        longest = max(frames.shape[1] for frames in blocks[: at + (row > 0)])
+        self._refused_since = -1.0
+        if longest >= self._given_up:
+            self._given_up = self._too_long = 0
+        else:  # it is not that there is no room
+            self._too_long = self._given_up
+
+    def _is_refused(self, length: int) -> bool:
+        """Whether the first frame, of this length, is to wait no more for room."""
+        if self._wait_writable:
+            return False
+        if 0 < self._too_long <= length:
+            return True
+        now = trio.current_time()
+        if self._refused_since < 0:
+            self._refused_since = now
+        return now - self._refused_since >= REFUSED_S
+
+    def _drop_first(self) -> None:
+        first = self._queue[0]
+        length = first.shape[1]
+        self._counters.drop(TOO_LONG if 0 < self._too_long <= length else REFUSED, 1)
+        self._given_up = min(self._given_up or length, length)
+        self._refused_since = -1.0
+        self.bytes -= length
+        if len(first) > 1:
+            self._queue[0] = first[1:]
+        else:
+            self._queue.popleft()
 
     def close(self) -> None:
         self._is_closed = True
