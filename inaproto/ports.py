@@ -276,6 +276,18 @@ class BatchesRequests(Protocol):
 
 
 @runtime_checkable
+class ProbesPath(Protocol):
+    """A NIC that finds out which packets come through to its switch, and back."""
+
+    async def probe_path(self, mtus: Sequence[int]) -> int:
+        """The largest of these path MTUs whose packets came back; 0: none did.
+
+        Bounded in time. The NIC is to run meanwhile.
+        """
+        ...
+
+
+@runtime_checkable
 class RegistersInParts(Protocol):
     """A NIC for which it takes long to register much memory."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from inaproto.daemon.observe.status_tables import fallback_note
+from inaproto.daemon.observe.status_tables import fallback_note, narrow_port_note, path_note
 from inaproto.doctor.findings import Check, Finding, Outcome, failed, ok, untestable, warning
 from inaproto.doctor.site import Site
 
@@ -150,11 +150,46 @@ def _sandbox(unit: str, shown: Mapping[str, str]) -> Iterator[Finding]:
         yield warning(f"{unit} may lock {shown['LimitMEMLOCK']} bytes of memory", mend)
 
 
+# --- MTU of paths
+
+
+def _look_at_path_mtus(site: Site) -> Iterator[Finding]:
+    if not site.hosts and not site.switches:
+        yield untestable(_NONE)
+    for host in site.hosts:
+        if host.get("path") is not None:
+            yield look_at_path_mtu(str(host.get("name", "?")), host["path"])
+    for switch in site.switches:
+        for narrow in switch.get("narrow_ports", ()):
+            interface = str(narrow["port"]).partition(":")[2]
+            mend = f"ip link set {interface} mtu {4200 if narrow['mtu'] == 4096 else narrow['mtu'] + 96}"
+            yield failed(f"port {narrow_port_note(narrow)}", f"{mend}, or --mtu auto at all hosts of the job")
+
+
+def look_at_path_mtu(name: str, path: Mapping[str, Any]) -> Finding:
+    """``path``: as a host's status has it."""
+    note = path_note(path)
+    if path["problem"]:
+        found, _, mend = note.partition("; ")
+        return failed(f"host {name}: {found}", mend)
+    if path["unknown"]:
+        return untestable(f"host {name}: {note}")
+    if note:
+        mend = "a larger MTU of every port on the way, where packets are to be as large as NICs can"
+        return warning(f"host {name}: {note}", mend)
+    return ok(f"host {name}: RoCE packets of {path['carries']} bytes come through to its switch, and back")
+
+
 DAEMONS: Final = Check("daemons", "a host without its switch waits, and its ranks with it", _look_at_answers)
 VERSIONS: Final = Check("versions", "daemons of different versions may refuse each other", _look_at_versions)
 PATHS: Final = Check(
     "paths",
     "a job that the switch does not sum is right, but slower: somebody should know why",
     _look_at_paths,
+)
+PATH_MTUS: Final = Check(
+    "path-mtu",
+    "a port on the way that is too small drops packets in silence: the job stands still",
+    _look_at_path_mtus,
 )
 UNITS: Final = Check("units", "what does not start at boot is missing after the next one", _look_at_units)

@@ -202,6 +202,9 @@ class Welcome(Message, type="welcome"):
     mtu_max: Mtu
     infiniband: Flag = False
     """Hosts on InfiniBand may have jobs here, which their hosts sum."""
+    path_probes: Flag = False
+    """The switches answer path probes (:mod:`inaproto.wire.path_probe`), and the hosts of a job may have
+    different MTUs (``Member.mtu_fits``)."""
     succeeds: Flag = False
     """Ranks may come back through another instance of their host daemon (``Hello.succeeds``)."""
 
@@ -245,6 +248,9 @@ class Member(Message, type="member"):
     collective: Secret = ""
     """Which all-reduces a collective library of the host takes, for a job that would have its results
     (:mod:`inaproto.core.host.collective_terms`); empty: none."""
+    mtu_fits: Flag = False
+    """``mtu`` is the largest that its host can: a ring may have a smaller one (``Ring.mtu``), and then
+    messages of as many bytes."""
     life: Secret = ""
     """Drawn by its process; empty: by one of an older release. The same rank, though its daemon may be
     another."""
@@ -303,6 +309,8 @@ class Ring(Message, type="ring"):
     udp_source_port: U16 = 0
     """From which the queue pairs of this ring send, acknowledgements included: by it the ring's packets come
     to the shard of the switch that has the ring. 0: whichever the NIC likes."""
+    mtu: U16 = 0
+    """Its MTU, where some host can do with another than it has said; 0: what all have said."""
     collective: Flag = False
     """All hosts have the same collective library, beside this ring; it counts in the first of a job."""
 

@@ -272,6 +272,7 @@ def test_the_view_as_plain_values() -> None:
             "strange_addresses": 0,
             "early": 0,
             "early_taken": 0,
+            "path_probes": 0,
             "links_down": 0,
             "pool_takeovers": 0,
             "pool_conflicts": 0,

@@ -51,7 +51,10 @@ def test_help_of_a_daemon_explains_every_field(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("host", ("--dir PATH", "--ip IP", "--mtu 256|512", "--recover-ms MS", "--log-level debug|info")),
+        (
+            "host",
+            ("--dir PATH", "--ip IP", "--mtu auto|256|512", "--recover-ms MS", "--log-level debug|info"),
+        ),
         (
             "switch",
             ("--ranks-max N", "--control-listen ADDRESS:PORT", "--tls PATH", "--log-format text|json"),

@@ -98,7 +98,10 @@ def test_shown_configuration_can_be_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"mtu": "1000"}, "mtu (flag --mtu): 1000 is not allowed: it should be 256, 512, 1024, 2048 or 4096"),
+        (
+            {"mtu": "1000"},
+            "mtu (flag --mtu): 1000 is not allowed: it should be 'auto', 256, 512, 1024, 2048 or 4096",
+        ),
         (
             {"window_messages": "3"},
             "window_messages (flag --window-messages): '3' is not allowed: must be a power",

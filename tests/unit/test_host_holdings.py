@@ -92,7 +92,7 @@ class Held:
         tree = OverlayTree(ReductionPlan.flat(3), 2)
         self.job = stub(
             accumulators=Accumulators(ReductionPlan.flat(2)),
-            ring=stub(position=1),
+            ring=stub(position=1, mtu=0),
             engine=OverlayEngine(ring_config(tree.root, 3), tree),
             ranks=range(2),
             done_path="switch",

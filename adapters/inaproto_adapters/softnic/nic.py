@@ -46,11 +46,9 @@ from inaproto.ports import (
 )
 from inaproto.units import US, Frames, Instant, S
 
-OVERHEAD_BYTES_MAX: Final = 14 + 20 + 8 + 12 + 16 + 4 + 4
-"""Ethernet, IPv4, UDP, BTH, RETH, IMM and ICRC around the payload of a WRITE_ONLY_IMM."""
-IPV6_BYTES_MORE: Final = 20
-"""By which a header of IPv6 is longer."""
-VLAN_TAG_BYTES: Final = 4
+PROBES_MAX: Final = 6
+PROBE_S: Final = 0.05
+"""How long the first question whether frames come through is waited for; the n-th, n times as long."""
 RECEIVES_BEFORE_TIMERS_MAX: Final = 64
 """A port that never falls silent does not keep timers from being served."""
 
@@ -83,6 +81,7 @@ class SoftNic:
         self._tell: Callable[[Sequence[Completion]], None] | None = None
         self._batches = 0  # that have begun and not ended, one inside the other
         self._batch_now = Instant(0)  # when the outer one began
+        self._probed: trio.Event | None = None  # somebody waits for answers to probes
 
     @property
     def capabilities(self) -> NicCapabilities:
@@ -167,6 +166,21 @@ class SoftNic:
             await self._completed.park()
         return self._engine.take_completions()
 
+    async def probe_path(self, mtus: Sequence[int]) -> int:
+        """See ``inaproto.ports.ProbesPath``."""
+        path, largest = self._engine.path, max(mtus)
+        for attempt in range(1, PROBES_MAX + 1):
+            path.ask([mtu for mtu in mtus if mtu > path.mtu or mtu == min(mtus)])
+            self._settle()
+            with trio.move_on_after(attempt * PROBE_S):
+                while path.mtu < largest and self._closed is None:
+                    self._probed = trio.Event()
+                    await self._probed.wait()
+            self._probed = None
+            if path.mtu >= largest or self._closed is not None:
+                break
+        return path.mtu
+
     def statistics(self) -> dict[str, int]:
         port = self._port.counters
         return self._engine.statistics() | {"bytes_sent": port.bytes_out, "bytes_received": port.bytes_in}
@@ -207,6 +221,8 @@ class SoftNic:
                 blocks = await self._port.receive()
             self._receives += 1
             self._engine.handle_frames(blocks, _now())
+            if self._probed is not None:
+                self._probed.set()
             if self._tell is not None and self._engine.has_completions:
                 self.begin_batch()
                 try:
@@ -291,8 +307,7 @@ def open_nic(port: FramePort, *, mac: bytes, ip: bytes, moderation: bool = False
     limits.setdefault("first_key", 1 + secrets.randbelow((1 << 32) - 1))
     limits.setdefault("first_qpn", 2 + secrets.randbelow((1 << 24) - 2))
     config = SoftNicConfig(mac=mac, ip=ip, **limits)
-    overhead = OVERHEAD_BYTES_MAX + IPV6_BYTES_MORE * (len(ip) > 4)
-    overhead += VLAN_TAG_BYTES * bool(config.vlan or config.priority)
+    overhead = config.overhead_bytes
     payload_max = min(config.mtu_max, port.capabilities.frame_bytes_max - overhead)
     fitting = [mtu for mtu in MTUS if mtu <= payload_max]
     if not fitting:

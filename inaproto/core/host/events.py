@@ -201,6 +201,8 @@ class SwitchBack:
     """The host has a switch again; ``ids`` are for the requests that announce its ranks to it, in order."""
 
     ids: tuple[int, ...]
+    mtu: int = 0
+    """Largest of its path to this switch, where it may be another; 0: as before."""
 
 
 @dataclass(frozen=True, slots=True)

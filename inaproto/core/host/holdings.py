@@ -220,12 +220,12 @@ class Holdings:
                 link = self.links[path]
                 if not isinstance(link, RingLink):
                     raise LocalMisuse("a ring for queue pairs of a tree")
-                link.connect(successor, predecessor, replace(self._attributes, udp_source_port=port))
+                link.connect(successor, predecessor, replace(self._of_ring(), udp_source_port=port))
             case ConnectTree(parent, children):
                 link = self.links[BASE]
                 if not isinstance(link, TreeLink):
                     raise LocalMisuse("a tree for queue pairs of a ring")
-                link.connect(parent, children, self._attributes)
+                link.connect(parent, children, self._of_ring())
             case CloseLinks():
                 self.close_all()
             case CloseIna():
@@ -235,6 +235,11 @@ class Holdings:
                 self._kept.keep(results, self.links[BASE], since, beside)
             case _:
                 assert_never(order)
+
+    def _of_ring(self) -> QpAttributes:
+        """Attributes of queue pairs of the present ring."""
+        ring = self._job.ring
+        return self._attributes if ring is None or not ring.mtu else replace(self._attributes, mtu=ring.mtu)
 
     # --- orders of engines
 

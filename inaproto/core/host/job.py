@@ -273,7 +273,8 @@ class HostJob:
                 self._follow(self._carrier.collected(of, now))
             case events.SwitchLost(error):
                 self._lose_switch(error)
-            case events.SwitchBack(ids):
+            case events.SwitchBack(ids, mtu):
+                self.config = self.config.with_mtu(mtu)
                 self._switch_back(ids)
             case events.JoinDenied(id, error):
                 self._denied(id, error)

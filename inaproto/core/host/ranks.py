@@ -56,6 +56,7 @@ class HostedRank:
             pid=join.pid,
             host=config.host,
             mtu=config.mtu,
+            mtu_fits=config.mtu_fits,
             window_messages=config.window_messages,
             message_packets=config.message_packets,
             out=link.out,

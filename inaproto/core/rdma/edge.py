@@ -18,6 +18,7 @@ from inaproto.core.rdma.counters import NicCounters
 from inaproto.core.rdma.neighbours import neighbour_advertisements, neighbour_solicitation
 from inaproto.units import Frames
 from inaproto.wire.outer import IPV6_ADDRESS_BYTES, addresses_of, dress, outer_of, peel, short_ip
+from inaproto.wire.path_probe import question
 from inaproto.wire.vlan import TAG_BEGIN, TAG_BYTES, TAG_END, vlan_of, with_tag
 
 _PRIORITY_SHIFT: Final = 13
@@ -82,6 +83,10 @@ class Edge:
         if self._is_ipv6:
             return neighbour_solicitation(mac=self._mac, ip=self._ip, asked=asked)
         return arp_question(mac=self._mac, ip=self._ip, asked=asked)
+
+    def probe(self, token: int, nbytes: int) -> Frames:
+        """A frame that asks the switch whether frames of this length come through, its tag included."""
+        return question(mac=self._mac, token=token, nbytes=nbytes - len(self._tag))
 
     def _is_for_us(self, outer: bytes) -> bool:
         if vlan_of(outer) != self._vlan:

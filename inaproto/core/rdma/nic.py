@@ -35,6 +35,7 @@ from inaproto.core.rdma.memory import MemoryTable
 from inaproto.core.rdma.nic_config import SoftNicConfig as SoftNicConfig  # noqa: PLC0414
 from inaproto.core.rdma.output import Output
 from inaproto.core.rdma.packetiser import GatherList
+from inaproto.core.rdma.path_probes import PathProbes
 from inaproto.core.rdma.pause import silence_asked
 from inaproto.core.rdma.queue_pair import Connection, QueueLimits, QueuePair
 from inaproto.core.rdma.reliable_connection import MESSAGE_BYTES_MAX, Outcome
@@ -142,6 +143,7 @@ class SoftNicEngine:
         self._repliers: dict[int, Connection] = {}  # with replies to flush; a dict keeps their order
         departures = None if kernels is None else Departures(kernels, reuses=reuses_output)
         self._output = Output(self._counters, departures, frames_max=config.output_frames_max)
+        self.path: Final = PathProbes(config, self._edge, self._output)
         self._may_send = self._take_dressed if self._edge.changes_all else self._output.take
         self.take_output = self._may_send
         """Frames to send, in order; none while the link is paused."""
@@ -344,6 +346,8 @@ class SoftNicEngine:
             self._counters.pauses += 1
             self._deadlines.arm(_LINK, Instant(now + silence_ns) if silence_ns else None)
             self.take_output = _nothing if silence_ns else self._may_send
+            return
+        if self.path.heard(run.frames):
             return
         self._counters.other_frames += len(run.frames)
         for reply in self._edge.replies(run.frames):

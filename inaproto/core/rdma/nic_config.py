@@ -8,7 +8,12 @@ from typing import Final
 from inaproto.errors import ConfigError
 from inaproto.units import PSN_MASK
 from inaproto.wire.outer import IPV6_ADDRESS_BYTES
+from inaproto.wire.vlan import TAG_BYTES
 
+OVERHEAD_BYTES_MAX: Final = 14 + 20 + 8 + 12 + 16 + 4 + 4
+"""Ethernet, IPv4, UDP, BTH, RETH, IMM and ICRC around the payload of a WRITE_ONLY_IMM."""
+IPV6_BYTES_MORE: Final = 20
+"""Bytes by which a header of IPv6 is longer."""
 VLAN_END: Final = 4095
 """Number of the first VLAN that there is not."""
 
@@ -38,6 +43,12 @@ class SoftNicConfig:
     """Keep what comes behind a gap, and send again what was lost alone, to peers that can do so, too."""
     repaired: bool = True
     """Let switches say what was lost before them, on selective connections (docs/protocol.md 6.14)."""
+
+    @property
+    def overhead_bytes(self) -> int:
+        """Most bytes of a frame around the payload of its packet."""
+        is_ipv6 = len(self.ip) == IPV6_ADDRESS_BYTES
+        return OVERHEAD_BYTES_MAX + IPV6_BYTES_MORE * is_ipv6 + TAG_BYTES * bool(self.vlan or self.priority)
 
     def __post_init__(self) -> None:
         if len(self.mac) != 6 or self.mac[0] & 1:

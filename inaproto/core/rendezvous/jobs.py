@@ -30,6 +30,7 @@ from inaproto.core.rendezvous.path_costs import (
     milliseconds,
 )
 from inaproto.core.rendezvous.recovery import JobRecovery
+from inaproto.core.rendezvous.rules import message_bytes_of, refuse_mtu
 from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.units import Instant
 from inaproto.wire.control_messages import Hello, IntoAddress, Member, OpStarted, OutAddress, RingPath
@@ -239,7 +240,7 @@ class Job:
         self.costs, self.in_degree, self.links = (), in_degree, ""
         if links is None or size < 2 or first.path == "shared":
             return
-        task = Task(tensor_bytes, first.message_packets * first.mtu, first.window_messages)
+        task = Task(tensor_bytes, message_bytes_of(first), first.window_messages)
         may: list[RingPath] = [] if self.is_infiniband else ["switch"]
         may += [] if first.exact_plan else ["ring"]
         may += ["chain"] if self.can_chain else []
@@ -331,9 +332,24 @@ class Job:
         return f"{recovery.fallback}; not in the order {self.rank_plan}, which its hosts cannot keep"
 
     @property
+    def mtu(self) -> int:
+        """MTU of its next ring: what all its hosts can."""
+        return min(seat.member.mtu for seat in self.seats.values())
+
+    def refuse_mtu(self, member: Member) -> str | None:
+        """Why that rank has no MTU in common with those that are here."""
+        others = (seat.member for rank, seat in self.seats.items() if rank != member.rank)
+        return next(filter(None, (refuse_mtu(other, member) for other in others)), None)
+
+    @property
+    def mtu_told(self) -> int:
+        """The same as hosts are told; 0: they know, for none can do with another than it has said."""
+        return self.mtu if any(seat.member.mtu_fits for seat in self.seats.values()) else 0
+
+    @property
     def slot_bytes(self) -> int:
         """Size of a receive slot on the path of its next ring."""
-        message_bytes, path = self.first.message_packets * self.first.mtu, self.recovery.path
+        message_bytes, path = message_bytes_of(self.first), self.recovery.path
         if path == "switch" or (path == "overlay" and not self.is_overlay):
             return message_bytes
         if path == "overlay":
@@ -460,8 +476,8 @@ def ring_spec(job: Job, epoch: int, key: int, pool: PoolSpec | None) -> RingSpec
         epoch,
         key,
         first.window_messages,
-        first.message_packets,
-        first.mtu,
+        message_bytes_of(first) // job.mtu,
+        job.mtu,
         tuple(flows),
         pool=pool if job.ina_ring_id else None,
         job=job.name,

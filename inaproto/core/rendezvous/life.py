@@ -176,6 +176,7 @@ class Joining:
                 progress=resumed.progress,
                 donor=resumed.donor,
                 plan=job.plan_text,
+                mtu=job.mtu_told,
                 collective=job.has_collective,
             )
             if job.ina_ring_id:

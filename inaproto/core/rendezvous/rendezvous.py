@@ -308,7 +308,7 @@ class Rendezvous:
         jobs = self._state.jobs
         job = jobs.get(member.job)
         if job is not None:
-            refusal = refusal or refuse_difference(job.first, member)
+            refusal = refusal or refuse_difference(job.first, member) or job.refuse_mtu(member)
         elif len(jobs) >= self._state.config.jobs_max:
             full = f"the switch serves {len(jobs)} jobs, its limit (--rings-max); wait for one to end"
             refusal = refusal or full

@@ -23,7 +23,7 @@ _GENERATION: Final = re.compile(r"~[1-9][0-9]{0,9}\Z")
 _RING: Final = re.compile(r"#(0|[1-9][0-9]*)/[1-9][0-9]*\Z")
 """What the name of one of the parallel rings of a job ends with (NetReduce section 3.4); each is a job by
 itself here."""
-_PARAMETERS: Final = ("mtu", "window_messages", "message_packets")
+_PARAMETERS: Final = ("window_messages",)
 _WISHES: Final = ("path", "exact_plan")
 
 
@@ -89,7 +89,7 @@ def refuse_parameters(config: RendezvousConfig, member: Member) -> str | None:
             f"2 x window_messages x message_packets is {2 * window * packets}, at most "
             f"{config.ring_packets_max}; lower one of them (host daemon: --message-packets)"
         )
-    return refuse_slots(member, slot_bytes=packets * member.mtu) or (
+    return refuse_slots(member, slot_bytes=message_bytes_of(member)) or (
         None if member.ina_into is None else refuse_ina_link(member)
     )
 
@@ -127,8 +127,7 @@ def refuse_ina_link(member: Member) -> str | None:
     """What a host must have for a job that is to have two rings."""
     if member.ina_into is None or member.ina_out is None:
         return "it has one link, and the path shared needs two; start its host daemon from a newer release"
-    message_bytes = member.message_packets * member.mtu
-    return refuse_slots(replace(member, into=member.ina_into), slot_bytes=message_bytes)
+    return refuse_slots(replace(member, into=member.ina_into), slot_bytes=message_bytes_of(member))
 
 
 def refuse_difference(first: Member, member: Member) -> str | None:
@@ -146,6 +145,8 @@ def refuse_difference(first: Member, member: Member) -> str | None:
         )
     if member.elastic != first.elastic:
         return f"it says elastic={member.elastic}, {opener} elastic={first.elastic}; all must say the same"
+    if refusal := refuse_mtu(first, member, opener):
+        return refusal
     for name in _PARAMETERS:
         mine, theirs = getattr(member, name), getattr(first, name)
         if mine != theirs:
@@ -154,6 +155,34 @@ def refuse_difference(first: Member, member: Member) -> str | None:
         mine, theirs = getattr(member, name), getattr(first, name)
         if mine != theirs:
             return f"its {name} is {mine!r}, {opener} {theirs!r}; connect with the same value on all ranks"
+    return None
+
+
+def message_bytes_of(member: Member) -> int:
+    """Bytes of a full message, whatever the MTU of a ring is."""
+    return member.message_packets * member.mtu
+
+
+def refuse_mtu(other: Member, member: Member, said: str = "") -> str | None:
+    """What keeps two hosts of a job from packets of one size, in messages of as many bytes; ``said``: by whom
+    it was said otherwise."""
+    said = said or f"rank {other.rank} ({other.host}, pid {other.pid}) said"
+    if not (member.mtu_fits or other.mtu_fits):
+        for name in ("mtu", "message_packets"):
+            mine, theirs = getattr(member, name), getattr(other, name)
+            if mine != theirs:
+                return f"its {name} is {mine}, {said} {theirs}; start the host daemons with the same value"
+    elif message_bytes_of(member) != message_bytes_of(other):
+        return (
+            f"its messages have {message_bytes_of(member)} bytes, {said} {message_bytes_of(other)}; start "
+            "the host daemons with the same message_packets, a multiple of 4 where mtu is auto"
+        )
+    elif member.mtu != other.mtu and not max(member, other, key=lambda one: one.mtu).mtu_fits:
+        how = "the largest that its path carries" if member.mtu_fits else "which its host daemon was given"
+        return (
+            f"its mtu is {member.mtu}, {how}, {said} {other.mtu}; give the host daemons --mtu auto, or a "
+            "larger MTU to the ports on the way"
+        )
     return None
 
 

@@ -29,6 +29,7 @@ Rules beyond the paper's text, each with its reason:
 - *Outer parts* (VLAN tags, IPv6, IPv4 options; :mod:`inaproto.wire.outer`) are taken off what comes in, and
   put back on what passes; results have that of the latest packet of their flow. Inside, IPv6 addresses are
   short.
+- *Path probes* (:mod:`inaproto.wire.path_probe`) are answered where they come, and passed no further.
 - *Trunks for rings*: what comes there and is of no ring is dropped, and nothing else leaves there.
 - Packets with the INA magic on a connection that no ring registered are dropped, never bridged: the
   receiver would take a raw gradient for the sum.
@@ -84,6 +85,7 @@ from inaproto.wire.ina_header import INA_HEADER_BYTES, MAGIC, InaHeader
 from inaproto.wire.messages.switch import VirtualConnection
 from inaproto.wire.outer import PLAIN_TYPE_MAX, dress, is_dressed, peel
 from inaproto.wire.packet import ACK_BYTES, Packet, ack_key, decode_packet
+from inaproto.wire.path_probe import TO_SWITCHES, answers_to
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
 from inaproto.wire.vlan import TAG_BEGIN
@@ -478,7 +480,10 @@ class Accelerator:
         if isinstance(run, PlainRun):
             if not contradicts_itself(run.frames[0].tobytes()):
                 self._bridge.learn(run.src_mac, port)
-            if not self._belongs_to_ring(run, now):
+            if run.dst_mac == TO_SWITCHES and (answers := answers_to(run.frames)) is not None:
+                self._counters.path_probes += len(answers)
+                actions.append(EmitFrames(port, answers))
+            elif not self._belongs_to_ring(run, now):
                 self._forward(port, run, actions)
         elif self._steered(port, run, actions):
             pass

@@ -173,6 +173,8 @@ class Counters:
     """Packets that came before the first one of their message, and waited for it."""
     early_taken: int = 0
     """Those among them for which it came in time. The others are dropped."""
+    path_probes: int = 0
+    """Questions of hosts whether frames of a length come through, which were answered."""
     links_down: int = 0
     """Packets for a switch whose port is down: not sent."""
     pool_takeovers: int = 0

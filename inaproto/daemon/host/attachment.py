@@ -30,6 +30,7 @@ from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.link_probing import LinkProbing
 from inaproto.daemon.host.link_waits import Connecting
 from inaproto.daemon.host.local_rank import LocalRank, Owner
+from inaproto.daemon.host.path_mtu import PathProbing
 from inaproto.daemon.host.placement import Placement
 from inaproto.daemon.host.regrouping import Regrouping
 from inaproto.daemon.host.request_batches import batched
@@ -143,6 +144,8 @@ class Fabric:
         self._patience_ns = patience_ms * MS
         self._adders = Adders(self.rings, self._look, threads=add_in_threads, placement=placement)
         self._probing = LinkProbing(nic, qp_attributes(settings), self._tell)
+        mtu_max = min(welcome.mtu_max, nic.capabilities.mtu_max)
+        self._path = PathProbing(settings, nic, mtu_max=mtu_max, answers=welcome.path_probes)
         if isinstance(nic, TellsCompletions):
             nic.tell_completions(self._completed)
         self._nursery: trio.Nursery | None = None
@@ -174,6 +177,10 @@ class Fabric:
         """Announce a rank. Raises ``JoinRefused`` when this host has it already, or no room for it."""
         if self.has_ended:
             raise InvariantBroken("a rank joins through a fabric that has ended")
+        if problem := self._path.found.problem:
+            self.tell_refusal(join, problem)
+            who = f"rank {join.rank} ({self.settings.name}, pid {join.pid})"
+            raise JoinRefused(f"{who} cannot join job {join.job!r}: {problem}")
         for ring in self._of_job(join.job):
             for other in list(ring.ranks.values()):
                 if ring.core.may_have_orphans and other.owner.process_is_gone():
@@ -220,6 +227,7 @@ class Fabric:
             collective=collective,
             past=past,
             switch_succeeds=self.welcome.succeeds,
+            mtu=self._path.found.mtu,
         )
 
     def _collective_for(self, join: Join) -> CollectiveHost | None:
@@ -241,7 +249,7 @@ class Fabric:
 
     def rejoin(self, ring: HostRing) -> None:
         """Announce ranks that waited for a switch in the middle of their job; or that they ended since."""
-        ring.rejoin(self._nic, self._tell, lambda: next(self._ids))
+        ring.rejoin(self._nic, self._tell, lambda: next(self._ids), self._path.found.mtu)
         if ring.phase is not Phase.ENDED:
             self._rings.append(ring)
             self._serve(ring)
@@ -303,8 +311,11 @@ class Fabric:
 
     # --- life
 
-    async def run(self) -> str:
-        """Serve until the switch or the NIC is lost; returns why. No rank uses it any more by then."""
+    async def run(self, ready: Callable[[], None] = lambda: None) -> str:
+        """Serve until the switch or the NIC is lost; returns why. No rank uses it any more by then.
+
+        ``ready`` is called when ranks may join: when it is known which packets the path carries.
+        """
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -314,6 +325,7 @@ class Fabric:
                 nursery.start_soon(self._alarm.run)
                 nursery.start_soon(self._complete)
                 nursery.start_soon(self._adders.run)
+                nursery.start_soon(self._look_at_path, ready)
                 if isinstance(self._nic, RegistersInParts):
                     nursery.start_soon(self._memory.run)
                 await self._obey()
@@ -322,6 +334,12 @@ class Fabric:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + NIC_CLOSE_S):
                 await self._nic.aclose()
         return self.lost
+
+    async def _look_at_path(self, ready: Callable[[], None]) -> None:
+        await self._path.look()
+        if not self.has_ended:
+            ready()
+        await self._path.keep_looking()
 
     def _lose(self, reason: str) -> None:
         self.lost = self.lost or reason
@@ -460,4 +478,6 @@ class Fabric:
             "rings": [ring.status() for ring in self.rings()],
             "nic": self._nic.statistics(),
             "nic_way": self._nic.capabilities.way,
+            "mtu": self._path.found.mtu,
+            "path": self._path.found.status(),
         }

@@ -32,7 +32,7 @@ from inaproto.daemon.host.opening import HelloRefused, NoFabric, OpenNic, open_f
 from inaproto.daemon.host.placement import Placement, unbound
 from inaproto.daemon.host.places import Places
 from inaproto.daemon.host.ring import HostRing
-from inaproto.daemon.host.ring_settings import host_config, link_bytes
+from inaproto.daemon.host.ring_settings import MTU_DEFAULT, host_config, link_bytes
 from inaproto.daemon.host.seats import HostSeats
 from inaproto.daemon.host.session import ClientSession
 from inaproto.daemon.host.successions import Succession, Successions
@@ -232,7 +232,8 @@ class HostDaemon:
             "uptime_s": trio.current_time() - self._began,
             "ip": settings.ip,
             "gid": settings.gid,
-            "mtu": settings.mtu,
+            "mtu": settings.asked_mtu or MTU_DEFAULT,
+            "path": None,
             "window_messages": settings.window_messages,
             "message_packets": settings.message_packets,
             "collective": settings.collective,
@@ -410,6 +411,15 @@ class HostDaemon:
     async def _use(self, fabric: Fabric) -> str:
         """Serve ``fabric`` until it ends; returns why it did."""
         await fabric.prepare([rank for ring in self._away for rank in ring.ranks.values()])
+        try:
+            return await fabric.run(partial(self._take_up, fabric))
+        finally:
+            self._fabric = None
+            self._away += fabric.rings_away()
+            self.away_alarm.look()
+
+    def _take_up(self, fabric: Fabric) -> None:
+        """Go on with what has waited for a switch."""
         self._fabric = fabric
         self._fabrics += 1
         away, self._away = self._away, []
@@ -419,9 +429,3 @@ class HostDaemon:
         for session in list(self._sessions):
             session.fabric_is_up(fabric)
         self.successions.look()
-        try:
-            return await fabric.run()
-        finally:
-            self._fabric = None
-            self._away += fabric.rings_away()
-            self.away_alarm.look()

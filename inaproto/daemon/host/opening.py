@@ -156,7 +156,7 @@ async def _open_nic(settings: HostSettings, open_nic: OpenNic, welcome: Welcome)
     except (FabricError, Unsupported, OSError) as error:
         raise NoFabric(f"cannot attach to {where}: {error}") from None
     mtu_max = min(welcome.mtu_max, nic.capabilities.mtu_max)
-    if settings.mtu > mtu_max:
+    if settings.asked_mtu > mtu_max:
         await nic.aclose()
         raise ConfigError(f"mtu: {settings.mtu} is too large; the switch and the NIC take {mtu_max}")
     return nic

@@ -36,7 +36,7 @@ from inaproto.daemon.host.link_waits import Connecting
 from inaproto.daemon.host.local_rank import Keeps, LocalRank
 from inaproto.daemon.host.request_batches import batched
 from inaproto.daemon.host.ring_orders import ClientTensors
-from inaproto.daemon.host.ring_settings import host_config, qp_attributes
+from inaproto.daemon.host.ring_settings import MTU_DEFAULT, host_config, qp_attributes
 from inaproto.daemon.host.ring_status import ring_status
 from inaproto.daemon.host.shared_arena import SharedArena
 from inaproto.daemon.host.totals import HostTotals
@@ -77,10 +77,12 @@ class HostRing(HostDriver):
         collective: CollectiveHost | None = None,
         past: tuple[SharedArena, Past] | None = None,
         switch_succeeds: bool = True,
+        mtu: int = MTU_DEFAULT,
     ) -> None:
         """``past``: of a daemon before this one, of whose ranks these are (:meth:`resume`).
 
-        ``switch_succeeds``: the switch lets ranks come back through another daemon.
+        ``switch_succeeds``: the switch lets ranks come back through another daemon. ``mtu``: the largest that
+        the path carries, if settings say none.
         """
         self.job = job
         self._why_no_successor = _why_no_successor(
@@ -93,7 +95,7 @@ class HostRing(HostDriver):
         self._tell, self._log = tell, log
         self._totals = totals or HostTotals()
         self._record = self._totals.begin(job, clock())
-        config = host_config(job, settings, None if collective is None else collective.terms)
+        config = host_config(job, settings, None if collective is None else collective.terms, mtu=mtu)
         core = HostJob(config) if past is None else HostJob.of_successor(config, past[1], clock())
         self._arena: SharedArena | None = None
         journal: Journal | None = None
@@ -115,7 +117,7 @@ class HostRing(HostDriver):
             core,
             allocate=(memory or LinkMemory()).allocate,
             first_psn=lambda: random_bits(PSN_BITS),
-            attributes=qp_attributes(settings),
+            attributes=qp_attributes(settings, mtu),
             journal=journal,
         )
         super().__init__(clock)
@@ -497,10 +499,15 @@ class HostRing(HostDriver):
         """Look at the clock: the running operation may have stalled, or taken too long."""
         self.feed(Woke())
 
-    def rejoin(self, nic: Nic, tell: Callable[[Message], None], request: Callable[[], int]) -> None:
-        """The host has a switch again: announce the ranks to it, or that they have ended since."""
+    def rejoin(
+        self, nic: Nic, tell: Callable[[Message], None], request: Callable[[], int], mtu: int = 0
+    ) -> None:
+        """The host has a switch again: announce the ranks to it, or that they have ended since.
+
+        ``mtu``: the largest that the path to it carries; 0: as before.
+        """
         self.nic, self._tell = nic, tell
-        self.feed(events.SwitchBack(tuple(request() for _ in self.ranks)))
+        self.feed(events.SwitchBack(tuple(request() for _ in self.ranks), mtu))
 
     def lose_fabric(self, error: JobError) -> None:
         """The host has lost its switch: wait for the next, if it comes in time."""

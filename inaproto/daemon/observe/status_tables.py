@@ -111,6 +111,8 @@ def _switch(status: Mapping[str, Any], names: Mapping[int, str]) -> Iterable[Ren
             if shard["error"]:
                 yield Text(f"  shard {shard['shard']}: {shard['error']}")
     yield from _links_away(status.get("links", ()))
+    for narrow in status.get("narrow_ports", ()):
+        yield Text(f"  {narrow_port_note(narrow)}", style="red")
     for one in status.get("captures", ()):
         yield Text(f"  {_capture(one)}")
     for tree in status.get("trees", ()):
@@ -186,6 +188,26 @@ def _shard(shard: Mapping[str, Any]) -> tuple[object, ...]:
         sum(port["frames_in"] for port in ports),
         sum(port["frames_out"] for port in ports),
     )
+
+
+def narrow_port_note(narrow: Mapping[str, Any]) -> str:
+    """A port that is too small for a ring, by a switch's status."""
+    return (
+        f"{narrow['port']} carries RoCE packets of {narrow['carries']} bytes at most, and job "
+        f"{narrow['job']} has {narrow['mtu']}: what goes there is dropped, and the job stands still"
+    )
+
+
+def path_note(path: Mapping[str, Any] | None) -> str:
+    """What a host has found of its path that somebody should know, by its status."""
+    if not path:
+        return ""
+    if path["problem"] or path["unknown"]:
+        return str(path["problem"] or f"its path to the switch is not known: {path['unknown']}")
+    if path["asked"] == "auto" and path["carries"] < path["largest"]:
+        could = f"NIC and switch could {path['largest']}"
+        return f"its path carries RoCE packets of {path['carries']} bytes; {could}"
+    return ""
 
 
 def _links_away(links: Iterable[Mapping[str, Any]]) -> Iterable[RenderableType]:
@@ -321,6 +343,8 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
         link = f"not connected: {switch.get('error', '')}"
         yield Text(f"{who}: {link}, switch at {switch.get('path')}")
     yield from _controller(status)
+    if switch.get("connected") and (note := path_note(status.get("path"))):
+        yield Text(f"  {note}", style="red" if status["path"]["problem"] else "")
     rings = status.get("rings", [])
     if rings:
         yield _table(

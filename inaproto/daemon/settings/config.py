@@ -129,6 +129,9 @@ def _number_of_text(value: object) -> object:
 
 
 Mtu = Annotated[Literal[256, 512, 1024, 2048, 4096], BeforeValidator(_number_of_text)]
+AUTO_MTU: Final = "auto"
+"""As large as the path carries."""
+MtuOrAuto = Annotated[Literal["auto", 256, 512, 1024, 2048, 4096], BeforeValidator(_number_of_text)]
 Control = Annotated[str, AfterValidator(_control)]
 OptionalPath = Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())]
 LinkName = Annotated[str, AfterValidator(_link)]
@@ -305,8 +308,8 @@ class HostSettings(Settings):
     """Network interface to the switch, for the softnic: packet:, veth: or xdp:INTERFACE; else its socket."""
     nic: str = "softnic"
     """Adapter of the NIC: softnic, or verbs for the machine's own RoCE device that has the address ip."""
-    mtu: Mtu = 1024
-    """RoCE path MTU; all hosts of a job need the same."""
+    mtu: MtuOrAuto = 1024
+    """RoCE path MTU, the same at all hosts of a job; auto: the largest that their paths carry (softnic)."""
     window_messages: Annotated[int, Field(ge=1, le=1024), AfterValidator(_power_of_two)] = 8
     """Messages in flight; all hosts of a job need the same."""
     message_packets: int = Field(default=170, ge=1, le=65535)
@@ -351,6 +354,11 @@ class HostSettings(Settings):
     """debug, info, warning or error."""
     log_format: LogFormat = "text"
     """text, or json: one object a line, for programs."""
+
+    @property
+    def asked_mtu(self) -> int:
+        """0: whatever the path carries."""
+        return 0 if self.mtu == AUTO_MTU else self.mtu
 
     @property
     def mac_bytes(self) -> bytes:

@@ -265,6 +265,7 @@ class ControlPlane:
             port_path=str(ports_path),
             mtu_max=settings.mtu_max,
             infiniband=True,
+            path_probes=settings.accelerator == "software",
             succeeds=True,
         )
         self.server.send(session, welcome)

@@ -54,6 +54,7 @@ from inaproto.daemon.net.controller_link import ControllerLink
 from inaproto.daemon.net.session_rules import Guard
 from inaproto.daemon.net.tls_listener import TlsListener, listen_tls
 from inaproto.daemon.net.unix_sockets import UNIX
+from inaproto.daemon.observe.status_tables import narrow_port_note
 from inaproto.daemon.settings.config import SwitchSettings
 from inaproto.daemon.settings.fabric_file import Place
 from inaproto.daemon.shell import current_instant
@@ -64,6 +65,7 @@ from inaproto.daemon.switch.control_server import ControlServer
 from inaproto.daemon.switch.job_secret import tokens_of
 from inaproto.daemon.switch.lent_slots import LentSlots
 from inaproto.daemon.switch.link_ports import LinkPorts
+from inaproto.daemon.switch.narrow_ports import narrow_ports
 from inaproto.daemon.switch.ports import ConnectPort, OpenPortListener, PortBoard, PortListener, WrapPort
 from inaproto.daemon.switch.session import SwitchSession
 from inaproto.daemon.switch.shard_keeper import ShardCommand, ShardKeeper
@@ -212,6 +214,9 @@ class Switch:
         actions = self._accelerator.step(order, current_instant())
         for action in actions:
             self._perform_of_accelerator(action)
+        if isinstance(order, InstallRing):
+            for narrow in narrow_ports([order.spec], self._accelerator.addresses, self.ports.sizes()):
+                log.warning("%s", narrow_port_note(narrow))
         return self._apart is None and not any(isinstance(action, RingRefused) for action in actions)
 
     @property
@@ -277,6 +282,10 @@ class Switch:
             case _:
                 assert_never(action)
 
+    def _narrow_ports(self) -> list[dict[str, Any]]:
+        specs = [ring.spec for ring in self._accelerator.rings.values()]
+        return narrow_ports(specs, self._accelerator.addresses, self.ports.sizes())
+
     def status(self) -> dict[str, Any]:
         """What ``inaproto status`` shows; msgpack and JSON can carry it."""
         found = {
@@ -293,6 +302,7 @@ class Switch:
             "totals": self.ports.totals(),
             "ports": self.ports.status(),
             "links": self.links.status(),
+            "narrow_ports": self._narrow_ports(),
             "captures": self.captures.status(),
             "accelerator": _text_keys(self._accelerator.view().as_dict()),
             "hosts": [],

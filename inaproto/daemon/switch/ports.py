@@ -33,6 +33,7 @@ from inaproto.core.switch.accelerator import (
 from inaproto.core.switch.moderation import Moderation
 from inaproto.daemon.capture.recording import Recording
 from inaproto.daemon.shell import current_instant
+from inaproto.daemon.switch.narrow_ports import PortSize
 from inaproto.daemon.switch.rounds import Rounds
 from inaproto.errors import FabricError
 from inaproto.ports import (
@@ -198,6 +199,13 @@ class PortBoard:
                 taken = port.send_nowait(frames)
                 for recording in self.recordings:
                     recording.saw(port_id, (frames[:taken],), is_outbound=True)
+
+    def sizes(self) -> dict[int, PortSize]:
+        """Of the ports that are up, for what they are too small."""
+        return {
+            int(port_id): PortSize(self._names[port_id], port.capabilities.frame_bytes_max)
+            for port_id, port in self._ports.items()
+        }
 
     # --- captures
 

@@ -1,0 +1,294 @@
+"""Hosts of a job agree on an MTU: the smallest of what their paths carry, in messages of as many bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from rich.console import Console
+
+from inaproto.core.rendezvous.events import RendezvousConfig
+from inaproto.core.switch.accelerator import InstallRing
+from inaproto.daemon.host.path_mtu import PROBE_AGAIN_S, PathProbing
+from inaproto.daemon.host.ring_settings import host_config, qp_attributes
+from inaproto.daemon.observe.status import Report
+from inaproto.daemon.observe.status_tables import show_report
+from inaproto.daemon.settings.config import HostSettings, load_host_settings
+from inaproto.daemon.switch.narrow_ports import PortSize, narrow_ports
+from inaproto.doctor import daemons
+from inaproto.doctor.findings import Outcome
+from inaproto.doctor.site import Site
+from inaproto.errors import ConfigError, LocalMisuse
+from inaproto.parts import nic_of
+from inaproto.wire.control_messages import Member, Ring
+from inaproto_hil.bench.traffic import ring_spec
+from tests.unit.rendezvous_members import member
+from tests.unit.test_carrier import TWO_HOSTS, ring
+from tests.unit.test_rendezvous import World, refusal, sent
+
+BYTES = 168 * 1024
+OPENER = "rank 0 (h0, pid 1000), which opened the job, "
+
+
+def of_mtu(rank: int, mtu: int, *, fits: bool = True) -> Member:
+    return replace(member(rank), mtu=mtu, message_packets=BYTES // mtu, mtu_fits=fits)
+
+
+def joined(members: Sequence[Member]) -> tuple[list[int], list[tuple[int, int]]]:
+    """MTUs that hosts are told, and (MTU, packets of a message) of the ring in the switch."""
+    world = World(config=RendezvousConfig())
+    actions = [action for one in members for action in world.join(one)]
+    specs = [action.spec for action in actions if isinstance(action, InstallRing)]
+    return [told.mtu for _, told in sent(actions, Ring)], [(spec.mtu, spec.message_packets) for spec in specs]
+
+
+@pytest.mark.parametrize(
+    ("mtus", "fixed", "told"),
+    [
+        ((4096, 4096, 4096), (), 4096),
+        ((4096, 1024, 2048), (), 1024),
+        ((2048, 4096, 256), (), 256),
+        ((4096, 1024, 1024), (1,), 1024),
+        ((1024, 4096, 2048), (0,), 1024),
+        ((1024, 1024, 1024), (0, 1), 1024),
+        ((1024, 1024, 1024), (0, 1, 2), 0),
+    ],
+)
+def test_a_ring_has_the_smallest_mtu_of_its_hosts(
+    mtus: Sequence[int], fixed: Sequence[int], told: int
+) -> None:
+    """docs/protocol.md 12.4: hosts that can do with one MTU alone are told nothing, as before."""
+    members = [of_mtu(rank, mtu, fits=rank not in fixed) for rank, mtu in enumerate(mtus)]
+    mtu = told or 1024
+    assert joined(members) == ([told] * 3, [(mtu, BYTES // mtu)])
+
+
+@pytest.mark.parametrize(
+    ("here", "asks", "words"),
+    [
+        (
+            [of_mtu(0, 4096, fits=False)],
+            of_mtu(1, 1024),
+            "its mtu is 1024, the largest that its path carries, " + OPENER + "said 4096; give the",
+        ),
+        (
+            [of_mtu(0, 1024)],
+            of_mtu(1, 4096, fits=False),
+            "its mtu is 4096, which its host daemon was given, " + OPENER + "said 1024; give the",
+        ),
+        (
+            [of_mtu(0, 4096), of_mtu(1, 2048, fits=False)],
+            of_mtu(2, 1024),
+            "its mtu is 1024, the largest that its path carries, rank 1 (h1, pid 1001) said 2048; give the",
+        ),
+        (
+            [member(0)],
+            of_mtu(1, 4096),
+            "its messages have 172032 bytes, " + OPENER + "said 174080; start",
+        ),
+    ],
+)
+def test_hosts_without_an_mtu_in_common_are_refused_by_name(
+    here: Sequence[Member], asks: Member, words: str
+) -> None:
+    world = World(config=RendezvousConfig())
+    for one in here:
+        world.join(one)
+    assert words in refusal(world.join(asks, session=asks.rank))
+
+
+# --- the host
+
+
+def settings(**changes: Any) -> HostSettings:
+    return load_host_settings({"name": "h0", "ip": "10.0.0.1", "mtu": "auto", **changes}, None, {}).settings
+
+
+@pytest.mark.parametrize(("packets", "nbytes"), [(170, BYTES), (4, 4096), (1, 4096), (1000, 1000 * 1024)])
+@pytest.mark.parametrize("mtu", [256, 1024, 4096])
+def test_a_message_has_the_same_bytes_whatever_mtu_is_found(mtu: int, packets: int, nbytes: int) -> None:
+    config = host_config("j", settings(message_packets=packets), mtu=mtu)
+    assert (config.mtu, config.message_bytes, config.mtu_fits) == (mtu, nbytes, True)
+    assert qp_attributes(settings(), mtu).mtu == mtu
+
+
+def test_an_mtu_of_the_settings_stays_what_it_is() -> None:
+    fixed = settings(mtu="2048")
+    config = host_config("j", fixed, mtu=256)
+    assert (config.mtu, config.message_packets, config.mtu_fits) == (2048, 170, False)
+    assert config.with_mtu(256) == config
+    assert qp_attributes(fixed, 256).mtu == 2048
+
+
+def test_an_engine_has_the_mtu_of_its_ring() -> None:
+    config = host_config("j", settings(), mtu=4096)
+    made = config.ring(replace(ring(TWO_HOSTS), mtu=1024))
+    assert (made.mtu, made.message_packets, made.tensor_bytes) == (1024, 168, config.tensor_bytes)
+    assert config.ring(ring(TWO_HOSTS)).mtu == 4096
+    elsewhere = config.with_mtu(512)
+    assert (elsewhere.mtu, elsewhere.message_bytes) == (512, BYTES)
+    assert config.with_mtu(0) is config
+
+
+def test_a_ring_whose_mtu_messages_cannot_have_is_refused() -> None:
+    config = host_config("j", settings(mtu="1024"))
+    with pytest.raises(LocalMisuse, match="MTU 512 with messages of 174080 bytes"):
+        config.ring(replace(ring(TWO_HOSTS), mtu=512))
+    with pytest.raises(LocalMisuse, match="MTU 5000 with messages of"):
+        host_config("j", settings()).ring(replace(ring(TWO_HOSTS), mtu=5000))
+
+
+async def test_a_device_that_cannot_probe_wants_the_number() -> None:
+    with pytest.raises(
+        ConfigError, match=r"mtu: auto is for the softnic, .* nic verbs cannot, so give the number"
+    ):
+        await nic_of(settings(nic="verbs"))
+
+
+class Path:
+    """A NIC whose path carries RoCE packets of ``mtu`` bytes; 0: no frame comes back."""
+
+    def __init__(self, mtu: int) -> None:
+        self.mtu = mtu
+        self.asked: list[Sequence[int]] = []
+
+    async def probe_path(self, mtus: Sequence[int]) -> int:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(mtus)
+        return max((mtu for mtu in mtus if mtu <= self.mtu), default=0)
+
+
+def probing(path: Any, mtu: str = "auto", *, answers: bool = True, largest: int = 4096) -> PathProbing:
+    return PathProbing(settings(mtu=mtu), path, mtu_max=largest, answers=answers)
+
+
+def in_time(scenario: Callable[[], Any]) -> None:
+    trio.run(scenario, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize(
+    ("asked", "carries", "largest", "mtu", "problem"),
+    [
+        ("auto", 4096, 4096, 4096, ""),
+        ("auto", 1024, 4096, 1024, ""),
+        ("auto", 4096, 2048, 2048, ""),
+        ("auto", 0, 4096, 1024, ""),
+        ("auto", 0, 512, 512, ""),
+        ("2048", 4096, 4096, 2048, ""),
+        ("2048", 0, 4096, 2048, ""),
+        (
+            "2048",
+            1024,
+            4096,
+            2048,
+            "mtu is 2048, and the path to the switch carries",
+        ),
+    ],
+)
+def test_what_a_path_carries_is_used_and_no_more(
+    asked: str, carries: int, largest: int, mtu: int, problem: str
+) -> None:
+    its = probing(Path(carries), asked, largest=largest)
+    in_time(its.look)
+    assert its.found.mtu == mtu
+    assert its.found.problem.startswith(problem)
+    assert bool(its.found.problem) == bool(problem)
+    told = "the switch has not answered: frames of no size come back from it"
+    assert its.found.status()["unknown"] == ("" if carries else told)
+
+
+def test_a_path_that_is_mended_is_found_to_be() -> None:
+    path = Path(1024)
+    its = probing(path, "4096")
+
+    async def scenario() -> None:
+        await its.look()
+        assert its.found.problem
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(its.keep_looking)
+            await trio.sleep(2.5 * PROBE_AGAIN_S)
+            assert len(path.asked) == 3
+            path.mtu = 4096
+            await trio.sleep(10 * PROBE_AGAIN_S)
+
+    in_time(scenario)
+    assert (its.found.problem, its.found.carries, len(path.asked)) == ("", 4096, 4)
+
+
+def test_a_switch_that_answers_no_probes_is_asked_none() -> None:
+    path = Path(4096)
+    its = probing(path, answers=False)
+    in_time(its.look)
+    in_time(its.keep_looking)
+    assert (path.asked, its.found.mtu) == ([], 1024)
+    assert "answers no probes" in its.found.status()["unknown"]
+
+
+# --- what people are told
+
+PROBLEM = {
+    "asked": 4096,
+    "largest": 4096,
+    "carries": 1024,
+    "unknown": "",
+    "problem": "mtu is 4096, and the path carries 1024; ip link set INTERFACE mtu 4200",
+}
+SMALLER = PROBLEM | {"asked": "auto", "problem": ""}
+NARROW = {"port": "packet:eth1", "job": "train", "ring_id": 7, "mtu": 4096, "carries": 1024}
+
+
+def test_a_port_that_is_too_small_for_a_ring_is_named_where_its_host_is() -> None:
+    spec = replace(ring_spec(2, mtu=4096), job="train", ring_id=7)
+    behind = {flow.src_mac: 1 + flow.rank for flow in spec.flows}
+    ports = {1: PortSize("packet:eth1", 1514), 2: PortSize("packet:eth2", 4096 + 78)}
+    assert narrow_ports([spec], behind, ports) == [NARROW]
+    assert narrow_ports([replace(spec, mtu=1024)], behind, ports) == []
+    assert narrow_ports([spec], {}, ports) == [], "nobody knows where its hosts are"
+
+
+def doctor(hosts: Sequence[Any] = (), switches: Sequence[Any] = ()) -> list[tuple[Outcome, str, str]]:
+    found = daemons.PATH_MTUS.look(Site(hosts=hosts, switches=switches))
+    return [(one.outcome, one.found, one.mend) for one in found]
+
+
+def test_the_doctor_says_what_paths_carry() -> None:
+    ((outcome, found, mend),) = doctor([{"name": "h0", "path": PROBLEM}])
+    assert (outcome, mend) == (Outcome.FAILED, "ip link set INTERFACE mtu 4200")
+    assert found == "host h0: mtu is 4096, and the path carries 1024"
+    whole = SMALLER | {"carries": 4096}
+    unknown = SMALLER | {"carries": 0, "unknown": "the switch has not answered"}
+    told = doctor([{"name": "h0", "path": one} for one in (SMALLER, whole, unknown)] + [{"name": "h1"}])
+    assert [one[0] for one in told] == [Outcome.WARNING, Outcome.OK, Outcome.UNTESTABLE]
+    assert "carries RoCE packets of 1024 bytes; NIC and switch could 4096" in told[0][1]
+    assert "not known: the switch has not answered" in told[2][1]
+    ((outcome, found, mend),) = doctor(switches=[{"narrow_ports": [NARROW]}, {}])
+    assert outcome is Outcome.FAILED
+    assert "packet:eth1 carries RoCE packets of 1024 bytes at most, and job train has 4096" in found
+    assert mend.startswith("ip link set eth1 mtu 4200")
+    assert [one[0] for one in doctor()] == [Outcome.UNTESTABLE]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (None, ""),
+        (PROBLEM, "mtu is 4096, and the path carries 1024"),
+        (SMALLER, "its path carries RoCE packets of 1024 bytes; NIC and switch could 4096"),
+        (SMALLER | {"carries": 4096}, ""),
+        (SMALLER | {"carries": 0, "unknown": "why"}, "its path to the switch is not known: why"),
+    ],
+)
+def test_the_status_of_a_host_says_what_somebody_should_know_of_its_path(
+    path: dict[str, Any] | None, words: str
+) -> None:
+    host = {"name": "h0", "ip": "10.0.0.1", "switch": {"connected": True, "path": "/run"}, "path": path}
+    console = Console(width=200, record=True, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(show_report(Report(switch=None, hosts=[host], problems=[])))
+    lines = capture.get().splitlines()[1:]
+    assert len(lines) == bool(words)
+    assert all(words in line for line in lines)
