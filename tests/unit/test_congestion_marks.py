@@ -101,6 +101,47 @@ def test_what_is_marked_on_the_way_down_is_marked_below(*, selective: bool) -> N
 
 @software_only("marks do not go from switch to switch")
 @KEEPS
+@pytest.mark.parametrize("again", [False, True], ids=["", "and comes twice"])
+def test_what_a_trunk_marks_on_the_way_up_is_marked_for_all(*, selective: bool, again: bool) -> None:
+    """The sum is in every result, whoever marked it: the switch that made it, a host, or the link."""
+    tree = SwitchedTree(message_packets=PACKETS, selective=selective)
+    for rank in tree.tree.ranks:
+        tree.from_host(rank, *sent(tree.hosts.message(rank, 0)))
+    while tree.under_way:
+        one = tree.under_way.popleft()
+        frame, is_up = one.frame, (one.sender, one.receiver) == ("L1", "S")
+        is_it = is_up and one.note is None and one.packet.bth.psn == tree.psn_at(5)
+        if is_it:
+            frame = with_tos(frame, 3)
+        for _ in range(1 + (is_it and again)):
+            tree.arrive(one.receiver, tree.ports[one.receiver][one.sender], frame)
+    assert {host: marks(frames) for host, frames in tree.got.items()} == {host: [5] for host in range(4)}
+    assert all(frame[15] & ~1 == ECT & ~1 for frames in tree.got.values() for frame in frames)
+
+
+@software_only("marks do not go from switch to switch")
+@KEEPS
+@pytest.mark.parametrize("marked", [False, True])
+def test_results_have_the_class_of_the_packets_in_whose_place_they_come(
+    *, selective: bool, marked: bool
+) -> None:
+    """DSCP is kept over several switches, whatever the other hosts have, and a mark changes none of it."""
+    tree = SwitchedTree(message_packets=PACKETS, selective=selective)
+    for rank in tree.tree.ranks:
+        tos = (26 + rank) << 2 | 2
+        frames = [with_tos(frame, tos) for frame in tree.hosts.message(rank, 0)]
+        if marked and rank == 0:
+            frames[4] = with_tos(frames[4], tos | 1)
+        tree.from_host(rank, *frames)
+    tree.settle()
+    for host, frames in tree.got.items():
+        tos = (26 + (host - 1) % 4) << 2 | 2
+        expected = [tos | (marked and number == 4) for number in range(PACKETS)]
+        assert [frame[15] for frame in frames] == expected, host
+
+
+@software_only("marks do not go from switch to switch")
+@KEEPS
 @pytest.mark.parametrize("incapable", [{1, 2}, {0}, {3}, {0, 1}, {2, 3}, {0, 1, 2}, {1, 2, 3}])
 def test_who_is_not_capable_of_ecn_gets_no_mark(incapable: set[int], *, selective: bool) -> None:
     """Between switches a mark goes on whatever a host says: others have to hear of it."""
