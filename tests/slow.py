@@ -110,8 +110,9 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_memory_trunks.py::test_a_trunk_that_is_cut_under_a_job_costs_frames_only": ("0.5",),
     "daemon/test_parallel_rings.py::test_a_daemon_that_is_killed_is_named_to_every_rank_in_time": (),
     "daemon/test_paring_live.py::test_links_carry_what_was_planned_with_the_hosts_and_capacities_are_kept": (),
-    "daemon/test_planned_trees_live.py": (),
     "daemon/test_path_mtu_links.py": (),
+    "daemon/test_pauses_links.py": (),
+    "daemon/test_planned_trees_live.py": (),
     "daemon/test_pasted_docs.py": (
         "test_the_first_script_of_the_readme",
         "test_the_page_begins_with_the_smallest_script[[]*",

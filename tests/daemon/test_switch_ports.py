@@ -19,6 +19,7 @@ from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, PortClosed, load_adapter
 from inaproto.units import Frames
 from tests.clusters.switch import Running, running_switch
+from tests.unit.test_softnic_edge import pause
 
 BROADCAST = b"\xff" * 6
 
@@ -71,6 +72,42 @@ async def test_unknown_addresses_are_flooded_and_known_ones_are_not(runtime_dir:
         for port in ports:
             await port.aclose()
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("records", [False, True])
+async def test_a_port_is_silent_while_its_far_end_asks_for_that(
+    runtime_dir: Path, mock_clock: MockClock, *, records: bool
+) -> None:
+    """No clock goes by itself here: what is held back is, until it is moved."""
+    capture: dict[str, Any] = {"capture": runtime_dir / "all.pcapng"} if records else {}
+    async with running_switch(runtime_dir, **capture) as switch, trio.open_nursery() as nursery:
+        ports = [await plug(switch, nursery) for _ in range(3)]
+        await ports_up(switch, 3)
+        ports[0].send_nowait(pause(1000))
+        while not (await status(switch))["ports"][0]["pauses"]:
+            await wait_all_tasks_blocked()
+        ports[1].send_nowait(frame(1, None))
+        assert (await received(ports[2], 1) == frame(1, None)).all()
+        mock_clock.jump(50e-6)
+        ports[1].send_nowait(frame(1, 0))
+        with trio.CancelScope() as scope:
+            nursery.start_soon(_cancel_when_idle, scope)
+            await ports[0].receive()
+        assert scope.cancelled_caught, "nothing comes"
+        mock_clock.jump(10e-6)
+        got = await received(ports[0], 2)
+        assert (got == np.concatenate([frame(1, None), frame(1, 0)])).all()
+        told = (await status(switch))["ports"][0]
+        assert (told["pauses"], told["drops"]) == (1, {})
+        assert 0.05 <= told["paused_ms"] <= 0.07
+        for port in ports:
+            await port.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def _cancel_when_idle(scope: trio.CancelScope) -> None:
+    await wait_all_tasks_blocked()
+    scope.cancel()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from inaproto.core.switch.accelerator import (
     Action,
     Counters,
     EmitFrames,
+    ForLink,
     FramesArrived,
     InstallRing,
     PortUp,
@@ -331,7 +332,7 @@ class HierarchyWorld:
                     self.blames.append(action)
                 case RingFault():
                     self.faults.append((name, action))
-                case RingRefused():
+                case RingRefused() | ForLink():
                     raise AssertionError(action)
         return actions
 

@@ -48,7 +48,7 @@ import numpy as np
 
 from inaproto.core.kernels import active
 from inaproto.core.switch.aggregator import OPENING_OPCODES, AggregatorArray, bytes_needed
-from inaproto.core.switch.bridge import Bridge, is_of_a_link
+from inaproto.core.switch.bridge import OF_A_LINK, Bridge, is_of_a_link
 from inaproto.core.switch.bursts import UNREAD, Bursts
 from inaproto.core.switch.early_packets import EarlyPackets
 from inaproto.core.switch.events import (
@@ -58,6 +58,7 @@ from inaproto.core.switch.events import (
     Counters,
     EmitFrames,
     Event,
+    ForLink,
     FramesArrived,
     InstallRing,
     PortDown,
@@ -98,6 +99,7 @@ __all__ = [
     "Counters",
     "EmitFrames",
     "Event",
+    "ForLink",
     "FramesArrived",
     "InstallRing",
     "PortDown",
@@ -483,6 +485,8 @@ class Accelerator:
             if run.dst_mac == TO_SWITCHES and (answers := answers_to(run.frames)) is not None:
                 self._counters.path_probes += len(answers)
                 actions.append(EmitFrames(port, answers))
+            elif run.dst_mac[:5] == OF_A_LINK and is_of_a_link(run.dst_mac):
+                actions.append(ForLink(port, run.frames))
             elif not self._belongs_to_ring(run, now):
                 self._forward(port, run, actions)
         elif self._steered(port, run, actions):

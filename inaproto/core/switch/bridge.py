@@ -20,7 +20,7 @@ from typing import Final
 from inaproto.units import PortId
 
 _GROUP_BIT = 1
-_OF_A_LINK: Final = bytes.fromhex("0180c20000")
+OF_A_LINK: Final = bytes.fromhex("0180c20000")
 """Addresses up to 01:80:c2:00:00:0f are for the far end of a link (IEEE 802.1D, table 7-10)."""
 CHANGE_SIGHTINGS: Final = 4
 
@@ -98,4 +98,4 @@ class Bridge:
 
 def is_of_a_link(mac: bytes) -> bool:
     """Whether frames for this address end at the far end of the link."""
-    return mac[:5] == _OF_A_LINK and mac[5] < 16
+    return mac[:5] == OF_A_LINK and mac[5] < 16

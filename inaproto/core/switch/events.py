@@ -122,7 +122,14 @@ class RingRefused:
     """Trying again is of no use before it is said that there is room."""
 
 
-Action = EmitFrames | Blame | RingFault | RingRefused
+class ForLink(NamedTuple):
+    """The far end of a link says something of the link, and to nobody else."""
+
+    port: PortId
+    frames: Frames
+
+
+Action = EmitFrames | ForLink | Blame | RingFault | RingRefused
 
 
 @dataclass(frozen=True, slots=True)

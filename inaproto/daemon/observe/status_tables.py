@@ -104,6 +104,9 @@ def _switch(status: Mapping[str, Any], names: Mapping[int, str]) -> Iterable[Ren
         for port in status["ports"]:
             if port.get("way"):
                 yield Text(f"  {port['name']}: {port['way']}")
+            if port.get("pauses"):
+                told = f"{port['pauses']} frames asked for silence, {port['paused_ms']:g} ms in all"
+                yield Text(f"  {port['name']}: {told}")
     if status.get("shards"):
         heads = ("shard", "UDP port", "pid", "state", "starts", "rings", "frames in", "frames out")
         yield _table("shards", heads, map(_shard, status["shards"]))

@@ -36,6 +36,7 @@ from inaproto.core.switch.accelerator import (
     AcceleratorConfig,
     Action,
     EmitFrames,
+    ForLink,
     InstallRing,
     RemoveRing,
     RingFault,
@@ -277,7 +278,7 @@ class Switch:
                     self.plane.said_of_ring(action)
                 elif self.session is not None:
                     self.session.said_of_ring(action)
-            case EmitFrames():
+            case EmitFrames() | ForLink():
                 raise InvariantBroken("frames are sent where they arrive, nowhere else")
             case _:
                 assert_never(action)
@@ -408,6 +409,7 @@ async def run_switch(
                 if listener is not None:
                     nursery.start_soon(switch.ports.accept_ports, listener)
                 nursery.start_soon(switch.links.serve)
+                nursery.start_soon(switch.ports.keep_pauses)
                 nursery.start_soon(switch.keep_apart)
                 await nursery.start(switch.shards.run)
                 nursery.start_soon(switch.server.accept_sessions, bound)

@@ -25,6 +25,7 @@ from inaproto.core.switch.accelerator import (
     Action,
     EmitFrames,
     Event,
+    ForLink,
     FramesArrived,
     PortDown,
     PortUp,
@@ -32,8 +33,9 @@ from inaproto.core.switch.accelerator import (
 )
 from inaproto.core.switch.moderation import Moderation
 from inaproto.daemon.capture.recording import Recording
-from inaproto.daemon.shell import current_instant
+from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.daemon.switch.narrow_ports import PortSize
+from inaproto.daemon.switch.port_pauses import NEVER_PAUSED, PortPauses
 from inaproto.daemon.switch.rounds import Rounds
 from inaproto.errors import FabricError
 from inaproto.ports import (
@@ -110,6 +112,11 @@ class PortBoard:
         """Whether ports may come up."""
         self._ended = _Totals()
         self._sent_to_closed = 0
+        self._pauses: dict[PortId, PortPauses] = {}
+        """Of ports whose far end has asked for silence, ever."""
+        self._paused: dict[PortId, PortPauses] = {}
+        """Those that are silent now."""
+        self._alarm = Alarm(self._pause_ends, self._release)
         self._rounds = None if moderation is None else Rounds(moderation, self._arrived)
 
     async def accept_ports(self, listener: PortListener) -> None:
@@ -228,10 +235,8 @@ class PortBoard:
         self.drop(port_id)  # a trunk that was dialled again, before its end was heard
         self._ports[port_id] = port
         if isinstance(port, RingsLater):
-            self._send_blocks[port_id] = port.send_blocks_quietly
             self._rings[port_id] = port.ring
-        elif isinstance(port, SendsBlocks):
-            self._send_blocks[port_id] = port.send_blocks_nowait
+        self._send_as_before(port_id, port)
         self._scopes[port_id] = scope
         self._names[port_id] = name
         for recording in self.recordings:
@@ -246,6 +251,8 @@ class PortBoard:
         del self._ports[port_id], self._scopes[port_id], self._names[port_id]
         self._send_blocks.pop(port_id, None)
         self._rings.pop(port_id, None)
+        self._pauses.pop(port_id, None)
+        self._paused.pop(port_id, None)
         self._ended.add(port)
         self._do(PortDown(port_id))
         return True
@@ -287,13 +294,18 @@ class PortBoard:
                 port = ports.get(action.port)
                 try:
                     if port is not None:
-                        taken = port.send_nowait(action.frames)
+                        if self._paused and action.port in self._paused:  # and recorded
+                            taken = len(action.frames) - self._paused[action.port].push((action.frames,))
+                        else:
+                            taken = port.send_nowait(action.frames)
                         for recording in self.recordings:
                             recording.saw(action.port, (action.frames[:taken],), is_outbound=True)
                         continue
                 except PortClosed:
                     pass  # its own task hears of it, too
                 self._sent_to_closed += len(action.frames)
+            elif type(action) is ForLink:
+                self._heard_of_link(*action)
             else:
                 others.append(action)
         if together:
@@ -301,6 +313,53 @@ class PortBoard:
         # Later, because these may step the accelerator, which then uses its memory again.
         for action in others:
             self._perform(action)
+
+    # --- pauses
+
+    async def keep_pauses(self) -> None:
+        """Let ports go on that were silent for as long as their far end asked; until cancelled."""
+        await self._alarm.run()
+
+    def _heard_of_link(self, port_id: PortId, frames: Frames) -> None:
+        port = self._ports.get(port_id)
+        if port is None:
+            return
+        pauses = self._pauses.get(port_id) or PortPauses(self._sending_of(port), port.counters)
+        if pauses.heard(frames, current_instant()):
+            self._pauses[port_id] = pauses
+            self._look_at_pause(port_id)
+            self._alarm.look()
+
+    def _look_at_pause(self, port_id: PortId) -> None:
+        """Have what is for the port pass by its pauses, while there are any."""
+        pauses = self._pauses[port_id]
+        if pauses.until is not None:
+            self._paused[port_id] = pauses
+            self._send_blocks[port_id] = pauses.push
+        elif self._paused.pop(port_id, None) is not None:
+            self._send_blocks.pop(port_id)
+            self._send_as_before(port_id, self._ports[port_id])
+
+    def _pause_ends(self) -> Instant | None:
+        return min((at for its in self._paused.values() if (at := its.until) is not None), default=None)
+
+    def _release(self) -> None:
+        now = current_instant()
+        for port_id, pauses in list(self._paused.items()):
+            with suppress(PortClosed):  # its own task hears of it, too
+                pauses.release(now)
+            self._look_at_pause(port_id)
+
+    def _send_as_before(self, port_id: PortId, port: FramePort) -> None:
+        if isinstance(port, RingsLater):
+            self._send_blocks[port_id] = port.send_blocks_quietly
+        elif isinstance(port, SendsBlocks):
+            self._send_blocks[port_id] = port.send_blocks_nowait
+
+    def _sending_of(self, port: FramePort) -> Callable[[Sequence[Frames]], int]:
+        if isinstance(port, SendsBlocks):
+            return port.send_blocks_nowait
+        return lambda blocks: sum(len(frames) - port.send_nowait(frames) for frames in blocks)
 
     def _send_together(self, blocks_of: dict[PortId, list[Frames]]) -> None:
         for port_id, blocks in blocks_of.items():
@@ -316,6 +375,7 @@ class PortBoard:
 
     def status(self) -> list[dict[str, Any]]:
         """One record per port that is up."""
+        now = current_instant()
         return [
             {
                 "port": int(port_id),
@@ -323,6 +383,7 @@ class PortBoard:
                 "kind": port.capabilities.name,
                 "way": port.capabilities.way,
                 **_counters(port.counters),
+                **(self._pauses[port_id].status(now) if port_id in self._pauses else NEVER_PAUSED),
                 "weather": _weather(port),
             }
             for port_id, port in sorted(self._ports.items())

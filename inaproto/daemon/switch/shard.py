@@ -23,6 +23,7 @@ from inaproto.core.switch.accelerator import (
     AcceleratorConfig,
     Action,
     EmitFrames,
+    ForLink,
     InstallRing,
     RemoveRing,
     RingFault,
@@ -114,7 +115,7 @@ class Shard:
                 self._blames.add(action)
             case RingFault() | RingRefused():
                 self._tell(message_of(action))
-            case EmitFrames():
+            case EmitFrames() | ForLink():
                 raise InvariantBroken("frames are sent where they arrive, nowhere else")
             case _:
                 assert_never(action)

@@ -16,6 +16,7 @@ from inaproto.core.switch.accelerator import (
     AcceleratorConfig,
     Action,
     EmitFrames,
+    ForLink,
     FramesArrived,
     InstallRing,
     PortDown,
@@ -353,6 +354,8 @@ class SimSwitch:
             case RingRefused():
                 self._world.mark("a ring was refused for want of memory")
                 self._world.control.said_of_ring(shard or self, action)
+            case ForLink():
+                pass
             case EmitFrames():
                 raise InvariantBroken("frames are sent where they arrive, nowhere else")
             case _:

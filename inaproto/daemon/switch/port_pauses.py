@@ -1,0 +1,108 @@
+"""Pauses of a switch's ports: what the far end of a link asks silence of is held back.
+
+All of it (IEEE 802.3 annex 31B), or what has a priority (PFC, IEEE 802.1Qbb): as NICs without hardware do
+(:mod:`inaproto.core.rdma.pause`).
+A frame's priority is that of its VLAN tag, 0 without one. What is held leaves in order when its priority may
+go on, and is bounded: who pauses a link for long loses frames, which are counted, as at any switch. A port
+that is not paused does not pass here. Where the port is an interface with hardware, the network card keeps
+such frames to itself, and does what they say.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from inaproto.core.rdma.pause import silence_asked
+from inaproto.ports import PortCounters
+from inaproto.units import MS, Frames, Instant
+from inaproto.wire.vlan import TAG_BEGIN, TAG_END
+
+HELD_BYTES_MAX: Final = 16 << 20
+HELD_TOO_MUCH: Final = "held back by a pause for too long"
+PRIORITIES: Final = 8
+NEVER_PAUSED: Final = {"pauses": 0, "paused_ms": 0}
+_TAG: Final = b"\x81\x00"
+
+
+class PortPauses:
+    """What one port holds back; ``send`` passes frames on, and returns how many were not accepted."""
+
+    def __init__(self, send: Callable[[Sequence[Frames]], int], counters: PortCounters) -> None:
+        self._send = send
+        self._counters = counters
+        self._until: dict[int, Instant] = {}
+        """Priorities that are silent, and until when."""
+        self._held: deque[tuple[int, Frames]] = deque()
+        self._bytes = 0
+        self._count = 0
+        self._since = Instant(0)
+        """When the first of the present pauses began."""
+        self._paused_ns = 0
+
+    @property
+    def until(self) -> Instant | None:
+        """When the next priority may go on; None: no pause lasts."""
+        return min(self._until.values(), default=None)
+
+    def heard(self, frames: Frames, now: Instant) -> bool:
+        """The far end says this of the link. Whether it is about silence, then ``until`` may have changed."""
+        asked = {of: silence_asked(frames, of) for of in range(PRIORITIES)}
+        if all(silence is None for silence in asked.values()):
+            return False
+        self._count += len(frames)
+        was_paused = bool(self._until)
+        for priority, silence_ns in asked.items():
+            if silence_ns is not None:
+                self._until[priority] = Instant(now + silence_ns)
+        if not was_paused:
+            self._since = now
+        self.release(now)
+        return True
+
+    def push(self, blocks: Sequence[Frames]) -> int:
+        """Send the frames that may go, hold others; returns how many are lost."""
+        lost = 0
+        for frames in blocks:
+            for priority, rows in _by_priority(frames):
+                if priority not in self._until:
+                    lost += self._send((rows,))
+                elif self._bytes + rows.size > HELD_BYTES_MAX:
+                    self._counters.drop(HELD_TOO_MUCH, len(rows))
+                    lost += len(rows)
+                else:
+                    self._held.append((priority, rows.copy()))
+                    self._bytes += rows.size
+        return lost
+
+    def release(self, now: Instant) -> None:
+        """Send what has been silent for long enough."""
+        over = [priority for priority, until in self._until.items() if until <= now]
+        for priority in over:
+            del self._until[priority]
+        if over and not self._until:
+            self._paused_ns += now - self._since
+        held, self._held = self._held, deque()
+        free = [rows for priority, rows in held if priority not in self._until]
+        self._held.extend((priority, rows) for priority, rows in held if priority in self._until)
+        self._bytes -= sum(rows.size for rows in free)
+        if free:
+            self._send(free)
+
+    def status(self, now: Instant) -> dict[str, Any]:
+        lasts = now - self._since if self._until else 0
+        return {"pauses": self._count, "paused_ms": round((self._paused_ns + lasts) / MS, 3)}
+
+
+def _by_priority(frames: Frames) -> list[tuple[int, Frames]]:
+    """Rows of each priority, in order."""
+    if frames.shape[1] < TAG_END or not len(frames):
+        return [(0, frames)]
+    is_tagged = (frames[:, TAG_BEGIN] == _TAG[0]) & (frames[:, TAG_BEGIN + 1] == _TAG[1])
+    priorities = np.where(is_tagged, frames[:, TAG_BEGIN + 2] >> 5, 0)
+    if (priorities == priorities[0]).all():
+        return [(int(priorities[0]), frames)]
+    return [(int(of), frames[priorities == of]) for of in np.unique(priorities)]

@@ -1,0 +1,110 @@
+"""A port of a switch is silent where its far end asks for that, and loses nothing that it has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from inaproto.core.switch.accelerator import Accelerator, ForLink, FramesArrived, PortUp
+from inaproto.daemon.switch import port_pauses
+from inaproto.daemon.switch.port_pauses import HELD_TOO_MUCH, PortPauses
+from inaproto.ports import PortCounters
+from inaproto.units import Frames, Instant, PortId
+from tests.accelerators import software_only
+from tests.unit.switched_ring import block
+from tests.unit.test_softnic_edge import pause
+
+T0 = Instant(0)
+QUANTUM_NS = 51.2
+PLAIN = bytes(12) + b"\x08\x00" + bytes(50)
+
+
+def tagged(priority: int, number: int = 0) -> bytes:
+    return bytes(12) + bytes([0x81, 0, priority << 5, 7]) + b"\x08\x00" + bytes([number]) + bytes(45)
+
+
+class Port:
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.counters = PortCounters()
+        self.pauses = PortPauses(self.send, self.counters)
+
+    def send(self, blocks: Sequence[Frames]) -> int:
+        self.sent += [row.tobytes() for frames in blocks for row in frames]
+        return 0
+
+    def push(self, *frames: bytes) -> None:
+        assert self.pauses.push([block(*frames)]) == 0
+
+
+def test_a_pause_holds_everything_back_in_order_until_it_is_over() -> None:
+    port = Port()
+    assert port.pauses.heard(pause(100), T0)
+    assert port.pauses.until == 5120
+    port.push(tagged(3, 1), tagged(3, 2))
+    port.push(PLAIN)
+    port.pauses.release(Instant(5119))
+    assert port.sent == []
+    port.pauses.release(Instant(5120))
+    assert port.sent == [tagged(3, 1), tagged(3, 2), PLAIN]
+    assert port.pauses.status(Instant(9999)) == {"pauses": 1, "paused_ms": 0.005}
+
+
+def test_a_priority_alone_is_silent_where_that_was_asked() -> None:
+    port = Port()
+    port.pauses.heard(pause(100, 3), T0)
+    port.push(tagged(3, 1), tagged(4), tagged(3, 2))
+    port.push(PLAIN)
+    assert port.sent == [tagged(4), PLAIN]
+    port.pauses.release(Instant(5120))
+    assert port.sent == [tagged(4), PLAIN, tagged(3, 1), tagged(3, 2)]
+
+
+@pytest.mark.parametrize("end", [pause(0), pause(0, 3)])
+def test_who_paused_a_port_may_end_that_sooner(end: Frames) -> None:
+    port = Port()
+    port.pauses.heard(pause(0xFFFF, 3), T0)
+    port.push(tagged(3))
+    port.pauses.heard(end, Instant(1000))
+    assert port.sent == [tagged(3)]
+    assert port.pauses.until is None
+
+
+def test_a_pause_that_is_asked_for_again_lasts_on() -> None:
+    port = Port()
+    port.pauses.heard(pause(100), T0)
+    port.push(PLAIN)
+    port.pauses.heard(pause(100), Instant(5000))
+    port.pauses.release(Instant(5120))
+    assert (port.sent, port.pauses.until) == ([], 10120)
+    assert port.pauses.status(Instant(8_000_000)) == {"pauses": 2, "paused_ms": 8.0}
+
+
+def test_what_is_held_for_too_long_is_lost_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port_pauses, "HELD_BYTES_MAX", 2 * len(PLAIN))
+    port = Port()
+    port.pauses.heard(pause(100), T0)
+    assert port.pauses.push([block(PLAIN), block(PLAIN), block(PLAIN, PLAIN)]) == 2
+    assert port.counters.drops == {HELD_TOO_MUCH: 2}
+    port.pauses.release(Instant(5120))
+    assert port.sent == [PLAIN, PLAIN]
+    port.pauses.heard(pause(100), Instant(6000))
+    port.push(PLAIN)
+
+
+def test_other_frames_of_a_link_are_no_pauses() -> None:
+    port = Port()
+    assert not port.pauses.heard(block(bytes.fromhex("0180c200000e") + bytes(54)), T0)
+    assert port.pauses.status(T0) == {"pauses": 0, "paused_ms": 0}
+
+
+@software_only("a board's ports are its own")
+def test_the_accelerator_tells_of_frames_for_a_link_and_passes_none_on() -> None:
+    accelerator = Accelerator()
+    for port in range(2):
+        accelerator.step(PortUp(PortId(port)), T0)
+    frames = pause(100)
+    (action,) = accelerator.step(FramesArrived(PortId(1), (frames,)), T0)
+    assert isinstance(action, ForLink)
+    assert (action.port, action.frames.tobytes()) == (1, frames.tobytes())
