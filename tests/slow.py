@@ -98,6 +98,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     ),
     "daemon/test_images.py": (),
     "daemon/test_kubernetes_daemons.py": (),
+    "daemon/test_lag_links.py": (),
     "daemon/test_large_arrays.py::test_who_sends_or_receives_for_longer_than_patience_is_not_taken_for_dead": (),
     "daemon/test_memory_cluster.py::test_another_seed_gives_another_digest": (),
     "daemon/test_memory_cluster.py::test_one_seed_gives_one_digest_in_processes_that_hash_differently": (),

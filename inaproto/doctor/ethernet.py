@@ -109,7 +109,8 @@ def packet_ports(site: Site) -> list[str]:
     """Interfaces that are ports of a switch daemon here."""
     names = (str(port.get("name", "")) for switch in site.switches for port in switch.get("ports", ()))
     parts = (name.partition(":") for name in names)
-    return list(dict.fromkeys(interface for kind, _, interface in parts if kind in ("packet", "veth", "xdp")))
+    joined = (interfaces for kind, _, interfaces in parts if kind in ("packet", "veth", "xdp"))
+    return list(dict.fromkeys(name for interfaces in joined for name in interfaces.split("+")))
 
 
 def _look_at_offloads(site: Site) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inaproto_adapters.frames import PacketPort, open_packet_link, open_tap_link
+from inaproto_adapters.frames import PacketPort, joined, open_packet_link, open_tap_link
 from tests.contract.frame_port_contract import FramePortContract, Pair
 from tests.namespaces import join, namespaces, require_namespaces
 
@@ -38,6 +38,25 @@ class TestCable(FramePortContract):
             limits = {"queue_bytes_max": queue_bytes_max, "ring_bytes": RING_BYTES}
             left = await attached("left", **limits)
             right = await attached("right", **limits)
+            yield left, right
+            await left.aclose()
+            await right.aclose()
+
+
+class TestJoined(FramePortContract):
+    """With one link that is up: what leaves by several keeps its order flow by flow alone."""
+
+    @asynccontextmanager
+    async def pair(self, queue_bytes_max: int) -> AsyncIterator[Pair]:
+        with namespaces("cables") as (here,), here.entered():
+            for number in (1, 2):
+                join(here, f"left{number}", here, f"right{number}", mtu=JUMBO_MTU)
+            here.ip("link", "set", "left2", "down")
+            limits = {"queue_bytes_max": queue_bytes_max, "ring_bytes": RING_BYTES}
+            places = [joined(open_packet_link)(f"{end}1+{end}2", **limits) for end in ("left", "right")]
+            for place in places:
+                await place.wait_usable()
+            left, right = [await place.attach() for place in places]
             yield left, right
             await left.aclose()
             await right.aclose()

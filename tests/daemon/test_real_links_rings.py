@@ -32,11 +32,11 @@ def _where_namespaces_are() -> None:
     require_namespaces()
 
 
-def start_hosts(found: Bench, *options: str, adapter: str = "") -> list[Daemon]:
+def start_hosts(found: Bench, *options: str, adapter: str = "", port: str = "eth0") -> list[Daemon]:
     """Softnics with addresses of their own, which the kernels at the same links do not have."""
     hosts = []
     for i, where in enumerate(found.hosts):
-        link = ("--dir", str(found.directory), "--port", f"{adapter or found.adapter}:eth0", *options)
+        link = ("--dir", str(found.directory), "--port", f"{adapter or found.adapter}:{port}", *options)
         host = found.daemon(where, "host", "--name", f"h{i}", "--ip", f"10.5.0.{i + 1}", *link)
         assert host.ready_line.startswith("ready")
         hosts.append(host)

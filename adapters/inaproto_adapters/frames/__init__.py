@@ -13,6 +13,7 @@ from pathlib import Path
 
 from inaproto.ports import Adapter
 from inaproto.units import FRAME_BYTES_MAX, S
+from inaproto_adapters.frames.lag import LagLink, LagPort, joined
 from inaproto_adapters.frames.listener import FrameListener, connect_frame_port, open_frame_listener
 from inaproto_adapters.frames.packet import PacketConfig, PacketLink, PacketPort, open_packet_link
 from inaproto_adapters.frames.port import FramesConfig, StreamFramePort, open_frame_pair
@@ -33,6 +34,8 @@ __all__ = [
     "FrameListener",
     "FramesAdapter",
     "FramesConfig",
+    "LagLink",
+    "LagPort",
     "PacketConfig",
     "PacketLink",
     "PacketPort",
@@ -49,6 +52,7 @@ __all__ = [
     "XdpLink",
     "XdpPort",
     "connect_frame_port",
+    "joined",
     "open_frame_listener",
     "open_frame_pair",
     "open_packet_link",
@@ -83,8 +87,8 @@ def open_frames(*, frame_bytes_max: int = FRAME_BYTES_MAX, queue_bytes_max: int 
 
 ADAPTER = Adapter(name="frames", kinds=frozenset({"frame port"}), open=open_frames)
 SHM = Adapter(name="shm", kinds=frozenset({"frame port"}), open=open_shm)
-PACKET = Adapter(name="packet", kinds=frozenset({"link"}), open=open_packet_link)
-VETH = Adapter(name="veth", kinds=frozenset({"link"}), open=open_veth_link)
+PACKET = Adapter(name="packet", kinds=frozenset({"link"}), open=joined(open_packet_link))
+VETH = Adapter(name="veth", kinds=frozenset({"link"}), open=joined(open_veth_link))
 XDP = Adapter(name="xdp", kinds=frozenset({"link"}), open=open_xdp_link)
 TAP = Adapter(name="tap", kinds=frozenset({"link"}), open=open_tap_link)
 UDP = Adapter(name="udp", kinds=frozenset({"nic link"}), open=open_udp_link)

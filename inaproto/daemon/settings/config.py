@@ -87,8 +87,11 @@ def _name_or_none(value: str) -> str:
 
 
 def _link(value: str) -> str:
-    if value and not re.fullmatch(r"[a-z0-9_-]+:[^\s/:]{1,15}", value):
-        raise ValueError("must be an adapter and an interface such as packet:eth1, xdp:eth1 or tap:tap0")
+    if value and not re.fullmatch(r"[a-z0-9_-]+:[^\s/:+]{1,15}(\+[^\s/:+]{1,15}){0,7}", value):
+        raise ValueError(
+            "must be an adapter and an interface such as packet:eth1, xdp:eth1 or tap:tap0, or several links "
+            "to one neighbour such as packet:eth1+eth2"
+        )
     return value
 
 
@@ -116,7 +119,7 @@ def _links(value: object) -> object:
 
 
 def _all_different(value: tuple[str, ...]) -> tuple[str, ...]:
-    interfaces = [link.partition(":")[2] for link in value]
+    interfaces = [name for link in value for name in link.partition(":")[2].split("+")]
     for interface in interfaces:
         if interfaces.count(interface) > 1:
             raise ValueError(f"must not name {interface} twice")
@@ -191,7 +194,8 @@ class SwitchSettings(Settings):
     adapter: str = "frames"
     """Adapter of the ports at its socket: frames, or shm, which shares memory with hosts that can."""
     port: Annotated[tuple[LinkName, ...], BeforeValidator(_links), AfterValidator(_all_different)] = ()
-    """Network interface that is a port, too: packet:, veth:, xdp: or tap:INTERFACE; repeatable."""
+    """Network interface that is a port, too: packet:, veth:, xdp: or tap:INTERFACE; repeatable. Links to the
+    same neighbour are one port: packet:eth1+eth2."""
     accelerator: str = "software"
     """What sums: software; rtl, the hardware design simulated here, with sizes: rtl:ports=4,slots=512; or
     fpga:BUS, a board with ports of its own: fpga:xdma:PATH, etherbone:HOST, uart:PATH or socket:PATH."""
