@@ -31,7 +31,9 @@ have received an accelerator is silent for ever, as it has forgotten them, but o
 remembers the receiver has all before, so that one is answered. An ACK of the probe alone says that nothing
 behind it is there, and all of that goes as after a NAK. If packets behind it are acknowledged too, the
 timeout was needless (F-RTO, RFC 5682) or all others were there before: the next probe goes, and the rest is
-left alone.
+left alone. From the third long timer in a row on, the first packet of the probe's own message goes as well,
+though it is acknowledged. It has the ring's key, by which an accelerator knows where the rank is, if its
+packets have had another way since the middle of the message.
 
 Timer. It has the length of ``timeout`` whatever round trips were measured. A round trip lasts until the
 slowest rank has sent, and if that waits for a packet that another rank lost, it includes the other's timer.
@@ -94,7 +96,7 @@ from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, AtSwitch, BehindGap
 from inaproto.wire.crc import crc32
 
 SPREAD_DOUBLINGS: Final = 3
-"""From so many timeouts in a row on, timers are spread."""
+"""From so many timeouts in a row on, timers are spread, and a message's first packet is shown again."""
 LATE_PARTS: Final = 8
 """A timer that is served later than by this part of itself says that the process did not run."""
 
@@ -595,13 +597,22 @@ class RcRequester:
         return probes
 
     def _heads(self, now: Instant) -> list[RequesterAction]:
-        """The first packet of each message behind the probe."""
+        """The first packet of each message behind the probe.
+
+        After several timeouts also of the message that the probe is of, though it is acknowledged: it shows
+        an accelerator by which way the others come now, if that is another one than before.
+        """
         heads: list[RequesterAction] = []
         for message in self._messages:
+            if message.first_seq < self._una and self._doublings >= SPREAD_DOUBLINGS:
+                heads.append(self._head(message, now))
             if self._una < message.first_seq < self._sent:
-                self._account(message.first_seq, message.first_seq + 1, now)
-                heads.append(Transmit(message, 0, 1, self._psn(message.first_seq), range(1)))
+                heads.append(self._head(message, now))
         return heads
+
+    def _head(self, message: Message, now: Instant) -> Transmit:
+        self._account(message.first_seq, message.first_seq + 1, now)
+        return Transmit(message, 0, 1, self._psn(message.first_seq), range(1))
 
     def _account(self, begin: int, end: int, now: Instant) -> None:
         """The packets of ``[begin, end)`` are sent."""

@@ -1,6 +1,7 @@
 """Nothing is sent again on a selective connection without a reason (docs/protocol.md 4.4).
 
-What a NIC may know is what acknowledgements told it that reached it. What is acknowledged is not sent again.
+What a NIC may know is what acknowledgements told it that reached it. What is acknowledged is not sent again,
+but for the first packet of the message that it stands in, once with what asks for the third time or later.
 Any other packet may be, by what is known:
 
 - *lost*: a packet that was sent once, after it and after its last copy, is there. So each packet comes again
@@ -29,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from inaproto.core.rdma.requester import SPREAD_DOUBLINGS
 from inaproto.core.rdma.selective_requester import SHORTEST_NS, TWICE_PACKETS_MAX
 from inaproto.sim.frames.checkers.checker import Checker, each_frame, is_intact
 from inaproto.sim.kernel.violated import Violated
@@ -93,6 +95,8 @@ class Sender:
     """The newest position of which it spoke."""
     may_ask: tuple[int, int] = (-1, 0)
     """An instant, and how many packets may be sent then without having been lost."""
+    shown_at: int = -1
+    """When the first packet of a message left again that was acknowledged."""
     heads: int = 0
     """How many first packets of messages, too."""
     leaving_at: int = -1
@@ -197,6 +201,8 @@ class Sender:
                 self.timer_at = now
             self.sent = at + 1
             return ""
+        if at < self.una and self._shows(now, opens=frame[42] in _OPENING):
+            return ""
         if at < self.una:  # of answers that came at once a later one may have acknowledged it
             return "" if now == self.heard_at else "it was acknowledged before"
         lost = next((lost for lost in self.lost if at in lost), None)
@@ -219,6 +225,13 @@ class Sender:
         self.highest = max(self.highest, at)
         self.timer_at = now
         return ""
+
+    def _shows(self, now: int, *, opens: bool) -> bool:
+        """Whether the first packet of the present message may leave, though it was acknowledged."""
+        may = opens and self.may_ask[0] == now != self.shown_at and self.asked >= SPREAD_DOUBLINGS
+        if may:
+            self.shown_at = now
+        return may
 
     def _is_second(self, at: int, now: int) -> bool:
         """Whether it is a second copy that may leave."""
