@@ -39,17 +39,17 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-class Ipv4Address(click.ParamType[str]):
-    """Dotted; empty where none is given."""
+class IpAddress(click.ParamType[str]):
+    """Of IPv4 or IPv6, in its usual form; empty where none is given."""
 
-    name = "IPv4 address"
+    name = "IP address"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         try:
-            return str(ipaddress.IPv4Address(text)) if text else ""
+            return str(ipaddress.ip_address(text)) if text else ""
         except ValueError:
-            self.fail(f"{text!r} is not an IPv4 address such as 10.0.0.1", param, ctx)
+            self.fail(f"{text!r} is not an address such as 10.0.0.1 or fd00::1", param, ctx)
 
 
 class ReportFile(click.ParamType[str]):

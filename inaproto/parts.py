@@ -5,9 +5,9 @@ Invariant: what was opened for a part that then cannot be made is closed again.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
+from ipaddress import ip_address
 from typing import Any, Final
 
 import trio
@@ -17,6 +17,7 @@ from inaproto.daemon.settings.config import AUTO_MTU, HostSettings, OverlayNic, 
 from inaproto.daemon.settings.cpus import AUTO
 from inaproto.errors import ConfigError, LocalMisuse, Unsupported
 from inaproto.ports import Adapter, Collective, FramePort, Link, Nic, Steering, load_adapter
+from inaproto.wire.outer import IPV6_ADDRESS_BYTES, short_ip
 from inaproto.wire.udp import shard_port
 
 FRAME_PORT: Final = "frame port"
@@ -212,14 +213,16 @@ def overlay_nic_of(wish: OverlayNic) -> Callable[[], Awaitable[Nic]]:
             )
         if not ip:
             raise ConfigError(f"{field}: is missing; nic {wish.nic} is found by its address")
-        return partial(_opened, nics, socket.inet_aton(ip))
+        return partial(_opened, nics, ip_address(ip).packed)
     if wish.port.startswith("udp:"):
         ip = ip or wish.port.removeprefix("udp:")
     link = link_of(wish.port, NIC_LINK) if wish.port else None
     if not ip:
         raise ConfigError(f"{field}: is missing; a softnic is a machine of its own, and needs an address")
-    address = socket.inet_aton(ip)
-    mac = b"\x02\x00" + address
+    address = ip_address(ip).packed
+    if wish.port.startswith("udp:") and len(address) == IPV6_ADDRESS_BYTES:
+        raise ConfigError(f"{field}: {ip} does not go with {wish.prefix}port {wish.port}, which is of IPv4")
+    mac = b"\x02\x00" + short_ip(address)
     if link is not None:
         link.require()
         link.require_stranger(mac, address)

@@ -10,7 +10,7 @@ import click
 
 from inaproto.doctor.site import Asked
 from inaproto.errors import InaprotoError
-from inaproto.option_types import FiniteRange, Ipv4Address, path_mtu, power_of_two
+from inaproto.option_types import FiniteRange, IpAddress, path_mtu, power_of_two
 
 _EPILOG = """
 Examples.
@@ -31,12 +31,12 @@ docs/operating.md has the list.
 @click.command(epilog=_EPILOG, short_help="Check this machine, and say how to mend it.")
 @click.option(
     "--ip",
-    type=Ipv4Address(),
+    type=IpAddress(),
     default="",
     help="Address of the NIC to look at; by default those of --dir's hosts.",
 )
 @click.option(
-    "--peer", type=Ipv4Address(), default="", help="Address of another host: route, neighbour, round trip."
+    "--peer", type=IpAddress(), default="", help="Address of another host: route, neighbour, round trip."
 )
 @click.option("--interface", default="", help="Interface to look at, where none has the address.")
 @click.option(

@@ -33,7 +33,8 @@ def _look_at_route(site: Site) -> Iterator[Finding]:
 
 def look_at_route(interface: str, ip: str, peer: str, status: int, text: str) -> Finding:
     """``text``: what ``ip -json route get`` prints."""
-    add = f"ip route add {peer}/32 dev {interface} src {ip or 'ADDRESS'}"
+    bits = 128 if ":" in peer else 32
+    add = f"ip route add {peer}/{bits} dev {interface} src {ip or 'ADDRESS'}"
     try:
         device = json.loads(text)[0]["dev"] if not status else ""
     except (ValueError, LookupError, TypeError):
@@ -43,7 +44,8 @@ def look_at_route(interface: str, ip: str, peer: str, status: int, text: str) ->
     if device != interface:
         return failed(
             f"the route from {ip} to {peer} leaves by {device}, not by {interface}",
-            f"ip route add {peer}/32 dev {interface} src {ip} table 101; ip rule add from {ip} lookup 101",
+            f"ip route add {peer}/{bits} dev {interface} src {ip} table 101; "
+            f"ip {'-6 ' * (bits == 128)}rule add from {ip} lookup 101",
         )
     return ok(f"{peer} is reached by {interface}")
 
@@ -59,7 +61,37 @@ def _look_at_neighbour(site: Site) -> Iterator[Finding]:
     for interface, ip in links:
         if ip:
             site.round_trip(ip, peer)  # makes the kernel ask for its address
-        yield look_at_neighbour(interface, peer, site.read("/proc/net/arp"))
+        if ":" in peer:
+            yield _look_at_ipv6_neighbour(site, interface, peer)
+        else:
+            yield look_at_neighbour(interface, peer, site.read("/proc/net/arp"))
+
+
+def _look_at_ipv6_neighbour(site: Site, interface: str, peer: str) -> Finding:
+    ran = site.run(["ip", "-json", "-6", "neighbour", "show", peer, "dev", interface])
+    if ran is None:
+        return untestable("the program ip is missing", "apt-get install iproute2")
+    return look_at_ipv6_neighbour(interface, peer, ran.output)
+
+
+def look_at_ipv6_neighbour(interface: str, peer: str, text: str) -> Finding:
+    """``text``: what ``ip -json -6 neighbour show`` prints of it."""
+    try:
+        entries = [(str(one.get("lladdr", "")), one.get("state", ())) for one in json.loads(text)]
+    except (ValueError, TypeError, AttributeError):
+        entries = []
+    if not entries:
+        return warning(
+            f"{peer} has no entry at {interface}: it is behind a router, or was never asked for",
+            f"ip -6 neighbour show dev {interface}; ip route get {peer}",
+        )
+    mac, states = entries[0]
+    if mac and "FAILED" not in states:
+        return ok(f"{peer} is {mac} at {interface}")
+    return failed(
+        f"{peer} does not answer neighbour solicitations at {interface}",
+        f"is it up, and in the same VLAN? ip -6 neighbour flush dev {interface}; ping -I {interface} {peer}",
+    )
 
 
 def look_at_neighbour(interface: str, peer: str, table: str | None) -> Finding:

@@ -15,8 +15,9 @@ _WAIT_S: Final = 0.5
 def measure_round_trip(own: str, peer: str, *, port: int = _PORT) -> int | None:
     """ns, the shortest of a few; None where no answer comes, or ``own`` is no address of this machine."""
     found: list[int] = []
+    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
     for _ in range(_TRIES):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.settimeout(_WAIT_S)
             begun = time.perf_counter_ns()
             try:

@@ -152,7 +152,10 @@ class Site:
 
     def addresses(self) -> list[tuple[str, str, int]]:
         """``(interface, IPv4 address, prefix length)`` of all interfaces that are not loopback."""
-        ran = self.run(["ip", "-json", "-4", "address"])
+        return self._addresses(4)
+
+    def _addresses(self, version: int) -> list[tuple[str, str, int]]:
+        ran = self.run(["ip", "-json", f"-{version}", "address"])
         return [] if ran is None or ran.status else addresses_in(ran.output)
 
     def links(self) -> list[tuple[str, str]]:
@@ -160,7 +163,9 @@ class Site:
         if self.asked.interface:
             return [(self.asked.interface, self.asked.ip)]
         wanted = self.ips
-        return [(name, ip) for name, ip, _ in self.addresses() if ip in wanted]
+        found = self.addresses() if any(":" not in ip for ip in wanted) else []
+        found += self._addresses(6) if any(":" in ip for ip in wanted) else []
+        return [(name, ip) for name, ip, _ in found if ip in wanted]
 
     def why_no_links(self) -> str:
         if not self.ips:
@@ -178,14 +183,19 @@ class Site:
 
 
 def addresses_in(text: str) -> list[tuple[str, str, int]]:
-    """Addresses in what ``ip -json -4 address`` prints."""
+    """Addresses in what ``ip -json -4 address`` prints, or with ``-6``, those of links alone apart."""
     try:
         links = json.loads(text)
         return [
             (str(link["ifname"]), str(one["local"]), int(one["prefixlen"]))
             for link in links
             for one in link.get("addr_info", ())
-            if one.get("family") == "inet" and "LOOPBACK" not in link.get("flags", ())
+            if _is_of_a_network(one) and "LOOPBACK" not in link.get("flags", ())
         ]
     except (ValueError, TypeError, KeyError, AttributeError):
         return []
+
+
+def _is_of_a_network(info: Mapping[str, Any]) -> bool:
+    """Whether it is an address that others than those on the link can be told."""
+    return info.get("family") == "inet" or (info.get("family") == "inet6" and info.get("scope") != "link")

@@ -25,11 +25,15 @@ from tests.contract.message_channel_contract import DEADLINE_S, MessageChannelCo
 WEATHER = Weather(drop=0.005, duplicate=0.002, reorder=0.005, delay_min_ns=20 * US, delay_max_ns=1 * MS)
 
 
-def two_nics(left: FramePort, right: FramePort) -> tuple[Nic, Nic]:
+IPV4 = b"\x0a\0\0\1", b"\x0a\0\0\2"
+IPV6 = b"\xfd\0" + bytes(13) + b"\1", b"\xfd\0" + bytes(13) + b"\2"
+
+
+def two_nics(left: FramePort, right: FramePort, ips: tuple[bytes, bytes] = IPV4) -> tuple[Nic, Nic]:
     open_nic = load_adapter("softnic").open
     return (
-        open_nic(left, mac=b"\x52\x54\0\0\0\1", ip=b"\x0a\0\0\1"),
-        open_nic(right, mac=b"\x52\x54\0\0\0\2", ip=b"\x0a\0\0\2"),
+        open_nic(left, mac=b"\x52\x54\0\0\0\1", ip=ips[0]),
+        open_nic(right, mac=b"\x52\x54\0\0\0\2", ip=ips[1]),
     )
 
 
@@ -48,9 +52,10 @@ def opening(nic: Nic) -> OpenNic:
 @asynccontextmanager
 async def streams(
     ports: tuple[FramePort, FramePort],
+    ips: tuple[bytes, bytes] = IPV4,
 ) -> AsyncIterator[tuple[QueuePairStream, QueuePairStream]]:
     async with trio.open_nursery() as nursery:
-        owners = [QueuePairs(opening(nic)) for nic in two_nics(*ports)]
+        owners = [QueuePairs(opening(nic)) for nic in two_nics(*ports, ips)]
         for owner in owners:
             await nursery.start(owner.run)
         others = [StreamChannel(stream, "the other way") for stream in open_stream_pair()]
@@ -70,8 +75,10 @@ async def streams(
 
 
 @asynccontextmanager
-async def channels(ports: tuple[FramePort, FramePort]) -> AsyncIterator[Pair]:
-    async with streams(ports) as (left, right):
+async def channels(
+    ports: tuple[FramePort, FramePort], ips: tuple[bytes, bytes] = IPV4
+) -> AsyncIterator[Pair]:
+    async with streams(ports, ips) as (left, right):
         yield StreamChannel(left, "left"), StreamChannel(right, "right")
 
 
@@ -80,6 +87,13 @@ class TestMemory(MessageChannelContract):
     async def pair(self) -> AsyncIterator[Pair]:
         link = Link(latency_ns=5 * US, bandwidth_bps=100_000_000_000)
         async with channels(open_memory_pair(link)) as pair:
+            yield pair
+
+
+class TestIpv6(MessageChannelContract):
+    @asynccontextmanager
+    async def pair(self) -> AsyncIterator[Pair]:
+        async with channels(open_memory_pair(Link()), ips=IPV6) as pair:
             yield pair
 
 

@@ -40,8 +40,8 @@ def on_loopback() -> dict[str, list[str]]:
     return {name: options(name, address, f"udp:{address}") for name, address in addresses.items()}
 
 
-def at_the_switch() -> dict[str, list[str]]:
-    return {name: options(name, f"10.1.0.{number + 1}", "") for number, name in enumerate(NAMES)}
+def at_the_switch(network: str) -> dict[str, list[str]]:
+    return {name: options(name, f"{network}{number + 1}", "") for number, name in enumerate(NAMES)}
 
 
 def update(worker: int, clock: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -103,10 +103,10 @@ async def train(cluster: ModelsCluster) -> list[bytes]:
 
 
 @pytest.mark.timeout(600)  # up to eleven processes, on machines that have other things to do
-@pytest.mark.parametrize("network", ["loopback", "switch in weather"])
+@pytest.mark.parametrize("network", ["loopback", "switch in weather", "switch in weather, IPv6"])
 def test_arrays_go_by_the_nics_and_all_updates_are_in_the_weights_once(tmp_path: Path, network: str) -> None:
     weather = None if network == "loopback" else WEATHER
-    nics = on_loopback() if weather is None else at_the_switch()
+    nics = on_loopback() if weather is None else at_the_switch("fd00::" if "IPv6" in network else "10.1.0.")
     with ModelsCluster(HOSTS, SERVERS, MODELS, nics=nics, weather=weather, log_dir=tmp_path) as cluster:
         expected = sum(update(worker, clock) for worker in range(HOSTS) for clock in range(1, CLOCKS + 1))
         assert set(trio.run(train, cluster)) == {np.asarray(expected).tobytes()}

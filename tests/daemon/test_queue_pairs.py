@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -25,17 +26,16 @@ BROKEN = Weather(drop=1.0)
 DEADLINE_S = 600.0
 
 
-def softnic(port: FramePort, number: int, **limits: int) -> Nic:
-    nic: Nic = load_adapter("softnic").open(
-        port, mac=bytes([2, 0, 0, 0, 0, number]), ip=bytes([10, 0, 0, number]), **limits
-    )
+def softnic(port: FramePort, number: int, **limits: Any) -> Nic:
+    which = {"mac": bytes([2, 0, 0, 0, 0, number]), "ip": bytes([10, 0, 0, number])}
+    nic: Nic = load_adapter("softnic").open(port, **which | limits)
     return nic
 
 
 class Side:
     """A process and its NIC, which can lose its link and get another."""
 
-    def __init__(self, port: FramePort, number: int, **limits: int) -> None:
+    def __init__(self, port: FramePort, number: int, **limits: Any) -> None:
         self.ports = [port]
         self._number, self._limits = number, limits
         self.opened = 0
@@ -51,7 +51,7 @@ class Side:
 
 
 @asynccontextmanager
-async def sides(link: Link | None = None, **limits: int) -> AsyncIterator[tuple[Side, Side]]:
+async def sides(link: Link | None = None, **limits: Any) -> AsyncIterator[tuple[Side, Side]]:
     with trio.fail_after(DEADLINE_S):
         left, right = open_memory_pair(link or Link())
         async with trio.open_nursery() as nursery:
@@ -94,6 +94,13 @@ async def still_usable(left: StreamChannel, right: StreamChannel) -> None:
     assert (await right.receive()) == Flush()
     left.close()
     right.close()
+
+
+async def test_with_addresses_of_two_kinds_both_stay_with_tcp_and_know_why(autojump_clock: MockClock) -> None:
+    async with sides(ip=bytes.fromhex("fd00") + bytes(13) + b"\2") as both:
+        with pytest.raises(NoQueuePair, match="an address of IPv4, this one of IPv6, or the other way round"):
+            await opened(both)
+        assert [side.pairs.status()["queue_pairs"] for side in both] == [0, 0]
 
 
 async def test_where_nothing_gets_through_both_stay_with_tcp_and_know_why(autojump_clock: MockClock) -> None:

@@ -318,6 +318,66 @@ def test_a_peer_is_asked_for_first(tmp_path: Path) -> None:
     assert asked == [("10.0.0.1", "10.0.0.2")]
 
 
+IPV6_LINKS = json.dumps(
+    [
+        {
+            "ifname": "eth1",
+            "flags": ["UP"],
+            "addr_info": [
+                {"family": "inet6", "local": "fe80::1", "prefixlen": 64, "scope": "link"},
+                {"family": "inet6", "local": "fd00::1", "prefixlen": 64, "scope": "global"},
+            ],
+        }
+    ]
+)
+NEIGHBOUR = '[{"dst":"fd00::2","lladdr":"52:54:00:00:00:02","state":["%s"]}]'
+
+
+def ipv6_site(tmp_path: Path, neighbour: str) -> Site:
+    known = {
+        "ip -json -6 address": IPV6_LINKS,
+        "ip -json -6 neighbour show fd00::2 dev eth1": neighbour,
+        "ip -json route get fd00::2 from fd00::1": json.dumps([{"dst": "fd00::2", "dev": "eth1"}]),
+    }
+    return Site(Asked(ip="fd00::1", peer="fd00::2"), tmp_path, programs(known))
+
+
+@pytest.mark.parametrize(
+    ("neighbour", "outcome", "words"),
+    [
+        (NEIGHBOUR % "REACHABLE", OK, "fd00::2 is 52:54:00:00:00:02 at eth1"),
+        (NEIGHBOUR % "STALE", OK, "fd00::2 is 52:54:00:00:00:02 at eth1"),
+        ('[{"dst":"fd00::2","state":["FAILED"]}]', FAILED, "does not answer neighbour solicitations"),
+        ("[]", WARNING, "has no entry at eth1"),
+        ("no json", WARNING, "has no entry at eth1"),
+    ],
+)
+def test_an_ipv6_peer_is_looked_for_by_neighbour_discovery(
+    tmp_path: Path, neighbour: str, outcome: Outcome, words: str
+) -> None:
+    site = ipv6_site(tmp_path, neighbour)
+    [found] = reach.NEIGHBOUR.look(site)
+    assert found.outcome is outcome
+    assert words in found.found
+    assert outcomes(reach.ROUTE.look(site)) == [OK]
+
+
+def test_the_link_of_an_ipv6_address_is_found_and_those_of_links_are_none(tmp_path: Path) -> None:
+    site = ipv6_site(tmp_path, "[]")
+    assert site.links() == [("eth1", "fd00::1")]
+    site.asked = Asked(ip="fe80::1")
+    assert site.links() == []
+    site.asked = Asked(ip="fd00::1", mtu=4096)
+    plant(tmp_path, {"/sys/class/net/eth1/mtu": "1500"})
+    assert outcomes(ethernet.MTU.look(site)) == [FAILED]
+
+
+def test_a_route_to_an_ipv6_peer_is_mended_by_one_of_128_bits() -> None:
+    found = reach.look_at_route("eth1", "fd00::1", "fd00::2", 0, '[{"dev": "eth0"}]')
+    assert "ip route add fd00::2/128 dev eth1" in found.mend
+    assert "ip -6 rule add from fd00::1" in found.mend
+
+
 def subnet_site(root: Path, **values: str) -> Site:
     links = [address("eth1", "10.0.0.1"), address("eth2", "10.0.0.2"), address("eth3", "10.1.0.1")]
     plant(root, {f"/proc/sys/net/ipv4/conf/all/{name}": value for name, value in values.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,3 +90,5 @@ def test_a_round_trip_is_measured_without_rights() -> None:
     assert measured is not None
     assert 0 < measured < 500_000_000
     assert measure_round_trip("192.0.2.77", "127.0.0.1") is None
+    assert (measure_round_trip("::1", "::1") is not None) == socket.has_dualstack_ipv6()
+    assert measure_round_trip("2001:db8::77", "::1") is None

@@ -52,7 +52,8 @@ def test_by_default_a_host_has_its_own_card_for_both() -> None:
     [
         ({"port": "udp:127.0.0.9"}, r"port \(flag --port\): needs nic; give --nic, too"),
         ({"ip": "10.0.0.9"}, "needs nic"),
-        ({"nic": "softnic", "ip": "no"}, "must be an IPv4 address"),
+        ({"nic": "softnic", "ip": "no"}, "must be an address such as 10.0.0.1 or fd00::1"),
+        ({"nic": "softnic", "ip": "ff02::1"}, "must be the address of one host"),
     ],
     ids=str,
 )
@@ -86,6 +87,7 @@ def test_a_variable_that_is_for_hosts_does_not_stop_a_server() -> None:
         ("softnic", "", "", "ip: is missing; a softnic is a machine of its own"),
         ("softnic", "udp:10.0.0.9", "", "for loopback alone"),
         ("softnic", "udp:127.0.0.9", "10.0.0.9", "cannot be at udp"),
+        ("softnic", "udp:127.0.0.9", "fd00::9", "ip: fd00::9 does not go with port udp:127.0.0.9"),
         ("verbs", "packet:eth9", "10.0.0.9", "has its own port"),
         ("verbs", "", "", "ip: is missing; nic verbs is found by its address"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Final
 
 import numpy as np
@@ -12,9 +13,11 @@ from inaproto.wire.files.pcapng import CapturedFrame, Direction
 from inaproto.wire.icrc import icrc
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, MAGIC, InaHeader
 from inaproto.wire.ipv4 import internet_checksum, ip_text
+from inaproto.wire.outer import addresses_of, peel
 from inaproto.wire.packet import Packet, decode_packet
 from inaproto.wire.roce import Opcode, opcode_name
 from inaproto.wire.vector import EXTENSIONS, PlainRun, decode_runs
+from inaproto.wire.vlan import TAG_BYTES
 from inaproto_hil.inspect.findings import ICRC, IP_CHECKSUM, MALFORMED, Books, Broken, Rule
 
 OPENING: Final = frozenset({Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM})
@@ -27,8 +30,8 @@ Connection = tuple[bytes, bytes, int]
 
 _TAG: Final = MAGIC.to_bytes(4, "big")
 _NOT_READ: Final = {
-    b"\x86\xdd": "frames of IPv6, not looked at",
-    b"\x81\x00": "frames with a VLAN tag, not looked at",
+    b"\x86\xdd": "frames of IPv6 that are no RoCEv2",
+    b"\x81\x00": "frames with a VLAN tag that are no RoCEv2",
 }
 _ROCE_PORT: Final = 4791
 _BTH_AT: Final = 42
@@ -41,7 +44,10 @@ class Seen:
     """A RoCEv2 packet whose frame is in order."""
 
     frame: CapturedFrame
+    """In plain form, whatever form was captured."""
     packet: Packet
+    outer: bytes = b""
+    """What it had around that: a VLAN tag, IPv6, IPv4 options (:mod:`inaproto.wire.outer`)."""
     ina: InaHeader | None = None
     """INA header of a first packet, less the mark of a result."""
     is_result: bool = False
@@ -53,7 +59,7 @@ class Seen:
 
     def __post_init__(self) -> None:
         packet = self.packet
-        self.connection = packet.src_ip, packet.dst_ip, packet.dest_qp
+        self.connection = _connection(packet, self.outer)
         self.reth, self.imm, self.aeth = packet.extensions()
         if packet.opcode not in OPENING or packet.payload_bytes < INA_HEADER_BYTES:
             return
@@ -98,11 +104,28 @@ class Seen:
 
 
 def connection_text(connection: Connection) -> str:
-    return f"{ip_text(connection[0])} -> {ip_text(connection[1])} qp {connection[2]}"
+    source, target = (str(ip_address(ip)) for ip in connection[:2])
+    return f"{source} -> {target} qp {connection[2]}"
+
+
+def _connection(packet: Packet, outer: bytes) -> Connection:
+    source, target = addresses_of(outer) or (packet.src_ip, packet.dst_ip)
+    return source, target, packet.dest_qp
+
+
+def _plain(frame: CapturedFrame) -> tuple[CapturedFrame, bytes]:
+    """The frame in the form that is looked at, and what was taken off for that."""
+    if not frame.is_whole or not frame.data:
+        return frame, b""
+    (outer, (rows,)), *_ = peel([np.frombuffer(frame.data, np.uint8).reshape(1, -1)])
+    if not outer:
+        return frame, b""
+    return frame._replace(data=rows.tobytes(), wire_bytes=rows.shape[1]), outer
 
 
 def look(frame: CapturedFrame, books: Books) -> Seen | Broken | None:
     """The packet that a frame is, or what is wrong with it; None for what is not looked at."""
+    frame, outer = _plain(frame)
     data = frame.data
     if not _is_roce(data):
         kind = _NOT_READ.get(data[12:14], "frames that are no RoCEv2")
@@ -121,22 +144,25 @@ def look(frame: CapturedFrame, books: Books) -> Seen | Broken | None:
             books.note(f"packets with {opcode_name(data[_BTH_AT])}, not looked at")
             return None
         return _malformed(frame, _why(data))
-    books.check(IP_CHECKSUM, ICRC)
-    if internet_checksum(data[14:34]) != 0:
+    has_own_header = len(outer) <= TAG_BYTES
+    books.check(*((IP_CHECKSUM,) if has_own_header else ()), ICRC)
+    if has_own_header and internet_checksum(data[14:34]) != 0:
         right = bytearray(data[14:34])
         right[10:12] = bytes(2)
         expected = f"0x{internet_checksum(bytes(right)):04x}"
-        return _bad(frame, packet, IP_CHECKSUM, expected, f"0x{data[24:26].hex()}", range(24, 26))
+        return _bad(frame, outer, packet, IP_CHECKSUM, expected, f"0x{data[24:26].hex()}", range(24, 26))
     if not packet.intact():
-        return _wrong_icrc(frame, packet)
+        return _wrong_icrc(frame, outer, packet)
     if packet.data[_FLAGS_AT] & 15:
         return _bad(
-            frame, packet, MALFORMED, "BTH version 0", f"{packet.data[_FLAGS_AT] & 15}", range(43, 44)
+            frame, outer, packet, MALFORMED, "BTH version 0", f"{packet.data[_FLAGS_AT] & 15}", range(43, 44)
         )
     if packet.pad != -packet.payload_bytes % 4:
         got = f"{packet.pad} pad bytes behind {packet.payload_bytes}"
-        return _bad(frame, packet, MALFORMED, f"{-packet.payload_bytes % 4} pad bytes", got, range(43, 44))
-    return Seen(frame, packet)
+        return _bad(
+            frame, outer, packet, MALFORMED, f"{-packet.payload_bytes % 4} pad bytes", got, range(43, 44)
+        )
+    return Seen(frame, packet, outer)
 
 
 def _is_roce(data: bytes) -> bool:
@@ -168,13 +194,15 @@ def _text(data: bytes) -> str:
     return f"{ip_text(data[26:30])} -> {ip_text(data[30:34])}"
 
 
-def _wrong_icrc(frame: CapturedFrame, packet: Packet) -> Broken:
+def _wrong_icrc(frame: CapturedFrame, outer: bytes, packet: Packet) -> Broken:
     end = len(packet.data)
     stored = int.from_bytes(packet.data[-4:], "little")
     expected = f"0x{icrc(packet.data):08x}"
-    return _bad(frame, packet, ICRC, expected, f"0x{stored:08x}", range(end - 4, end))
+    return _bad(frame, outer, packet, ICRC, expected, f"0x{stored:08x}", range(end - 4, end))
 
 
-def _bad(frame: CapturedFrame, packet: Packet, rule: Rule, expected: str, got: str, wrong: range) -> Broken:
-    name = connection_text((packet.src_ip, packet.dst_ip, packet.dest_qp))
+def _bad(
+    frame: CapturedFrame, outer: bytes, packet: Packet, rule: Rule, expected: str, got: str, wrong: range
+) -> Broken:
+    name = connection_text(_connection(packet, outer))
     return Broken(rule, frame, name, packet.psn, expected, got, frame.number, wrong)

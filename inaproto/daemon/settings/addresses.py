@@ -30,10 +30,6 @@ def unicast_ip_or_none(value: str) -> str:
     return str(address)
 
 
-def unicast_ipv4_or_none(value: str) -> str:
-    return unicast_ipv4(value) if value else value
-
-
 def gid_or_none(value: str) -> str:
     if not value:
         return value

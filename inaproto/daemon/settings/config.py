@@ -48,7 +48,6 @@ from inaproto.daemon.net.unix_sockets import require_path_fits
 from inaproto.daemon.settings.addresses import (
     gid_or_none,
     unicast_ip_or_none,
-    unicast_ipv4_or_none,
     unicast_mac,
 )
 from inaproto.daemon.settings.cpus import ALL, AUTO, parse_cpus
@@ -302,7 +301,7 @@ class HostSettings(Settings):
     """With models: directory of its certificate of the role model, for other hosts and servers."""
     models_nic: str = ""
     """With models: adapter of the NIC by which its words and arrays go: softnic, or verbs; by default TCP."""
-    models_ip: Annotated[str, AfterValidator(unicast_ipv4_or_none)] = ""
+    models_ip: Annotated[str, AfterValidator(unicast_ip_or_none)] = ""
     """With models_nic: its address; by default ip for verbs, and that of the port for udp:ADDRESS."""
     models_port: LinkName = ""
     """With models_nic softnic: packet:, veth:, xdp:INTERFACE, udp:127.0.0.N; else the switch's socket."""
@@ -418,8 +417,8 @@ class ServerSettings(Settings):
     """Directory of its socket, for inaproto status; by default as the switch has it."""
     nic: str = ""
     """Adapter of the NIC by which words and arrays go: softnic, or verbs; by default they go by TCP."""
-    ip: Annotated[str, AfterValidator(unicast_ipv4_or_none)] = ""
-    """With nic: its IPv4 address; by default that of the port for udp:ADDRESS."""
+    ip: Annotated[str, AfterValidator(unicast_ip_or_none)] = ""
+    """With nic: its address, of IPv4 or IPv6; by default that of the port for udp:ADDRESS."""
     port: LinkName = ""
     """With nic softnic: packet:, veth:, xdp:INTERFACE, udp:127.0.0.N; else a switch's socket in dir."""
     traffic_class: int = Field(default=0, ge=0, le=252, multiple_of=4)

@@ -129,6 +129,9 @@ class QueuePairStream:
             raise DecodeError("overlay", f"a ring of {remote.nbytes} bytes, not {RING_BYTES}")
         if remote.mtu not in MTUS or remote.va + RING_BYTES + _SCRATCH > 1 << 64 or remote.mac[0] & 1:
             raise DecodeError("overlay", f"{remote} is no queue pair")
+        if len(remote.ip) != len(self.address.ip):
+            why = "its NIC has an address of IPv4, this one of IPv6, or the other way round"
+            raise FabricError("connect", self._beside.address, "connecting", why, retryable=True)
         if self._is_released:
             raise FabricError("connect", self._beside.address, "connecting", self._error, retryable=True)
         self._remote = remote
