@@ -125,7 +125,7 @@ class Wire:
 @pytest.mark.parametrize("selective", [False, True])
 @pytest.mark.parametrize("moves_after", [0, 1, 3, 7])
 def test_the_last_message_of_an_operation_is_summed_though_its_way_changes_in_the_middle(
-    moves_after: int, *, selective: bool
+    moves_after: int, selective: bool
 ) -> None:
     """No other first packet follows, which would say with the ring's key where the rank is now."""
     wire = Wire(selective=selective)

@@ -1,0 +1,69 @@
+"""Faults at links: MTUs that hosts agree on, probes of paths, pauses, and ways that change."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from inaproto.core.rdma.path_probes import PathProbes
+from inaproto.core.rdma.requester import RcRequester
+from inaproto.core.rendezvous.jobs import Job
+from inaproto.core.switch.accelerator import Accelerator
+from inaproto.daemon.switch.port_pauses import PortPauses
+from tests.planted.planting import PlantedFault, fault
+
+MTU: Final = "docs/protocol.md 12.4, MTU"
+PROBES: Final = "docs/protocol.md 3.10"
+PAUSES: Final = "docs/protocol.md 6.11, pauses"
+
+
+LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
+    fault(
+        "ring_of_the_largest_mtu",
+        MTU,
+        "makes a ring with the largest MTU of its hosts, not the smallest",
+        Job.mtu,
+        "min(",
+        "max(",
+        test="tests/unit/test_path_mtu.py::test_a_ring_has_the_smallest_mtu_of_its_hosts",
+        arguments=((4096, 1024, 2048), (), 1024),
+    ),
+    fault(
+        "cut_answer_believed",
+        PROBES,
+        "takes an answer for what was asked, though it is shorter",
+        PathProbes.heard,
+        " and is_whole",
+        "",
+        test="tests/unit/test_path_probes.py::test_what_is_no_whole_answer_teaches_nothing",
+        arguments=(lambda frame: frame[:, :-8],),
+    ),
+    fault(
+        "probe_passed_on",
+        PROBES,
+        "answers a probe and passes it on as well, for others to answer",
+        Accelerator._run,
+        "elif run.dst_mac[:5]",
+        "if run.dst_mac[:5]",
+        test="tests/unit/test_path_probes.py::test_a_switch_answers_each_question_where_it_came_and_passes_none_on",
+    ),
+    fault(
+        "priority_pauses_all",
+        PAUSES,
+        "is silent altogether where silence was asked of one priority",
+        PortPauses.push,
+        "if priority not in self._until:",
+        "if not self._until:",
+        test="tests/unit/test_port_pauses.py::test_a_priority_alone_is_silent_where_that_was_asked",
+    ),
+    fault(
+        "way_not_shown_again",
+        "docs/protocol.md 4.1, timeouts",
+        "never sends the first packet of a message again once it is acknowledged",
+        RcRequester._heads,
+        "self._doublings >= SPREAD_DOUBLINGS",
+        "False",
+        test="tests/unit/test_moved_flows.py::"
+        "test_the_last_message_of_an_operation_is_summed_though_its_way_changes_in_the_middle",
+        arguments=(3, False),
+    ),
+)
