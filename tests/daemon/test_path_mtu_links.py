@@ -80,3 +80,22 @@ async def test_a_host_that_can_do_with_a_smaller_mtu_takes_that_of_one_that_cann
         async with joined(found) as comms:
             await reduce_all(comms, inputs(2, 0))
             assert {record.path for comm in comms for record in comm.statistics().recent} == {"switch"}
+
+
+async def test_a_port_that_is_made_smaller_under_a_job_is_named(runtime_dir: Path) -> None:
+    with bench(runtime_dir, mtu=9000) as found, trio.fail_after(2 * DEADLINE_S):
+        found.start_switch()
+        start_hosts(found, "--mtu", "auto")
+        async with joined(found) as comms:
+            await reduce_all(comms, inputs(2, 0))
+            assert found.status()["switch"]["narrow_ports"] == []
+            narrow(found, "sw1")
+            while not (told := found.status()["switch"]["narrow_ports"]):
+                await trio.lowlevel.checkpoint()
+            (named,) = told
+            assert (named["port"], named["job"], named["mtu"], named["carries"]) == (
+                "packet:sw1",
+                "job",
+                4096,
+                1024,
+            )
