@@ -117,15 +117,17 @@ def build_deb(python: str, wheel: Path, out: Path, epoch: int, *, quick: bool = 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make dist", description="Wheel, sdist and a .deb for each Python.")
     parser.add_argument("--python", action="append", metavar="3.N", help=f"default: {', '.join(PYTHONS)}")
+    parser.add_argument("--wheel", action="store_true", help="wheel and sdist alone, for an image")
     parser.add_argument("--out", type=Path, default=TREE / "dist")
     asked = parser.parse_args()
+    pythons = [] if asked.wheel else asked.python or PYTHONS
     epoch = source_epoch()
     asked.out.mkdir(parents=True, exist_ok=True)
     try:
-        if shutil.which("dpkg-deb") is None:
+        if pythons and shutil.which("dpkg-deb") is None:
             raise BuildError("there is no dpkg-deb here: apt install dpkg")
         wheel = build_wheel(asked.out, epoch)
-        made = [build_deb(python, wheel, asked.out, epoch) for python in asked.python or PYTHONS]
+        made = [build_deb(python, wheel, asked.out, epoch) for python in pythons]
     except BuildError as error:
         sys.exit(f"make dist: {error}")
     for path in (*asked.out.glob("*.tar.gz"), wheel, *made):

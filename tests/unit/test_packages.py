@@ -14,6 +14,7 @@ from typing import Final
 import click
 import pytest
 
+from deploy.packages import build
 from deploy.packages.build import PYTHONS, forget_the_builder
 from deploy.packages.debian import Package, make_deb
 from deploy.packages.man_pages import man_pages
@@ -52,6 +53,28 @@ def test_production_has_what_developers_test_with_and_none_of_their_tools() -> N
 
 def test_each_distribution_that_is_tried_has_its_package() -> None:
     assert {found.python for found in DISTRIBUTIONS.values()} == set(PYTHONS)
+
+
+@pytest.mark.parametrize(("words", "packages"), [(["--wheel"], 0), ([], len(PYTHONS))])
+def test_the_wheel_alone_is_made_without_packages_of_debian(
+    words: list[str], packages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def wheel(out: Path, epoch: int) -> Path:
+        (out / "inaproto.whl").touch()
+        return out / "inaproto.whl"
+
+    def deb(python: str, wheel: Path, out: Path, epoch: int) -> Path:
+        made.append(python)
+        return wheel
+
+    monkeypatch.setattr(build, "build_wheel", wheel)
+    monkeypatch.setattr(build, "build_deb", deb)
+    monkeypatch.setattr(sys, "argv", ["make dist", "--out", str(tmp_path), *words])
+    monkeypatch.setattr(shutil, "which", {"dpkg-deb": "/usr/bin/dpkg-deb"}.get if packages else {}.get)
+    build.main()
+    assert len(made) == packages
 
 
 # --- manual pages
