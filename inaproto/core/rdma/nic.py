@@ -19,7 +19,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final, SupportsInt, assert_never
 
 import numpy as np
@@ -64,6 +63,7 @@ from inaproto.core.rdma.responder import (
     StretchPlaced,
     append_reply,
 )
+from inaproto.core.rdma.stretches import consecutive, one_by_one
 from inaproto.core.rdma.verbs import (
     Completion,
     CompletionKind,
@@ -360,7 +360,7 @@ class SoftNicEngine:
                     self._packet(packet, now)
                     continue
             elif n and length < _ACK_BYTES_MAX and length >= BTH_END and frames[0, _OPCODE] == _ACK:
-                self._frames(_one_by_one(frames), now)
+                self._frames(one_by_one(frames), now)
                 continue
             elif self._more_of_a_message(frames, now):
                 continue
@@ -707,21 +707,3 @@ class SoftNicEngine:
         if responder:
             flushed = connection.responder.step(ResponderClosing(), _NO_TIME)
             self._perform_responses(qp, connection, flushed, None)
-
-
-def consecutive(psns: NDArray[np.int64]) -> Sequence[tuple[int, int | None]]:
-    """Parts in which PSNs rise by ones, as (begin, end), in order."""
-    edges = [0, *(np.flatnonzero(np.diff(psns) != 1) + 1).tolist(), len(psns)]
-    return list(pairwise(edges))
-
-
-def _one_by_one(frames: Frames) -> list[Frames]:
-    """Rows, connection by connection as ``decode_runs`` has them; each of them would be a vector of one."""
-    n, length = frames.shape
-    data = frames.tobytes()
-    by_queue_pair: dict[bytes, list[Frames]] = {}
-    for row in range(n):
-        at = row * length
-        connection = data[at + 26 : at + 34] + data[at + 47 : at + 50]
-        by_queue_pair.setdefault(connection, []).append(frames[row : row + 1])
-    return [row for rows in by_queue_pair.values() for row in rows]
