@@ -52,12 +52,20 @@ come, and no longer than ``REST_NS_MAX``; where nothing queues nothing is: a lin
 not wait longer. Few messages on the way may be the last ones, which somebody waits for, so there is no rest
 then, nor while something is missing.
 
+Rate. Whoever owns it may give it a rate (``RateChanged``; :mod:`inaproto.core.rdma.dcqcn` makes them). Then
+packets leave as :class:`~inaproto.core.rdma.pacing.Pace` says, also out of the middle of an ACK group, and
+while the rest of a group is held back the timer waits for it, since nobody was asked for an ACK. Probes, and
+on selective connections what was lost, leave at once, and what comes next leaves later. Until it is given a
+rate nothing is held back.
+
 Invariants:
 1. ``una <= cursor <= sent <= posted`` and ``sent - una <= outstanding_packets_max < (psn_mask+1)/2``;
-   between steps ``cursor < sent`` only while the window, a probe or an RNR wait holds a resend back.
-2. The last packet of ``[una, cursor)`` has asked for an ACK, and so has the one before ``sent``.
+   between steps ``cursor < sent`` only while window, rate, a probe or an RNR wait holds a resend back.
+2. The last packet of ``[una, cursor)`` has asked for an ACK, and so has the one before ``sent``, unless the
+   rate holds the rest of its group back.
 3. Messages end once each, in the order of posting; with SUCCESS only when every packet is acknowledged.
-4. A deadline is armed exactly while packets are outstanding (unless ``timeout`` is 0) or an RNR wait runs.
+4. A deadline is armed exactly while packets are outstanding (unless ``timeout`` is 0), an RNR wait runs or
+   the rate holds packets back.
 5. A packet is sent again at most ``retry_count`` times without progress (``retry_count`` 7: no limit), not
    counting the second copy of a probe.
 
@@ -66,7 +74,7 @@ hardware repeats it: an accelerator holds packets until the last rank has sent, 
 should not fill the switch with repeats. From the third timeout in a row the timers of several requesters
 also differ (``spread``): in lock step they would overrun one queue again and again, and the same packets be
 lost each time (phase effects: Floyd and Jacobson, 1992). Soft-RoCE ignores a second NAK until an ACK made
-progress, and its window is a constant; hardware paces by congestion notifications, which nothing here emits.
+progress, and its window is a constant.
 """
 
 from __future__ import annotations
@@ -74,6 +82,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, assert_never
 
+from inaproto.core.rdma.pacing import Pace
 from inaproto.core.rdma.reliable_connection import (
     FATAL_NAKS,
     MESSAGE_BYTES_MAX,
@@ -92,6 +101,7 @@ from inaproto.core.rdma.requester_events import (
     Failed,
     Message,
     PostWrite,
+    RateChanged,
     RequesterAction,
     RequesterConfig,
     RequesterCounters,
@@ -113,6 +123,7 @@ __all__ = [
     "Failed",
     "Message",
     "PostWrite",
+    "RateChanged",
     "RcRequester",
     "RequesterAction",
     "RequesterConfig",
@@ -173,6 +184,8 @@ class RcRequester:
         self._first_ns = TIMEOUT_UNIT_NS << config.timeout if config.timeout else 0
         self._excused = False  # it was late and has been set again
         self._rnr_until: Instant | None = None
+        self._pace: Pace | None = None
+        self._held_until: Instant | None = None  # the rate holds packets back
         self._went_back: tuple[int, Instant] | None = None  # to which sequence number, when
         self._timing: tuple[int, Instant] | None = None  # packet whose round trip is being measured
         self._round_trip_ns: int | None = None
@@ -180,7 +193,9 @@ class RcRequester:
 
     @property
     def deadline(self) -> Instant | None:
-        return self._timer if self._rnr_until is None else self._rnr_until
+        at = self._timer if self._rnr_until is None else self._rnr_until
+        held = self._held_until
+        return at if held is None or (at is not None and at < held) else held
 
     @property
     def next_serial(self) -> int:
@@ -229,6 +244,8 @@ class RcRequester:
                 return self._ack_arrived(event, now)
             case TimerExpired():
                 return self._timer_expired(now)
+            case RateChanged(rate_bps):
+                return self._change_rate(rate_bps, now)
             case Closing():
                 return self._close()
             case _:
@@ -277,6 +294,8 @@ class RcRequester:
     def _timer_expired(self, now: Instant) -> list[RequesterAction]:
         if self.deadline is None or now < self.deadline:
             return []
+        if self._held_until is not None and self._held_until <= now:
+            return self._transmit(now)
         if self._rnr_until is not None:
             self._rnr_until = None
             return self._after_rnr(now)
@@ -287,6 +306,17 @@ class RcRequester:
         asked, self._asked = self._asked, True
         again = self._ask(now)
         return again + self._heads(now) if asked else again
+
+    def _change_rate(self, rate_bps: int | None, now: Instant) -> list[RequesterAction]:
+        if self._state is not RequesterState.READY:
+            return []
+        if rate_bps is None:
+            self._pace = None
+        elif self._pace is None:
+            self._pace = Pace(self.config.pace, self.config.mtu, rate_bps, now)
+        else:
+            self._pace.set_rate(rate_bps, now)
+        return self._transmit(now)
 
     def _back_off(self) -> None:
         """The next timer is a longer one."""
@@ -425,6 +455,7 @@ class RcRequester:
 
     def _transmit(self, now: Instant) -> list[RequesterAction]:
         """Send whole ACK groups as far as the window reaches."""
+        self._held_until = None
         if self._rnr_until is not None:
             return []
         if self._cursor_index >= len(self._messages):  # what most acknowledgements find
@@ -435,12 +466,15 @@ class RcRequester:
         actions: list[RequesterAction] = []
         begin = self._cursor
         limit = self._una + self._window + self._beyond
-        every = self._ack_every
+        paced = None if self._pace is None else begin + self._pace.packets(now)
+        every, is_held = self._ack_every, False
         while self._cursor_index < len(self._messages):
             message = self._messages[self._cursor_index]
             first = self._cursor - message.first_seq
             room = limit - message.first_seq
             end = message.packets if room >= message.packets else room // every * every
+            if paced is not None and first < end and paced - message.first_seq < end:
+                is_held, end = True, paced - message.first_seq
             if end <= first:
                 break
             acks = range((first // every + 1) * every - 1, end, every)
@@ -450,8 +484,17 @@ class RcRequester:
                 break
             self._cursor_index += 1
         self._account(begin, self._cursor, now)
+        if is_held:
+            self._hold()
         self._arm(now)
         return actions
+
+    def _hold(self) -> None:
+        """Go on when the rate lets packets leave. The timer runs from the last one of an ACK group on."""
+        assert self._pace is not None
+        self._held_until = self._pace.ready_at()
+        if (self._cursor - self._messages[self._cursor_index].first_seq) % self._ack_every:
+            self._timer = None
 
     def _probe(self, now: Instant) -> list[RequesterAction]:
         """Send the first unacknowledged packet, unless it was sent and nobody has answered."""
@@ -490,6 +533,8 @@ class RcRequester:
 
     def _account(self, begin: int, end: int, now: Instant) -> None:
         """The packets of ``[begin, end)`` are sent."""
+        if self._pace is not None:
+            self._pace.spend(end - begin)
         self.counters.packets += end - begin
         self.counters.retransmits += max(0, min(end, self._sent) - begin)
         if end > self._sent:
@@ -541,5 +586,5 @@ class RcRequester:
         self._una = self._cursor = self._sent = self._posted
         self._cursor_index = 0
         self._probing = self._asked = False
-        self._timer = self._rnr_until = self._timing = self._went_back = None
+        self._timer = self._rnr_until = self._held_until = self._timing = self._went_back = None
         return flushed

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from inaproto.core.rdma.pacing import PACKET_BY_PACKET, PaceConfig
 from inaproto.core.rdma.reliable_connection import RETRY_FOREVER, TIMEOUT_EXPONENT_MAX, Outcome
 from inaproto.errors import Blame, ConfigError
 from inaproto.units import PSN_MASK, S
@@ -34,6 +35,8 @@ class RequesterConfig:
     psn_mask: int = PSN_MASK
     behind_max: int = 0
     """Packets behind a missing one that the peer keeps, on a selective connection; 0: it keeps none."""
+    pace: PaceConfig = PACKET_BY_PACKET
+    """How packets leave that have a rate."""
 
     def __post_init__(self) -> None:
         limits = (
@@ -85,7 +88,14 @@ class Closing:
     """The queue pair goes away: everything still held is flushed."""
 
 
-RequesterEvent = PostWrite | AckArrived | TimerExpired | Closing
+@dataclass(frozen=True, slots=True)
+class RateChanged:
+    """Packets leave at this rate from now on; None: as the window lets them."""
+
+    rate_bps: int | None
+
+
+RequesterEvent = PostWrite | AckArrived | TimerExpired | RateChanged | Closing
 
 
 class Message(NamedTuple):
