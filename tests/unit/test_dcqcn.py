@@ -60,7 +60,6 @@ def test_figure_5_cut_off_marking_is_k_min_at_k_max() -> None:
 
 def test_figure_6_the_first_mark_is_told_at_once() -> None:
     point = NotificationPoint(CONFIG)
-    assert point.deadline is None
     assert point.step(MarkedArrived(), at(3)) == [SendCnp()]
     assert point.deadline is None
 

@@ -127,7 +127,8 @@ class QueuePair:
                 rnr_retry=attributes.rnr_retry,
                 spread=remote.qpn if attributes.spread_timers else 0,
                 behind_max=BEHIND_PACKETS_MAX if selective else 0,
-                pace=config.pace,
+                pace_burst_bytes=config.pace.burst_bytes,
+                pace_quantum_ns=config.pace.quantum_ns,
             )
             responder = ResponderConfig(
                 initial_psn=remote.psn,

@@ -82,7 +82,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, assert_never
 
-from inaproto.core.rdma.pacing import Pace
+from inaproto.core.rdma.pacing import Pace, PaceConfig
 from inaproto.core.rdma.reliable_connection import (
     FATAL_NAKS,
     MESSAGE_BYTES_MAX,
@@ -185,6 +185,7 @@ class RcRequester:
         self._excused = False  # it was late and has been set again
         self._rnr_until: Instant | None = None
         self._pace: Pace | None = None
+        self._pace_config = PaceConfig(burst_bytes=config.pace_burst_bytes, quantum_ns=config.pace_quantum_ns)
         self._held_until: Instant | None = None  # the rate holds packets back
         self._went_back: tuple[int, Instant] | None = None  # to which sequence number, when
         self._timing: tuple[int, Instant] | None = None  # packet whose round trip is being measured
@@ -313,7 +314,7 @@ class RcRequester:
         if rate_bps is None:
             self._pace = None
         elif self._pace is None:
-            self._pace = Pace(self.config.pace, self.config.mtu, rate_bps, now)
+            self._pace = Pace(self._pace_config, self.config.mtu, rate_bps, now)
         else:
             self._pace.set_rate(rate_bps, now)
         return self._transmit(now)

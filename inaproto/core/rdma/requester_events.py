@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from inaproto.core.rdma.pacing import PACKET_BY_PACKET, PaceConfig
 from inaproto.core.rdma.reliable_connection import RETRY_FOREVER, TIMEOUT_EXPONENT_MAX, Outcome
 from inaproto.errors import Blame, ConfigError
 from inaproto.units import PSN_MASK, S
@@ -35,8 +34,9 @@ class RequesterConfig:
     psn_mask: int = PSN_MASK
     behind_max: int = 0
     """Packets behind a missing one that the peer keeps, on a selective connection; 0: it keeps none."""
-    pace: PaceConfig = PACKET_BY_PACKET
-    """How packets leave that have a rate."""
+    pace_burst_bytes: int = 0
+    pace_quantum_ns: int = 0
+    """How packets leave that have a rate: :class:`~inaproto.core.rdma.pacing.PaceConfig`."""
 
     def __post_init__(self) -> None:
         limits = (
