@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
@@ -70,6 +71,7 @@ def test_rates_and_alpha_stay_in_their_bounds(
 
 @given(config=CONFIGS, cuts=st.integers(1, 30))
 def test_without_notifications_every_flow_comes_back_to_the_line_rate(config: DcqcnConfig, cuts: int) -> None:
+    config = replace(config, additive_bps=max(config.additive_bps, config.line_rate_bps // 500))
     point = ReactionPoint(config)
     for _ in range(cuts):
         point.step(CnpArrived(), Instant(0))
