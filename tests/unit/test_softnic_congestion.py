@@ -53,6 +53,10 @@ def frames(blocks: Sequence[Frames]) -> list[bytes]:
     return [row.tobytes() for block in blocks for row in block]
 
 
+def deadline(link: Link) -> Instant | None:
+    return link.right.deadline
+
+
 def cnps(blocks: Sequence[Frames]) -> list[bytes]:
     return [frame for frame in frames(blocks) if decode_cnp(frame) is not None]
 
@@ -126,10 +130,10 @@ def test_marks_of_a_second_message_are_told_at_the_end_of_the_interval() -> None
     for nth, blocks in enumerate((both[:3], both[3:])):
         link.right.handle_frames(marked(blocks, 0, 4, 19), at(nth * 10 * US))
     assert len(cnps(link.right.take_output())) == 1
-    assert link.right.deadline == 50 * US
+    assert deadline(link) == 50 * US
     link.right.handle_timer(at(50 * US))
     assert len(cnps(link.right.take_output())) == 1
-    assert link.right.deadline is None
+    assert deadline(link) is None
     assert link.right.statistics()["marks_received"] == 6
 
 
@@ -187,7 +191,7 @@ def test_a_notification_halves_the_rate_and_packets_leave_one_by_one() -> None:
     link = regulated()
     link.left.handle_frames([to_left_sender(link)], at(0))
     link.write(6 * MTU, now=at(0))
-    times = []
+    times: list[Instant] = []
     while len(times) < 6:
         now = link.left.deadline
         assert now is not None
@@ -205,7 +209,8 @@ def test_opcodes_and_requests_for_acks_are_as_without_a_rate() -> None:
     plain.left.take_output()
     for one in (link, plain):
         one.write(10 * MTU, now=at(0))
-    unpaced, paced = frames(plain.left.take_output()), []
+    unpaced = frames(plain.left.take_output())
+    paced: list[bytes] = []
     while len(paced) < 10:
         now = link.left.deadline
         assert now is not None

@@ -26,14 +26,21 @@ from inaproto.units import Instant
 class FlowCongestion:
     """Both directions of a queue pair, each with the end that is here."""
 
-    def __init__(self, config: DcqcnConfig, mtu: int) -> None:
+    def __init__(self, config: DcqcnConfig, mtu: int, quantum_ns: int = 0) -> None:
+        """``quantum_ns``: the clock does not wake more often to let rates grow; what was due has then passed
+        all the same."""
         self._frame_bytes = mtu + FRAME_OVERHEAD_BYTES
+        self._quantum_ns = quantum_ns
+        self._asleep_until = Instant(0)
         self.reaction: Final = ReactionPoint(config)
         self._notification = NotificationPoint(config)
 
     def earliest(self, at: Instant | None) -> Instant | None:
         """The first of ``at`` and of what is to be done here."""
-        for other in (self.reaction.deadline, self._notification.deadline):
+        grows = self.reaction.deadline
+        if grows is not None:
+            grows = max(grows, self._asleep_until)
+        for other in (grows, self._notification.deadline):
             if other is not None and (at is None or other < at):
                 at = other
         return at
@@ -55,4 +62,5 @@ class FlowCongestion:
         return self.reaction.step(BytesSent(packets * self._frame_bytes), now)
 
     def woke(self, now: Instant) -> list[SetRate]:
+        self._asleep_until = Instant(now + self._quantum_ns)
         return self.reaction.step(TimerExpired(), now)

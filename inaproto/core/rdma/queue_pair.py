@@ -173,7 +173,7 @@ class QueuePair:
             is_selective=selective,
             congestion=None
             if config.congestion is None
-            else FlowCongestion(config.congestion, attributes.mtu),
+            else FlowCongestion(config.congestion, attributes.mtu, config.pace.quantum_ns),
         )
         for wr_id in self.take_held_receives():
             self.connection.responder.step(PostReceive(wr_id), Instant(0))
