@@ -108,6 +108,9 @@ def test_equation_2_alpha_shrinks_with_each_period_without_a_notification() -> N
     point.step(CnpArrived(), at(0))
     point.step(CnpArrived(), at(3 * 55))
     assert point.view().alpha == pytest.approx((255 / 256) ** 4 + 1 / 256)
+    assert point.view().rate_bps == pytest.approx(LINE / 2 * (1 - (255 / 256) ** 3 / 2)), (
+        "by the alpha before"
+    )
     alpha = point.view().alpha
     point.step(CnpArrived(), at(3 * 55 + 54))
     assert point.view().alpha == pytest.approx(alpha * 255 / 256 + 1 / 256), "no whole period had passed"

@@ -23,6 +23,10 @@ from inaproto_hil.bench.congestion.scenarios import Kind, Scenario, Setup
 from inaproto_hil.rigs.environment import describe
 
 VERSION: Final = 1
+_CAPTION: Final = (
+    "Gbit/s: payload to each bottleneck. share: what the compared flow gets, of its fair share. queue: what "
+    "frames to a bottleneck find before them, the mean and the 99th of a hundred."
+)
 OTHERS: Final = 3
 """Plain flows at each bottleneck, beside the one that is compared."""
 
@@ -107,8 +111,8 @@ def congestion(
     plain   three flows and a fourth lead to one host: at 1, at some and at all hosts of a ring
     shared  the same, and the fourth is a flow of a ring that the switch sums
 
-    ``of fair share`` is what the fourth flow gets of what each would get if all got the same. NetReduce says
-    that congestion control is the NICs' own and goes on as it did: then the ring's is that of the plain flow.
+    "share" is what the fourth flow gets of what each would get if all got the same. NetReduce says that
+    congestion control is the NICs' own and goes on as it did: then the ring's is that of the plain flow.
     """
     names = [Kind(kind) for kind in kinds] or list(Kind)
     setup = Setup(
@@ -157,9 +161,10 @@ def _play(
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table("scenario", "DCQCN", title="payload that reaches the hosts of bottlenecks", title_style="")
-    for name in ("Gbit/s", "Jain", "of fair share", "queue KB", "99 %", "most", "marked", "CNPs", "lost"):
-        table.add_column(name, justify="right")
+    table = Table(box=None, padding=(0, 1, 0, 0), caption=_CAPTION, caption_justify="left")
+    table.add_column("scenario", no_wrap=True)
+    for name in ("DCQCN", "Gbit/s", "Jain", "share", "queue KB", "99 %", "marked", "CNPs", "lost"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row["scenario"],
@@ -167,10 +172,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
             f"{row['goodput_gbit_s']:.1f}",
             f"{row['jain']:.3f}" if row["jain"] else "-",
             f"{row['of_fair_share']:.3f}" if row["of_fair_share"] is not None else "-",
-            *(
-                f"{row[name] / 1000:,.0f}"
-                for name in ("queue_bytes_mean", "queue_bytes_99", "queue_bytes_max")
-            ),
+            *(f"{row[name] / 1000:,.0f}" for name in ("queue_bytes_mean", "queue_bytes_99")),
             f"{row['marked']:,}",
             f"{row['cnps']:,}",
             f"{row['lost']:,}",

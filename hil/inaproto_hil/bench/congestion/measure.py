@@ -148,7 +148,7 @@ def run(scenario: Scenario, setup: Setup) -> dict[str, Any]:
         "all_reduces": len(config.jobs[0].elements) if config.jobs else 0,
         "frames": result.frames,
         "digest": result.digest,
-        "curve": _curve(watch.of[0], before.get(watch.of[0].host), setup),
+        "curve": _curve(watch.of[0], before[watch.of[0].host] if compared else None, setup),
     }
 
 
