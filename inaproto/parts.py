@@ -150,6 +150,7 @@ def softnic_at(attach: Attach, nics: Adapter, settings: HostSettings) -> OpenNic
                 ip=settings.ip_bytes,
                 selective=settings.selective == "on",
                 moderation=settings.moderation == "on",
+                dcqcn_mbit=settings.dcqcn_mbit,
                 vlan=settings.vlan,
                 priority=settings.service_level,
             )

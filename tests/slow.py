@@ -170,6 +170,11 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "paper/test_mina_3_d_turns.py::test_turns_of_a_round_trip_of_1_ms_cost_nothing_on_average": (),
     "paper/test_mina_5_figures.py::test_pages_and_status_are_there_though_nobody_reads_the_tables": (),
     "paper/test_mlnet_section4_figures.py::test_no_model_of_a_run_ends_before_its_flows_can_have_been_carried": (),
+    "paper/test_netreduce_3_2_congestion.py": (
+        "test_3_2_a_ring_is_cut_as_the_plain_flow_in_its_place_is",
+        "test_3_2_and_the_others_get_what_they_had",
+        "test_what_scenarios_measure",
+    ),
     "paper/test_netreduce_3_2_lookup.py::test_every_run_with_one_loss": (
         "Lookup.ONE_LATEST_NEGATIVE-lengths5-*",
         "Lookup.WINDOW-lengths7-*",
@@ -194,6 +199,8 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "rtl/test_trees.py::test_campaigns_come_by_every_rule": (),
     "sim/test_collective_worlds.py::test_a_host_that_takes_its_result_without_the_others_is_found": (),
     "sim/test_collective_worlds.py::test_every_rule_holds": ("recovery",),
+    "sim/test_congestion_world.py::test_a_ring_and_plain_flows_on_the_same_links_keep_all_rules": (),
+    "sim/test_congestion_world.py::test_what_is_drawn_depends_on_the_seed_alone": (),
     "sim/test_explore_given_up.py::test_a_seat_that_is_given_up_runs_no_operation_under_two_epochs": (
         "!*'turns': 2,*",
     ),

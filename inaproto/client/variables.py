@@ -17,7 +17,7 @@ SIMILAR: Final = 0.85
 
 _SETTINGS: Final = """
     accelerator adapter agents_listen busy_polls capacity_model capture capture_mb cluster collective
-    collective_kib_min collective_timeout_ms control control_listen controller cpus dir fabric
+    collective_kib_min collective_timeout_ms control control_listen controller cpus dcqcn_mbit dir fabric
     fabric_root gid host_gbit_s ip job_secret jobs_max lease_ms link_latency_us link_mbps
     link_probe_kib listen log_format log_level mac memory_kib message_packets metrics
     models models_ip models_nic models_port models_tls moderation mtu mtu_max name nic

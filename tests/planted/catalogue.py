@@ -12,6 +12,7 @@ from typing import Final
 
 from tests.planted.address_faults import ADDRESS_FAULTS
 from tests.planted.collective_faults import COLLECTIVE_FAULTS
+from tests.planted.congestion_faults import CONGESTION_FAULTS
 from tests.planted.control_faults import CONTROL_FAULTS
 from tests.planted.elastic_faults import ELASTIC_FAULTS
 from tests.planted.host_faults import HOST_FAULTS
@@ -36,6 +37,7 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
         *SWITCH_FAULTS,
         *RECEIVER_FAULTS,
         *SELECTIVE_FAULTS,
+        *CONGESTION_FAULTS,
         *CONTROL_FAULTS,
         *PLANE_FAULTS,
         *RECOVERY_FAULTS,

@@ -28,7 +28,9 @@ from typing import Any, Final
 
 import trio
 
+from inaproto.core.rdma.dcqcn import DcqcnConfig
 from inaproto.core.rdma.nic import SoftNicConfig, SoftNicEngine
+from inaproto.core.rdma.pacing import PaceConfig
 from inaproto.core.rdma.reliable_connection import MTUS
 from inaproto.daemon.shell import Rest
 from inaproto.errors import LocalMisuse, Unsupported
@@ -49,6 +51,8 @@ from inaproto.units import US, Frames, Instant, S
 PROBES_MAX: Final = 6
 PROBE_S: Final = 0.05
 """How long the first question whether frames come through is waited for; the n-th, n times as long."""
+PACE_QUANTUM_NS: Final = 200 * US
+"""A process that woke for each packet, or each 55 us to let a rate grow, would do nothing else."""
 RECEIVES_BEFORE_TIMERS_MAX: Final = 64
 """A port that never falls silent does not keep timers from being served."""
 
@@ -296,14 +300,20 @@ class SoftNic:
         self._completed.unpark_all()
 
 
-def open_nic(port: FramePort, *, mac: bytes, ip: bytes, moderation: bool = False, **limits: Any) -> SoftNic:
+def open_nic(
+    port: FramePort, *, mac: bytes, ip: bytes, moderation: bool = False, dcqcn_mbit: int = 0, **limits: Any
+) -> SoftNic:
     """A softnic on ``port``; ``limits`` are fields of ``SoftNicConfig``.
 
-    ``moderation``: take in what comes less often while messages queue on the way.
+    ``moderation``: take in what comes less often while messages queue on the way. ``dcqcn_mbit``: congestion
+    control for a link of that rate; packets that have a rate leave each ``PACE_QUANTUM_NS``.
     The largest MTU that fits the port's frames is ``mtu_max``. Raises ``ConfigError`` for limits that
     cannot be and ``Unsupported`` if no MTU fits. ``first_key`` and ``first_qpn`` are drawn unless given,
     so that packets and peers that remember an earlier life of this address do not fit the new one.
     """
+    if dcqcn_mbit:
+        limits["congestion"] = DcqcnConfig(line_rate_bps=dcqcn_mbit * 1_000_000)
+        limits["pace"] = PaceConfig(quantum_ns=PACE_QUANTUM_NS)
     limits.setdefault("first_key", 1 + secrets.randbelow((1 << 32) - 1))
     limits.setdefault("first_qpn", 2 + secrets.randbelow((1 << 24) - 2))
     config = SoftNicConfig(mac=mac, ip=ip, **limits)

@@ -48,6 +48,12 @@ def _allreduce() -> click.Command:
     return allreduce
 
 
+def _congestion() -> click.Command:
+    from inaproto_hil.bench.congestion.command import congestion
+
+    return congestion
+
+
 def _controller() -> click.Command:
     from inaproto_hil.bench.controller.command import controller_bench
 
@@ -148,6 +154,7 @@ bench = LazyGroup(
     commands_at={
         "accelerator": _accelerator,
         "allreduce": _allreduce,
+        "congestion": _congestion,
         "controller": _controller,
         "decision": _decision,
         "migration": _migration,
@@ -171,6 +178,7 @@ bench = LazyGroup(
     "other systems, the rules by which jobs share switches, what two of them gain by it, what a host decides "
     "for an operation, PARING's planners, models of different priority on slow links, simulated clusters "
     "and how their cost grows, steps of a PyTorch script, what a host does for a message on a RoCE card, "
-    "a controller of a thousand hosts, what the SHARP adapter costs and how long its trees take to move, "
+    "a controller of a thousand hosts, rings that share links with other flows under congestion control, "
+    "what the SHARP adapter costs and how long its trees take to move, "
     "or how far planning is from the best there is.",
 )

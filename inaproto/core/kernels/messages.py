@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -98,6 +98,14 @@ class Arrivals:
         """The rest of the next frame's block is dealt with."""
         self.block += 1
         self.row = 0
+
+    def since(self, block: int, row: int) -> Iterator[Frames]:
+        """The frames from there on that are dealt with."""
+        while block < self.block:
+            yield self._blocks[block][row:]
+            block, row = block + 1, 0
+        if row < self.row:
+            yield self._blocks[block][row : self.row]
 
     def head(self) -> Head | None:
         """What the next frame is; None where there is no packet, or one that no kernel looks at."""

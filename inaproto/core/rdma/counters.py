@@ -34,6 +34,11 @@ class NicCounters:
     """RoCE packets for a connected queue pair, with the right ICRC."""
     acks_sent: int = 0
     """Acknowledge packets of every kind."""
+    marks_received: int = 0
+    """Data packets with a congestion mark, where there is congestion control."""
+    cnps_sent: int = 0
+    cnps_received: int = 0
+    """Congestion notifications, obeyed or not."""
     icrc_errors: int = 0
     not_for_us: int = 0
     unknown_qp: int = 0

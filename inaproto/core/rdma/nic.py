@@ -18,8 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 from typing import Final, SupportsInt, assert_never
 
 import numpy as np
@@ -29,6 +28,7 @@ from inaproto.core.kernels import active
 from inaproto.core.kernels.messages import Arrivals, Departures
 from inaproto.core.kernels.rows import rows_by
 from inaproto.core.rdma.counters import NicCounters
+from inaproto.core.rdma.dcqcn import SetRate
 from inaproto.core.rdma.deadlines import Deadlines
 from inaproto.core.rdma.edge import Edge
 from inaproto.core.rdma.memory import MemoryTable
@@ -45,6 +45,7 @@ from inaproto.core.rdma.requester import (
     Complete,
     Failed,
     PostWrite,
+    RateChanged,
     RequesterAction,
     TimerExpired,
     Transmit,
@@ -65,6 +66,7 @@ from inaproto.core.rdma.responder import (
     StretchPlaced,
     append_reply,
 )
+from inaproto.core.rdma.stretches import consecutive, one_by_one
 from inaproto.core.rdma.verbs import (
     Completion,
     CompletionKind,
@@ -77,6 +79,7 @@ from inaproto.core.rdma.verbs import (
 from inaproto.errors import Blame, InvariantBroken, LocalMisuse
 from inaproto.units import PSN_MASK, Frames, Instant
 from inaproto.wire.behind_gap import decode_behind
+from inaproto.wire.cnp import CNP_BYTES, ECN_MARK, OPCODE_CNP, TOS_AT, Cnp, decode_cnp
 from inaproto.wire.icrc import ICRC_BYTES
 from inaproto.wire.outer import is_dressed, short_ip
 from inaproto.wire.packet import Packet, decode_packet
@@ -178,7 +181,7 @@ class SoftNicEngine:
         limits = QueueLimits(
             self.config.send_queue_max, self.config.receive_queue_max, self.config.outstanding_packets_max
         )
-        self._qp(qpn).connect(remote, attributes, limits, self._rows.copy)
+        self._qp(qpn).connect(remote, attributes, limits, self._rows.copy, self.config)
         self._edge.connect(remote.ip)
 
     def require_connected(self, qpn: int) -> None:
@@ -229,7 +232,7 @@ class SoftNicEngine:
             self.requester_steps += 1
             actions = connection.requester.step(write, now)
             connection.gathers[serial] = gather
-            self._perform_requests(qp, connection, actions)
+            self._perform_requests(qp, connection, actions, now)
         self._work += 1
 
     def destroy_qp(self, qpn: int) -> None:
@@ -273,9 +276,13 @@ class SoftNicEngine:
             if qp.connection is None:
                 raise InvariantBroken(f"queue pair {qpn} has a timer but no connection")
             connection = qp.connection
+            if connection.congestion is not None:
+                if connection.congestion.owes(now):
+                    self._output.notify(connection)
+                self._regulate(qp, connection, connection.congestion.woke(now), now)
             before = connection.requester.counters.timeouts
             self.requester_steps += 1
-            self._perform_requests(qp, connection, connection.requester.step(TimerExpired(), now))
+            self._perform_requests(qp, connection, connection.requester.step(TimerExpired(), now), now)
             if connection.requester.counters.timeouts > before:
                 self._unanswered(connection)
 
@@ -349,7 +356,10 @@ class SoftNicEngine:
             return
         if self.path.heard(run.frames):
             return
-        self._counters.other_frames += len(run.frames)
+        count = len(run.frames)
+        if run.frames.shape[1] == CNP_BYTES and run.frames[0, _OPCODE] == OPCODE_CNP:
+            count -= sum(self._notified(row.tobytes(), now) for row in run.frames)
+        self._counters.other_frames += count
         for reply in self._edge.replies(run.frames):
             self._counters.arp_replies += 1
             self._output.emit(reply)
@@ -364,7 +374,7 @@ class SoftNicEngine:
                     self._packet(packet, now)
                     continue
             elif n and length < _ACK_BYTES_MAX and length >= BTH_END and frames[0, _OPCODE] == _ACK:
-                self._frames(_one_by_one(frames), now)
+                self._frames(one_by_one(frames), now)
                 continue
             elif self._more_of_a_message(frames, now):
                 continue
@@ -416,6 +426,7 @@ class SoftNicEngine:
         to = self._memory.address_for(message.rkey, message.va, message.remaining)
         if to is None:
             return False
+        at = arrivals.block, arrivals.row
         taken = arrivals.take(
             connection.arriving_at,
             psn=psn,
@@ -429,6 +440,8 @@ class SoftNicEngine:
         if not packets:
             return False
         self._counters.packets_received += packets
+        if connection.congestion is not None:
+            self._look_for_marks(qp, connection, arrivals.since(*at), now)
         self.responder_steps += 1
         stretch = StretchPlaced(packets, nbytes, begun, ended, imm, asked)
         self._perform_responses(qp, connection, connection.responder.step(stretch, now), None)
@@ -446,6 +459,7 @@ class SoftNicEngine:
         if to is None:
             return False
         mtu = connection.attributes.mtu
+        at = arrivals.block, arrivals.row
         packets, *_ = arrivals.take(
             connection.arriving_at,
             psn=psn,
@@ -458,6 +472,8 @@ class SoftNicEngine:
         if not packets:
             return False
         self._counters.packets_received += packets
+        if connection.congestion is not None:
+            self._look_for_marks(qp, connection, arrivals.since(*at), now)
         self.responder_steps += 1
         stretch = StretchBehind(psn, packets)
         self._perform_responses(qp, connection, connection.responder.step(stretch, now), None)
@@ -504,6 +520,8 @@ class SoftNicEngine:
                     ack = ack._replace(behind=decode_behind(run.payload()[row].tobytes()))
                 self._acknowledged(qp, connection, ack, now)
             return
+        if connection.congestion is not None:
+            self._look_for_marks(qp, connection, [run.frames], now)
         stretches = consecutive(run.psn) if connection.is_selective else _WHOLE
         payloads = run.payload()
         for begin, end in stretches:  # each in one message: one answer of the memory is for all of it
@@ -542,6 +560,8 @@ class SoftNicEngine:
             return False
         n, payload_bytes = tail.shape
         self._counters.packets_received += n
+        if connection.congestion is not None:
+            self._look_for_marks(qp, connection, [frames], now)
         event = RunArrived(
             opcode=_MIDDLE,
             psn=np.arange(first, first + n),
@@ -572,6 +592,8 @@ class SoftNicEngine:
                 ack = ack._replace(behind=decode_behind(packet.payload()))
             self._acknowledged(qp, connection, ack, now)
             return
+        if connection.congestion is not None and packet.data[TOS_AT] & ECN_MARK == ECN_MARK:
+            self._marked(qp, connection, 1, now)
         event = PacketArrived(
             packet.opcode,
             packet.psn,
@@ -584,7 +606,7 @@ class SoftNicEngine:
         self.responder_steps += 1
         self._perform_responses(qp, connection, connection.responder.step(event, now), packet)
 
-    def _wanted(self, run: RoceRun | Packet, packets: int) -> tuple[QueuePair, Connection] | None:
+    def _wanted(self, run: RoceRun | Packet | Cnp, packets: int) -> tuple[QueuePair, Connection] | None:
         """The queue pair that packets are for; None, and counted, if they are for none."""
         if run.dst_mac != self._mac or run.dst_ip != self._ip:
             self._counters.not_for_us += packets
@@ -609,7 +631,53 @@ class SoftNicEngine:
     def _acknowledged(self, qp: QueuePair, connection: Connection, ack: AckArrived, now: Instant) -> None:
         connection.unanswered = 0
         self.requester_steps += 1
-        self._perform_requests(qp, connection, connection.requester.step(ack, now))
+        self._perform_requests(qp, connection, connection.requester.step(ack, now), now)
+
+    # ---- congestion ------------------------------------------------------------------------------
+
+    def _look_for_marks(
+        self, qp: QueuePair, connection: Connection, blocks: Iterable[Frames], now: Instant
+    ) -> None:
+        """Data packets of a connection came, and are intact."""
+        marked = sum(int((frames[:, TOS_AT] & ECN_MARK == ECN_MARK).sum()) for frames in blocks)
+        if marked:
+            self._marked(qp, connection, marked, now)
+
+    def _marked(self, qp: QueuePair, connection: Connection, packets: int, now: Instant) -> None:
+        self._counters.marks_received += packets
+        assert connection.congestion is not None
+        if connection.congestion.marked(now):
+            self._output.notify(connection)
+        self._arm(qp, connection)
+
+    def _notified(self, frame: bytes, now: Instant) -> bool:
+        """Whether the frame is a congestion notification; it is dealt with then."""
+        cnp = decode_cnp(frame)
+        if cnp is None:
+            return False
+        wanted = self._wanted(cnp, 1)
+        if wanted is not None:
+            qp, connection = wanted
+            self._counters.packets_received += 1
+            self._counters.cnps_received += 1
+            if connection.congestion is not None and not qp.failed:
+                self._regulate(qp, connection, connection.congestion.notified(now), now)
+        return True
+
+    def _regulate(
+        self, qp: QueuePair, connection: Connection, changes: Sequence[SetRate], now: Instant
+    ) -> None:
+        for change in changes:
+            self.requester_steps += 1
+            actions = connection.requester.step(RateChanged(change.rate_bps), now)
+            self._perform_requests(qp, connection, actions, now)
+        self._arm(qp, connection)
+
+    def _arm(self, qp: QueuePair, connection: Connection) -> None:
+        at = connection.requester.deadline
+        if connection.congestion is not None:
+            at = connection.congestion.earliest(at)
+        self._deadlines.arm(qp.address.qpn, at)
 
     def _perform_responses(
         self,
@@ -657,7 +725,7 @@ class SoftNicEngine:
     # ---- sending ---------------------------------------------------------------------------------
 
     def _perform_requests(
-        self, qp: QueuePair, connection: Connection, actions: list[RequesterAction]
+        self, qp: QueuePair, connection: Connection, actions: list[RequesterAction], now: Instant
     ) -> None:
         for action in actions:
             match action:
@@ -677,7 +745,11 @@ class SoftNicEngine:
                     self._fail(qp, responder=True)
                 case _:
                     assert_never(action)
-        self._deadlines.arm(qp.address.qpn, connection.requester.deadline)
+        if connection.congestion is None:
+            self._deadlines.arm(qp.address.qpn, connection.requester.deadline)
+            return
+        packets = sum(action.count for action in actions if isinstance(action, Transmit))
+        self._regulate(qp, connection, connection.congestion.sent(packets, now), now)
 
     # ---- completions -----------------------------------------------------------------------------
 
@@ -707,25 +779,7 @@ class SoftNicEngine:
         if connection is None:
             return
         if requester:
-            self._perform_requests(qp, connection, connection.requester.step(Closing(), _NO_TIME))
+            self._perform_requests(qp, connection, connection.requester.step(Closing(), _NO_TIME), _NO_TIME)
         if responder:
             flushed = connection.responder.step(ResponderClosing(), _NO_TIME)
             self._perform_responses(qp, connection, flushed, None)
-
-
-def consecutive(psns: NDArray[np.int64]) -> Sequence[tuple[int, int | None]]:
-    """Parts in which PSNs rise by ones, as (begin, end), in order."""
-    edges = [0, *(np.flatnonzero(np.diff(psns) != 1) + 1).tolist(), len(psns)]
-    return list(pairwise(edges))
-
-
-def _one_by_one(frames: Frames) -> list[Frames]:
-    """Rows, connection by connection as ``decode_runs`` has them; each of them would be a vector of one."""
-    n, length = frames.shape
-    data = frames.tobytes()
-    by_queue_pair: dict[bytes, list[Frames]] = {}
-    for row in range(n):
-        at = row * length
-        connection = data[at + 26 : at + 34] + data[at + 47 : at + 50]
-        by_queue_pair.setdefault(connection, []).append(frames[row : row + 1])
-    return [row for rows in by_queue_pair.values() for row in rows]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from inaproto.core.rdma.dcqcn import DcqcnConfig
+from inaproto.core.rdma.pacing import PACKET_BY_PACKET, PaceConfig
 from inaproto.errors import ConfigError
 from inaproto.units import PSN_MASK
 from inaproto.wire.outer import IPV6_ADDRESS_BYTES
@@ -43,6 +45,10 @@ class SoftNicConfig:
     """Keep what comes behind a gap, and send again what was lost alone, to peers that can do so, too."""
     repaired: bool = True
     """Let switches say what was lost before them, on selective connections (docs/protocol.md 6.14)."""
+    congestion: DcqcnConfig | None = None
+    """Rates by DCQCN (docs/protocol.md 4.5); None: its packets say that they bear no congestion marks."""
+    pace: PaceConfig = PACKET_BY_PACKET
+    """How packets leave that have a rate."""
 
     @property
     def overhead_bytes(self) -> int:

@@ -8,6 +8,7 @@ from inaproto.core.rdma.packetiser import build_frames
 from inaproto.core.rdma.queue_pair import Connection
 from inaproto.core.rdma.requester import Transmit
 from inaproto.units import Frames
+from inaproto.wire.cnp import build_cnp
 from inaproto.wire.roce import Opcode
 
 _NO_REQUEST = (False,)
@@ -99,6 +100,12 @@ class Output:
             self._ip_id = (self._ip_id + 1) & 0xFFFF
             self._counters.acks_sent += 1
         connection.replies.clear()
+
+    def notify(self, connection: Connection) -> None:
+        """Queue a congestion notification for the sender of a connection's packets."""
+        self.emit(build_cnp(connection.leaving.tobytes(), self._ip_id))
+        self._ip_id = (self._ip_id + 1) & 0xFFFF
+        self._counters.cnps_sent += 1
 
     def emit(self, frames: Frames) -> None:
         count = len(frames)

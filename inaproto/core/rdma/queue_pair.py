@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.kernels.messages import connection_key
+from inaproto.core.rdma.congestion import FlowCongestion
+from inaproto.core.rdma.nic_config import SoftNicConfig
 from inaproto.core.rdma.packetiser import GatherList
 from inaproto.core.rdma.reliable_connection import MTUS
 from inaproto.core.rdma.requester import RcRequester, RequesterConfig
@@ -20,6 +22,7 @@ from inaproto.core.rdma.verbs import QpAddress, QpAttributes
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import PSN_MASK, Frames, Instant
 from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX
+from inaproto.wire.cnp import ECN_CAPABLE
 from inaproto.wire.outer import short_ip
 from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.run_builder import CopyRows
@@ -60,6 +63,7 @@ class Connection:
     leaving_at: int
     is_selective: bool
     """Packets behind a gap are kept, and told of."""
+    congestion: FlowCongestion | None
     gathers: dict[int, GatherList] = field(default_factory=dict)
     """Bytes of the writes that are not completed, by the requester's serial."""
     replies: list[Reply] = field(default_factory=list)
@@ -89,9 +93,14 @@ class QueuePair:
         return taken
 
     def connect(
-        self, remote: QpAddress, attributes: QpAttributes, limits: QueueLimits, copy: CopyRows
+        self,
+        remote: QpAddress,
+        attributes: QpAttributes,
+        limits: QueueLimits,
+        copy: CopyRows,
+        config: SoftNicConfig,
     ) -> None:
-        """``copy``: see ``RunBuilder``.
+        """``copy``: see ``RunBuilder``; ``config``: of its NIC.
 
         Raises ``LocalMisuse`` if it is connected already or the parameters cannot be.
         """
@@ -118,6 +127,8 @@ class QueuePair:
                 rnr_retry=attributes.rnr_retry,
                 spread=remote.qpn if attributes.spread_timers else 0,
                 behind_max=BEHIND_PACKETS_MAX if selective else 0,
+                pace_burst_bytes=config.pace.burst_bytes,
+                pace_quantum_ns=config.pace.quantum_ns,
             )
             responder = ResponderConfig(
                 initial_psn=remote.psn,
@@ -145,7 +156,7 @@ class QueuePair:
             dst_ip=remote_ip,
             udp_source_port=attributes.udp_source_port or udp_source_port(own.qpn, remote.qpn),
             dest_qp=remote.qpn,
-            tos=attributes.traffic_class,
+            tos=attributes.traffic_class | (ECN_CAPABLE if config.congestion is not None else 0),
         )
         leaving = np.frombuffer(flow.header(0, 0), np.uint8)
         self.connection = Connection(
@@ -160,6 +171,9 @@ class QueuePair:
             requester=SelectiveRequester(requester) if selective else RcRequester(requester),
             responder=SelectiveResponder(responder) if selective else RcResponder(responder),
             is_selective=selective,
+            congestion=None
+            if config.congestion is None
+            else FlowCongestion(config.congestion, attributes.mtu, config.pace.quantum_ns),
         )
         for wr_id in self.take_held_receives():
             self.connection.responder.step(PostReceive(wr_id), Instant(0))

@@ -54,12 +54,20 @@ come, and no longer than ``REST_NS_MAX``; where nothing queues nothing is: a lin
 not wait longer. Few messages on the way may be the last ones, which somebody waits for, so there is no rest
 then, nor while something is missing.
 
+Rate. Whoever owns it may give it a rate (``RateChanged``; :mod:`inaproto.core.rdma.dcqcn` makes them). Then
+packets leave as :class:`~inaproto.core.rdma.pacing.Pace` says, also out of the middle of an ACK group, and
+while the rest of a group is held back the timer waits for it, since nobody was asked for an ACK. Probes, and
+on selective connections what was lost, leave at once, and what comes next leaves later. Until it is given a
+rate nothing is held back.
+
 Invariants:
 1. ``una <= cursor <= sent <= posted`` and ``sent - una <= outstanding_packets_max < (psn_mask+1)/2``;
-   between steps ``cursor < sent`` only while the window, a probe or an RNR wait holds a resend back.
-2. The last packet of ``[una, cursor)`` has asked for an ACK, and so has the one before ``sent``.
+   between steps ``cursor < sent`` only while window, rate, a probe or an RNR wait holds a resend back.
+2. The last packet of ``[una, cursor)`` has asked for an ACK, and so has the one before ``sent``, unless the
+   rate holds the rest of its group back.
 3. Messages end once each, in the order of posting; with SUCCESS only when every packet is acknowledged.
-4. A deadline is armed exactly while packets are outstanding (unless ``timeout`` is 0) or an RNR wait runs.
+4. A deadline is armed exactly while packets are outstanding (unless ``timeout`` is 0), an RNR wait runs or
+   the rate holds packets back.
 5. A packet is sent again at most ``retry_count`` times without progress (``retry_count`` 7: no limit), not
    counting the second copy of a probe.
 
@@ -68,32 +76,66 @@ hardware repeats it: an accelerator holds packets until the last rank has sent, 
 should not fill the switch with repeats. From the third timeout in a row the timers of several requesters
 also differ (``spread``): in lock step they would overrun one queue again and again, and the same packets be
 lost each time (phase effects: Floyd and Jacobson, 1992). Soft-RoCE ignores a second NAK until an ACK made
-progress, and its window is a constant; hardware paces by congestion notifications, which nothing here emits.
+progress, and its window is a constant.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final, NamedTuple, assert_never
+from typing import Final, assert_never
 
+from inaproto.core.rdma.pacing import Pace, PaceConfig
 from inaproto.core.rdma.reliable_connection import (
     FATAL_NAKS,
     MESSAGE_BYTES_MAX,
     RETRY_FOREVER,
     RNR_TIMER_NS,
-    TIMEOUT_EXPONENT_MAX,
     TIMEOUT_UNIT_NS,
     Outcome,
     SyndromeKind,
     packets_of,
     syndrome_kind,
 )
-from inaproto.errors import Blame, ConfigError, LocalMisuse
-from inaproto.units import MS, PSN_MASK, Instant, S
-from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, AtSwitch, BehindGap
+from inaproto.core.rdma.requester_events import (
+    AckArrived,
+    Closing,
+    Complete,
+    Failed,
+    Message,
+    PostWrite,
+    RateChanged,
+    RequesterAction,
+    RequesterConfig,
+    RequesterCounters,
+    RequesterEvent,
+    RequesterState,
+    RequesterView,
+    TimerExpired,
+    Transmit,
+)
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import MS, Instant
+from inaproto.wire.behind_gap import AtSwitch, BehindGap
 from inaproto.wire.crc import crc32
+
+__all__ = [
+    "AckArrived",
+    "Closing",
+    "Complete",
+    "Failed",
+    "Message",
+    "PostWrite",
+    "RateChanged",
+    "RcRequester",
+    "RequesterAction",
+    "RequesterConfig",
+    "RequesterCounters",
+    "RequesterEvent",
+    "RequesterState",
+    "RequesterView",
+    "TimerExpired",
+    "Transmit",
+]
 
 SPREAD_DOUBLINGS: Final = 3
 """From so many timeouts in a row on, timers are spread, and a message's first packet is shown again."""
@@ -114,152 +156,6 @@ REST_NS_MAX: Final = 6 * MS
 end at several hosts in turn let the window run dry."""
 REST_TIMER_PARTS: Final = 5
 """A rest is no longer than this part of the retransmission timer, for the peer's timer is alike."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequesterConfig:
-    initial_psn: int
-    mtu: int = 1024
-    outstanding_packets_max: int = 512
-    """Widest window in PSNs; Soft-RoCE has 129."""
-    messages_max: int = 1024
-    """Depth of the send queue."""
-    ack_every: int = 64
-    timeout: int = 14
-    """The first retransmission timer is 4.096 us * 2**timeout; 0 disables it."""
-    retry_count: int = RETRY_FOREVER
-    rnr_retry: int = RETRY_FOREVER
-    backoff_doublings_max: int = 6
-    retransmit_ns_max: int = S
-    """Bound of the doubled timer; a longer first timer is kept as it is."""
-    spread: int = 0
-    """Number of its own, 32 bits, from which follows how much sooner a timer expires that was doubled
-    ``SPREAD_DOUBLINGS`` times or more: by up to a quarter. 0: not at all."""
-    psn_mask: int = PSN_MASK
-    behind_max: int = 0
-    """Packets behind a missing one that the peer keeps, on a selective connection; 0: it keeps none."""
-
-    def __post_init__(self) -> None:
-        limits = (
-            ("initial_psn", 0, self.psn_mask),
-            ("mtu", 1, 4096),
-            ("outstanding_packets_max", 1, self.psn_mask >> 1),
-            ("behind_max", 0, min(BEHIND_PACKETS_MAX, self.psn_mask >> 1)),
-            ("messages_max", 1, 1 << 20),
-            ("ack_every", 1, self.psn_mask),
-            ("timeout", 0, TIMEOUT_EXPONENT_MAX),
-            ("retry_count", 0, RETRY_FOREVER),
-            ("rnr_retry", 0, RETRY_FOREVER),
-            ("backoff_doublings_max", 0, 31),
-            ("spread", 0, 0xFFFF_FFFF),
-        )
-        for name, least, most in limits:
-            if not least <= getattr(self, name) <= most:
-                raise ConfigError(f"{name} must be {least} to {most}, not {getattr(self, name)}")
-
-
-class PostWrite(NamedTuple):
-    """Send ``nbytes`` as one RDMA WRITE, with immediate unless ``imm`` is None."""
-
-    wr_id: int
-    nbytes: int
-    remote_va: int
-    rkey: int
-    imm: int | None
-
-
-class AckArrived(NamedTuple):
-    """An acknowledge packet with a valid ICRC came back: its PSN and AETH."""
-
-    psn: int
-    syndrome: int
-    msn: int
-    behind: BehindGap | AtSwitch | None = None
-    """What a NAK of a selective connection said of packets behind the missing one."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimerExpired:
-    """The deadline may have passed, and all that was received until now has been handed over; too early a
-    call does nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """The queue pair goes away: everything still held is flushed."""
-
-
-RequesterEvent = PostWrite | AckArrived | TimerExpired | Closing
-
-
-class Message(NamedTuple):
-    """A posted write with its place in the sequence space."""
-
-    write: PostWrite
-    serial: int
-    first_seq: int
-    packets: int
-
-
-class Transmit(NamedTuple):
-    """Send ``count`` packets of a message from packet ``first_packet`` on, the first with ``psn``."""
-
-    message: Message
-    first_packet: int
-    count: int  # type: ignore[assignment]  # of packets; a tuple's own ``count`` means nothing here
-    psn: int
-    ack_packets: range
-    """Packets of the message, within those to send, that carry AckReq (besides a last packet)."""
-
-
-class Complete(NamedTuple):
-    """A work request ended. ``message`` is None if it was refused because the queue pair had failed."""
-
-    wr_id: int
-    outcome: Outcome
-    message: Message | None
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The queue pair went to its error state; the completions that belong to it precede this."""
-
-    outcome: Outcome
-
-
-RequesterAction = Transmit | Complete | Failed | Blame
-
-
-class RequesterState(Enum):
-    READY = "ready"
-    ERROR = "error"
-    CLOSED = "closed"
-
-
-@dataclass(slots=True)
-class RequesterCounters:
-    packets: int = 0
-    retransmits: int = 0
-    timeouts: int = 0
-    timers_late: int = 0
-    """Timers that were set again because the process had not run."""
-    naks: int = 0
-    naks_ignored: int = 0
-    rnr_naks: int = 0
-    acks_ignored: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RequesterView:
-    state: RequesterState
-    una_psn: int
-    next_psn: int
-    outstanding: int
-    window: int
-    messages: int
-    retries: int
-    rnr_waiting: bool
-    round_trip_ns: int | None
 
 
 class RcRequester:
@@ -290,6 +186,9 @@ class RcRequester:
         self._first_ns = TIMEOUT_UNIT_NS << config.timeout if config.timeout else 0
         self._excused = False  # it was late and has been set again
         self._rnr_until: Instant | None = None
+        self._pace: Pace | None = None
+        self._pace_config = PaceConfig(burst_bytes=config.pace_burst_bytes, quantum_ns=config.pace_quantum_ns)
+        self._held_until: Instant | None = None  # the rate holds packets back
         self._went_back: tuple[int, Instant] | None = None  # to which sequence number, when
         self._timing: tuple[int, Instant] | None = None  # packet whose round trip is being measured
         self._round_trip_ns: int | None = None
@@ -297,7 +196,9 @@ class RcRequester:
 
     @property
     def deadline(self) -> Instant | None:
-        return self._timer if self._rnr_until is None else self._rnr_until
+        at = self._timer if self._rnr_until is None else self._rnr_until
+        held = self._held_until
+        return at if held is None or (at is not None and at < held) else held
 
     @property
     def next_serial(self) -> int:
@@ -346,6 +247,8 @@ class RcRequester:
                 return self._ack_arrived(event, now)
             case TimerExpired():
                 return self._timer_expired(now)
+            case RateChanged(rate_bps):
+                return self._change_rate(rate_bps, now)
             case Closing():
                 return self._close()
             case _:
@@ -394,6 +297,8 @@ class RcRequester:
     def _timer_expired(self, now: Instant) -> list[RequesterAction]:
         if self.deadline is None or now < self.deadline:
             return []
+        if self._held_until is not None and self._held_until <= now:
+            return self._transmit(now)
         if self._rnr_until is not None:
             self._rnr_until = None
             return self._after_rnr(now)
@@ -404,6 +309,17 @@ class RcRequester:
         asked, self._asked = self._asked, True
         again = self._ask(now)
         return again + self._heads(now) if asked else again
+
+    def _change_rate(self, rate_bps: int | None, now: Instant) -> list[RequesterAction]:
+        if self._state is not RequesterState.READY:
+            return []
+        if rate_bps is None:
+            self._pace = None
+        elif self._pace is None:
+            self._pace = Pace(self._pace_config, self.config.mtu, rate_bps, now)
+        else:
+            self._pace.set_rate(rate_bps, now)
+        return self._transmit(now)
 
     def _back_off(self) -> None:
         """The next timer is a longer one."""
@@ -542,6 +458,7 @@ class RcRequester:
 
     def _transmit(self, now: Instant) -> list[RequesterAction]:
         """Send whole ACK groups as far as the window reaches."""
+        self._held_until = None
         if self._rnr_until is not None:
             return []
         if self._cursor_index >= len(self._messages):  # what most acknowledgements find
@@ -552,12 +469,15 @@ class RcRequester:
         actions: list[RequesterAction] = []
         begin = self._cursor
         limit = self._una + self._window + self._beyond
-        every = self._ack_every
+        paced = None if self._pace is None else begin + self._pace.packets(now)
+        every, is_held = self._ack_every, False
         while self._cursor_index < len(self._messages):
             message = self._messages[self._cursor_index]
             first = self._cursor - message.first_seq
             room = limit - message.first_seq
             end = message.packets if room >= message.packets else room // every * every
+            if paced is not None and first < end and paced - message.first_seq < end:
+                is_held, end = True, paced - message.first_seq
             if end <= first:
                 break
             acks = range((first // every + 1) * every - 1, end, every)
@@ -567,8 +487,17 @@ class RcRequester:
                 break
             self._cursor_index += 1
         self._account(begin, self._cursor, now)
+        if is_held:
+            self._hold()
         self._arm(now)
         return actions
+
+    def _hold(self) -> None:
+        """Go on when the rate lets packets leave. The timer runs from the last one of an ACK group on."""
+        assert self._pace is not None
+        self._held_until = self._pace.ready_at()
+        if (self._cursor - self._messages[self._cursor_index].first_seq) % self._ack_every:
+            self._timer = None
 
     def _probe(self, now: Instant) -> list[RequesterAction]:
         """Send the first unacknowledged packet, unless it was sent and nobody has answered."""
@@ -616,6 +545,8 @@ class RcRequester:
 
     def _account(self, begin: int, end: int, now: Instant) -> None:
         """The packets of ``[begin, end)`` are sent."""
+        if self._pace is not None:
+            self._pace.spend(end - begin)
         self.counters.packets += end - begin
         self.counters.retransmits += max(0, min(end, self._sent) - begin)
         if end > self._sent:
@@ -667,5 +598,5 @@ class RcRequester:
         self._una = self._cursor = self._sent = self._posted
         self._cursor_index = 0
         self._probing = self._asked = False
-        self._timer = self._rnr_until = self._timing = self._went_back = None
+        self._timer = self._rnr_until = self._held_until = self._timing = self._went_back = None
         return flushed

@@ -325,6 +325,8 @@ class HostSettings(Settings):
     """With nic softnic: send again only what was lost, where both ends can; off: all that follows it, too."""
     moderation: Literal["on", "off"] = "on"
     """With nic softnic: take in what comes less often while messages queue (interrupt moderation)."""
+    dcqcn_mbit: int = Field(default=0, ge=0, le=1_000_000)
+    """With nic softnic: congestion control (DCQCN) for a link of so many Mbit/s; 0: none."""
     traffic_class: int = Field(default=0, ge=0, le=252, multiple_of=4)
     """TOS byte of RoCE packets, DSCP * 4: 104 (DSCP 26) for the lossless class of many networks."""
     service_level: int = Field(default=0, ge=0, le=7)

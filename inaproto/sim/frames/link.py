@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inaproto.core.rdma.dcqcn import Marking
+from inaproto.faults.streams import Draws
 from inaproto.sim.frames.draw.topology import LinkConfig
 from inaproto.sim.kernel.fates import Fate, FateSource
 from inaproto.units import Frames
+from inaproto.wire.cnp import mark
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.world import World
@@ -24,6 +27,7 @@ WEATHER = "weather"
 QUEUE_FULL = "link queue full"
 PARTITION = "partition"
 RESET = "link was reset"
+_UNMARKED = Marking(p_max_ppm=0)
 _size = attrgetter("size")
 
 
@@ -53,6 +57,12 @@ class SimLink:
         self.delivered = 0
         self.under_way = 0
         self.dropped: dict[str, int] = {}
+        self.marked = 0
+        """Frames that were given a congestion mark."""
+        self.queue_bytes_max = 0
+        """That a frame has found before it."""
+        self._marking = config.marking or _UNMARKED
+        self._mark_draws = None if config.marking is None else Draws(world.config.seed, f"marks/{name}")
         self._world = world
         self._agenda = world.agenda
         self._ps_per_byte = max(1, 8 * 10**12 // config.rate_bps)
@@ -107,6 +117,8 @@ class SimLink:
         elif start - now > self._queue_ns_max:
             self._lose(QUEUE_FULL, frame)
             return
+        elif self._mark_draws is not None:
+            self._queue_behind(self.queue_bytes, frame, self._mark_draws)
         self._free_at = free_at = start + nbytes * self._ps_per_byte // 1000 + 1
         if self.is_cut:
             self._lose(PARTITION, frame)
@@ -114,6 +126,18 @@ class SimLink:
             self._fly(frame, free_at + self._delay_ns)
         else:
             self._suffer(fate, frame, free_at + self._delay_ns)
+
+    @property
+    def queue_bytes(self) -> int:
+        """That have not left yet."""
+        return max(0, self._free_at - self._agenda.now) * 1000 // self._ps_per_byte
+
+    def _queue_behind(self, queue_bytes: int, frame: Frames, draws: Draws) -> None:
+        """The frame finds so many bytes before it, and is marked or not."""
+        self.queue_bytes_max = max(self.queue_bytes_max, queue_bytes)
+        chance_ppm = self._marking.chance_ppm(queue_bytes)
+        if chance_ppm and draws.chance(chance_ppm, 1_000_000):
+            self.marked += mark(frame)
 
     def _suffer(self, fate: Fate, frame: Frames, arrival: int) -> None:
         self._world.fate_befell(self, fate)

@@ -28,7 +28,8 @@ def make_links(world: World, fates: LinkFates | None) -> None:
     for host, config in zip(world.hosts, world.config.links, strict=True):
         at = host.switch
         link = partial(_link, world, config, fates)
-        host.uplink = link(f"{host.name}>{at.name}", partial(at.frames_from, host))
+        of_host = partial(_link, world, replace(config, marking=None), fates)
+        host.uplink = of_host(f"{host.name}>{at.name}", partial(at.frames_from, host))
         world.downlinks.append(link(f"{at.name}>{host.name}", host.frames_arrived))
     if world.config.topology is not None:
         for switch, below in zip(world.switches, world.config.topology.switches, strict=False):

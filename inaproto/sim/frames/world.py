@@ -30,6 +30,7 @@ from inaproto.sim.frames.draw.topology import node_names
 from inaproto.sim.frames.faults import Faults
 from inaproto.sim.frames.host.elastic import ElasticJob
 from inaproto.sim.frames.host.host import SimHost
+from inaproto.sim.frames.host.plain_flow import PlainFlow
 from inaproto.sim.frames.host.ring import HostRing
 from inaproto.sim.frames.library import SimLibrary
 from inaproto.sim.frames.link import SimLink
@@ -115,7 +116,7 @@ class World(SimulatedWorld):
         self._rings: dict[str, set[int]] = {job.name: set() for job in config.jobs}
         self._closed: set[str] = set()
         self._pid = 1000
-        self._unfinished = sum(len(job.hosts) for job in config.jobs)
+        self._unfinished = sum(len(job.hosts) for job in config.jobs) + len(config.flows)
         self._kinds: dict[str, int] = {"frames": _FRAMES}
         self.downlinks: list[SimLink] = []
         """Links to each host."""
@@ -144,6 +145,7 @@ class World(SimulatedWorld):
         for job in config.jobs:
             for ring in self._rings_of(job):
                 ring.host.rings.append(ring)
+        self.flows = [PlainFlow(self, flow) for flow in config.flows]
 
     def _rings_of(self, job: JobConfig) -> Sequence[HostRing]:
         if not job.elastic:
@@ -189,6 +191,8 @@ class World(SimulatedWorld):
             agenda.at(self.chance_draws.below(1_000_000), host.power_on)
         self.faults.begin()
         self.mover.begin()
+        for flow in self.flows:
+            agenda.at(flow.config.begin_ns, flow.begin)
         until = config.weather_until_ns + config.heal_ns
         heap, events_max = agenda.heap, config.events_max
         sampled = 0
@@ -222,7 +226,7 @@ class World(SimulatedWorld):
         unfinished = [
             f"{ring} is {ring.state}" for host in self.hosts for ring in host.rings if not ring.is_finished
         ]
-        return "; ".join(unfinished)
+        return "; ".join([*unfinished, *(str(flow) for flow in self.flows if not flow.is_finished)])
 
     # --- what the parts ask and tell
 
@@ -300,6 +304,9 @@ class World(SimulatedWorld):
             for other in host.rings:
                 if other.job is job and other.is_unneeded and host.is_up:
                     self.agenda.at(0, _finish, other)
+
+    def flow_finished(self) -> None:
+        self._unfinished -= 1
 
     def fate_befell(self, link: SimLink, fate: Fate) -> None:
         self.damage = self.damage or fate.corrupt_bit >= 0 or fate.cut_bytes >= 0

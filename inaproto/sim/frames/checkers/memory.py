@@ -61,12 +61,13 @@ class BoundedMemory(Checker):
         rings = [ring for ring in host.rings if ring.holds_queue_pairs]
         # Links that were on a NIC which is gone are not on the new one.
         links = [] if host.has_unseen_nic else [link for ring in rings for link in ring.links]
-        needed = sum(len(link.qpns) for link in links)
+        needed = sum(len(link.qpns) for link in links) + len(host.flows)
         if used["queue_pairs"] != needed:
             raise Violated(
                 self.name, f"{host}: {used['queue_pairs']} queue pairs; its {len(links)} links need {needed}"
             )
         allowed = sum(link.work_requests_max for link in links)
+        allowed += sum(flow.work_requests_max for flow in host.flows)
         if used["work_requests"] > allowed and not host.nic.has_completions:
             raise Violated(self.name, f"{host}: {used['work_requests']} work requests, at most {allowed}")
         if used["payloads"] > used["messages"]:

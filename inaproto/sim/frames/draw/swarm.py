@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from inaproto.core.rdma.dcqcn import DcqcnConfig
 from inaproto.errors import ConfigError
 from inaproto.faults.collective import CollectiveFaults
 from inaproto.faults.streams import Draws, Seed
@@ -153,6 +154,20 @@ class TreeMove:
 
 
 @dataclass(frozen=True, slots=True)
+class FlowConfig:
+    """One host writes to another, message after message, and no switch sums anything of it. Not drawn."""
+
+    sender: int
+    receiver: int
+    begin_ns: int = 0
+    until_ns: int = 10 * MS
+    """From then on no message is begun."""
+    message_bytes: int = 64 << 10
+    window_messages: int = 2
+    mtu: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
 class WorldConfig(Recorded):
     seed: str
     jobs: tuple[JobConfig, ...]
@@ -186,6 +201,9 @@ class WorldConfig(Recorded):
     """Accelerators in processes of their own, of a world of one switch; each has as much memory."""
     unsteered: tuple[int, ...] = ()
     """Hosts whose NICs send from whichever UDP port they like."""
+    flows: tuple[FlowConfig, ...] = ()
+    congestion: DcqcnConfig | None = None
+    """Of all NICs. Not drawn."""
 
     def __post_init__(self) -> None:
         self._check_topology()
@@ -193,6 +211,11 @@ class WorldConfig(Recorded):
             raise ConfigError(f"world: {self.shards} shards; there are up to {SHARDS_MAX}, at one switch")
         if self.recover_ns < 0 or (self.refusing >= 0 and not self.recover_ns):
             raise ConfigError("world: recover_ns is below 0, or 0 where a switch refuses all rings")
+        for flow in self.flows:
+            if self.faults or not 0 <= flow.begin_ns <= flow.until_ns or flow.sender == flow.receiver:
+                raise ConfigError(f"world: {flow}: a world with it has no faults, and it is of two hosts")
+            if not all(0 <= host < len(self.links) for host in (flow.sender, flow.receiver)):
+                raise ConfigError(f"world: {flow}: hosts are 0 to {len(self.links) - 1}")
         for job in self.jobs:
             if len(job.hosts) < 2:
                 raise ConfigError(f"world: job {job.name}: it has two ranks or more")

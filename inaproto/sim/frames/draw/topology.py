@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from inaproto.core.rdma.dcqcn import Marking
 from inaproto.errors import ConfigError
 from inaproto.faults.weather import Weather
 from inaproto.units import US
@@ -41,6 +42,8 @@ class LinkConfig:
     delay_ns: int = 10 * US
     queue_frames_max: int = 512
     weather: Weather = _CLEAR
+    marking: Marking | None = None
+    """Which packets a switch marks that wait for it; what waits in a host is not marked. Not drawn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from inaproto.wire.crc import crc32
 if TYPE_CHECKING:
     from inaproto.sim.frames.control_plane import Session
     from inaproto.sim.frames.host.elastic_process import ElasticProcess
+    from inaproto.sim.frames.host.plain_flow import PlainFlow
     from inaproto.sim.frames.switch import SimSwitch
     from inaproto.sim.frames.world import World
 
@@ -75,7 +76,9 @@ class SimHost:
         """Its NIC is a new one, of which nothing here knows yet, for the host is paused."""
         self.regrouping: dict[int, ElasticProcess] = {}
         """Who waits to hear who goes on, by the id of its request."""
-        self._owners: dict[int, HostRing] = {}
+        self.flows: list[PlainFlow] = []
+        """Of which it is an end, and which have queue pairs."""
+        self._owners: dict[int, HostRing | PlainFlow] = {}
         self._nic_wake_at: int | None = None
         self._nic_is_due = False
         """Its timer passed while the host was paused."""
@@ -246,7 +249,12 @@ class SimHost:
         # To some of the others a switch may not say what has come there.
         repaired = crc32(self.world.config.seed.encode()) >> 5 & 3 > 0 or self.number % 2 == 0
         config = SoftNicConfig(
-            mac=self.mac, ip=self.ip, first_qpn=first_qpn, selective=selective, repaired=repaired
+            mac=self.mac,
+            ip=self.ip,
+            first_qpn=first_qpn,
+            selective=selective,
+            repaired=repaired,
+            congestion=self.world.config.congestion,
         )
         self.nic = SoftNicEngine(config)
         self.has_unseen_nic = bool(self._pauses)
@@ -373,8 +381,8 @@ class SimHost:
 
     # --- the NIC
 
-    def serve(self, qpn: int, ring: HostRing) -> None:
-        self._owners[qpn] = ring
+    def serve(self, qpn: int, owner: HostRing | PlainFlow) -> None:
+        self._owners[qpn] = owner
 
     def forget(self, qpn: int) -> None:
         """The queue pair is gone; what it held has completed as flushed and is to be polled."""
@@ -432,7 +440,7 @@ class SimHost:
             completions = nic.take_completions()
             if not completions:
                 break
-            by_owner: dict[HostRing, list[Completion]] = {}
+            by_owner: dict[HostRing | PlainFlow, list[Completion]] = {}
             for completion in completions:
                 owner = self._owners.get(completion.qpn)
                 if owner is not None:
