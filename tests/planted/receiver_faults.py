@@ -89,8 +89,8 @@ RECEIVER_FAULTS: Final = (
             Change(SoftNicEngine.destroy_qp, "self._deadlines.arm(qpn, None)", "pass"),
             Change(
                 RcRequester._flush,
-                "self._timer = self._rnr_until = self._timing",
-                "self._rnr_until = self._timing",
+                "self._timer = self._rnr_until = self._held_until",
+                "self._rnr_until = self._held_until",
             ),
         ),
     ),

@@ -25,6 +25,7 @@ _FURTHER: Final = {
     "a result is taken from its slot": "no host takes a result after it gave its links back",
     "a ring is of all ranks": "the ring that a host is told of names all its ranks of the job, and each once",
     "a fallback has a reason": "what hosts redo without a collective library is told with code and reason",
+    "a plain flow arrives": "writes beside the rings arrive whole, whatever a link marks or loses",
     "a ring can be used": "a ring that a host is told of goes on where its operations are, by links that fit",
 }
 _OF_WORDS: Final = {
