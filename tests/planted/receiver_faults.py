@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from inaproto.core.rdma.nic import SoftNicEngine
+from inaproto.core.rdma.receiving import Receiving
 from inaproto.core.rdma.requester import RcRequester
 from inaproto.core.rdma.responder import RcResponder
 from tests.planted.planting import Change, PlantedFault, fault
@@ -72,10 +73,10 @@ RECEIVER_FAULTS: Final = (
         "docs/protocol.md 3.3, integrity",
         "takes packets in without a look at their checksum",
         (
-            Change(SoftNicEngine._packet, "if not packet.intact():", "if False:"),
-            Change(SoftNicEngine._run, "right = run.verify(self._rows.crc)", "right = run.psn >= 0"),
+            Change(Receiving._packet, "if not packet.intact():", "if False:"),
+            Change(Receiving._run, "right = run.verify(self._rows.crc)", "right = run.psn >= 0"),
             Change(
-                SoftNicEngine._more_of_a_message,
+                Receiving._more_of_a_message,
                 "(self._rows.crc(tail) ^ share).tobytes() != frames[:, -ICRC_BYTES:].tobytes()",
                 "False",
             ),

@@ -206,7 +206,7 @@ def test_most_packets_in_good_weather_go_by_the_kernel(
     use_kernels("compiled")
     link = Link(ack_every=64)
     for engine in (link.left, link.right):
-        monkeypatch.setattr(engine, "_frames", pytest.fail)
+        monkeypatch.setattr(engine._receiving, "frames", pytest.fail)
     for number in range(3):
         link.right.post_receive(link.there.qpn, number)
         link.write(90_001)
@@ -279,7 +279,7 @@ def test_middle_packets_behind_gaps_go_by_the_kernel(
 ) -> None:
     use_kernels("compiled")
     one = Receiver(selective=True)
-    monkeypatch.setattr(one.nic, "_run", pytest.fail)
+    monkeypatch.setattr(one.nic._receiving, "_run", pytest.fail)
     one.nic.post_receive(one.pairs[0][1].qpn, 0)
     frames = one.message(0, 0, 2816, rkey=one.target.key)
     for part in (frames[:2] + frames[3:6] + frames[7:], frames[6:7], frames[2:3]):

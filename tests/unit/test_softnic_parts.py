@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inaproto.core.rdma import nic
+from inaproto.core.rdma import receiving
 from inaproto.core.rdma.arp import arp_question
 from inaproto.core.rdma.counters import NicCounters
 from inaproto.core.rdma.deadlines import Deadlines
@@ -301,7 +301,7 @@ def test_more_of_a_message_is_taken_without_decoding(
         decoded.append(frames.shape)
         return decode_runs(frames, by_connection=by_connection)
 
-    monkeypatch.setattr(nic, "decode_runs", counted)
+    monkeypatch.setattr(receiving, "decode_runs", counted)
     for number in range(3):
         link.right.post_receive(link.there.qpn, number)
         link.write(8 * 1024, wr_id=number)

@@ -18,11 +18,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, SupportsInt, assert_never
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
+from typing import Final, assert_never
 
 from inaproto.core.kernels import active
 from inaproto.core.kernels.messages import Arrivals, Departures
@@ -38,7 +35,8 @@ from inaproto.core.rdma.packetiser import GatherList
 from inaproto.core.rdma.path_probes import PathProbes
 from inaproto.core.rdma.pause import silence_asked
 from inaproto.core.rdma.queue_pair import Connection, QueueLimits, QueuePair
-from inaproto.core.rdma.reliable_connection import MESSAGE_BYTES_MAX, Outcome
+from inaproto.core.rdma.receiving import Payloads, Receiving
+from inaproto.core.rdma.reliable_connection import Outcome
 from inaproto.core.rdma.requester import (
     AckArrived,
     Closing,
@@ -52,8 +50,6 @@ from inaproto.core.rdma.requester import (
 )
 from inaproto.core.rdma.responder import (
     Deliver,
-    MessageInProgress,
-    PacketArrived,
     Place,
     PostReceive,
     ReceiveFlushed,
@@ -61,12 +57,8 @@ from inaproto.core.rdma.responder import (
     ResponderAction,
     ResponderClosing,
     ResponderFailed,
-    RunArrived,
-    StretchBehind,
-    StretchPlaced,
     append_reply,
 )
-from inaproto.core.rdma.stretches import consecutive, one_by_one
 from inaproto.core.rdma.verbs import (
     Completion,
     CompletionKind,
@@ -78,38 +70,17 @@ from inaproto.core.rdma.verbs import (
 )
 from inaproto.errors import Blame, InvariantBroken, LocalMisuse
 from inaproto.units import PSN_MASK, Frames, Instant
-from inaproto.wire.behind_gap import decode_behind
-from inaproto.wire.cnp import CNP_BYTES, ECN_MARK, OPCODE_CNP, TOS_AT, Cnp, decode_cnp
-from inaproto.wire.icrc import ICRC_BYTES
+from inaproto.wire.cnp import CNP_BYTES, OPCODE_CNP, decode_cnp
 from inaproto.wire.outer import is_dressed, short_ip
-from inaproto.wire.packet import Packet, decode_packet
-from inaproto.wire.roce import Opcode
-from inaproto.wire.run_template import RunTemplate
-from inaproto.wire.vector import BTH_END, PlainRun, RoceRun, decode_runs
+from inaproto.wire.packet import Packet
+from inaproto.wire.vector import PlainRun
 
 UNANSWERED_BEFORE_ARP: Final = 3
 """Timers of a connection that passed one after another, with no ACK in between: few, for a connection that
 does not retry for ever must have its answer before it fails."""
 _NO_TIME: Final = Instant(0)
 """For steps that do not look at the clock: posted receives, closing."""
-_DEST_QP: Final = slice(47, 50)
-_CONNECTION: Final = slice(26, 50)
-"""Columns from the IP addresses to the destination queue pair."""
-_PSN: Final = slice(51, 54)
-_FEW: Final = 8
-_ACK_REQUEST: Final = 50
-"""Byte of a frame that is 0, or 0x80 where the packet asks for an ACK."""
-_WHOLE: Final = ((0, None),)
-"""A run that is not cut."""
 _OPCODE: Final = 42
-_ACK: Final = Opcode.RC_ACK
-_ACK_BYTES_MAX: Final = 256
-"""Acknowledgements are short, whatever they say besides."""
-_MIDDLE: Final = Opcode.RC_WRITE_MIDDLE
-_WRITES: Final = range(Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY_IMM + 1)
-_STARTS: Final = (Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM)
-Payloads = NDArray[np.uint8]
-"""Payloads of a run: uint8 (n, payload_bytes)."""
 _U32_MAX: Final = (1 << 32) - 1
 _U64_MAX: Final = (1 << 64) - 1
 # A member of an enumeration takes longer to look up than a constant.
@@ -131,10 +102,9 @@ class SoftNicEngine:
     def __init__(self, config: SoftNicConfig, *, reuses_output: bool = False) -> None:
         """``reuses_output``: frames of ``take_output`` are valid until the next call of anything else."""
         self.config: Final = config
-        self._mac, self._ip = config.mac, short_ip(config.ip)
         self._edge = Edge(mac=config.mac, ip=config.ip, vlan=config.vlan, priority=config.priority)
-        self.requester_steps = self.responder_steps = 0
-        """Events handed to the cores of all queue pairs: how often, not how much."""
+        self.requester_steps = 0
+        """Events handed to the requesters of all queue pairs: how often, not how much."""
         self._counters = NicCounters()
         kernels = active()
         self._rows = rows_by(kernels)
@@ -152,6 +122,18 @@ class SoftNicEngine:
         """Frames to send, in order; none while the link is paused."""
         self._completions: list[Completion] = []
         self._work = 0  # requests open or completed but not polled
+        self._receiving = Receiving(
+            self._qps,
+            self._memory,
+            self._counters,
+            self._rows,
+            config.mac,
+            short_ip(config.ip),
+            plain=self._plain,
+            acknowledged=self._acknowledged,
+            answered=self._perform_responses,
+            marked=self._marked,
+        )
 
     # ---- verbs -----------------------------------------------------------------------------------
 
@@ -196,7 +178,7 @@ class SoftNicEngine:
         if qp.failed:
             self._complete(qp, CompletionKind.RECEIVE_IMM, wr_id, Status.FLUSHED)
         elif qp.connection is not None:
-            self.responder_steps += 1
+            self._receiving.responder_steps += 1
             qp.connection.responder.step(PostReceive(wr_id), _NO_TIME)
         else:
             qp.hold_receive(wr_id, self.config.receive_queue_max)
@@ -244,6 +226,11 @@ class SoftNicEngine:
         self._repliers.pop(qpn, None)
         if qp.connection is not None:
             self._counters.retire(qp.connection)
+
+    @property
+    def responder_steps(self) -> int:
+        """Events handed to the responders of all queue pairs."""
+        return self._receiving.responder_steps
 
     # ---- the world -------------------------------------------------------------------------------
 
@@ -299,12 +286,12 @@ class SoftNicEngine:
             blocks = self._edge.inward(blocks, self._counters)
         arrivals = self._arrivals
         if arrivals is None:
-            self._frames(blocks, now)
+            self._receiving.frames(blocks, now)
         else:
             arrivals.read(blocks)
             while arrivals.block < len(blocks):
-                if not self._next_of_a_message(arrivals, now):
-                    self._frames([arrivals.rest], now)
+                if not self._receiving.next_of_a_message(arrivals, now):
+                    self._receiving.frames([arrivals.rest], now)
                     arrivals.skip()
         if self._repliers:
             for connection in self._repliers.values():
@@ -346,7 +333,7 @@ class SoftNicEngine:
 
     def _plain(self, run: PlainRun, now: Instant) -> None:
         if not self._edge.changes_all and is_dressed(run.frames):
-            self._frames(self._edge.inward([run.frames], self._counters), now)
+            self._receiving.frames(self._edge.inward([run.frames], self._counters), now)
             return
         silence_ns = silence_asked(run.frames, self.config.priority)
         if silence_ns is not None:
@@ -364,284 +351,12 @@ class SoftNicEngine:
             self._counters.arp_replies += 1
             self._output.emit(reply)
 
-    def _frames(self, blocks: Sequence[Frames], now: Instant) -> None:
-        """Blocks of frames of one length each, whatever they are."""
-        for frames in blocks:
-            n, length = frames.shape
-            if n == 1:  # a vector of one row costs as much as one of a hundred
-                packet = decode_packet(frames.tobytes())
-                if packet is not None:
-                    self._packet(packet, now)
-                    continue
-            elif n and length < _ACK_BYTES_MAX and length >= BTH_END and frames[0, _OPCODE] == _ACK:
-                self._frames(one_by_one(frames), now)
-                continue
-            elif self._more_of_a_message(frames, now):
-                continue
-            # Where packets of several connections alternate, each would be a vector of one.
-            for run in decode_runs(frames, by_connection=True):
-                if isinstance(run, PlainRun):
-                    self._plain(run, now)
-                    continue
-                packet = decode_packet(run.frames.tobytes()) if run.psn.size == 1 < n else None
-                if packet is None:
-                    self._run(run, now)
-                else:
-                    self._packet(packet, now)
-
-    def _next_of_a_message(self, arrivals: Arrivals, now: Instant) -> bool:
-        """Do by the compiled kernel what ``_frames`` does with the next packets of a message, or an ACK.
-
-        False, and nothing is done, for all others: what a connection does not expect, damaged packets, those
-        that may not be placed.
-        """
-        head = arrivals.head()
-        if head is None:
-            return False
-        dest_qp, opcode, psn, reth = head
-        qp = self._qps.get(dest_qp)
-        if qp is None or (connection := qp.connection) is None:
-            return False
-        if opcode == _ACK:
-            ack = arrivals.acknowledgement(connection.arriving_at)
-            if ack is not None:
-                self._counters.packets_received += 1
-                self._acknowledged(qp, connection, AckArrived(*ack), now)
-            return ack is not None
-        if opcode not in _WRITES:
-            return False
-        awaited = connection.responder.awaits
-        if awaited is None or psn != awaited.psn:
-            if opcode == _MIDDLE and self._next_behind_a_gap(qp, connection, arrivals, psn, now):
-                return True
-            return connection.is_selective and not qp.failed and self._alone(connection, arrivals, psn, now)
-        message, begun = awaited.message, None
-        if opcode in _STARTS:
-            va, rkey, nbytes = reth  # of a packet that is used only if it is intact
-            if message is not None or not 0 < nbytes <= MESSAGE_BYTES_MAX:
-                return False
-            message = begun = MessageInProgress(va, rkey, nbytes, nbytes)
-        elif message is None:
-            return False
-        to = self._memory.address_for(message.rkey, message.va, message.remaining)
-        if to is None:
-            return False
-        at = arrivals.block, arrivals.row
-        taken = arrivals.take(
-            connection.arriving_at,
-            psn=psn,
-            mtu=connection.attributes.mtu,
-            to=to,
-            left=message.remaining,
-            starts=begun is not None,
-            may_end_with_imm=awaited.has_receive,
-        )
-        packets, nbytes, asked, ended, imm = taken
-        if not packets:
-            return False
-        self._counters.packets_received += packets
-        if connection.congestion is not None:
-            self._look_for_marks(qp, connection, arrivals.since(*at), now)
-        self.responder_steps += 1
-        stretch = StretchPlaced(packets, nbytes, begun, ended, imm, asked)
-        self._perform_responses(qp, connection, connection.responder.step(stretch, now), None)
-        return True
-
-    def _next_behind_a_gap(
-        self, qp: QueuePair, connection: Connection, arrivals: Arrivals, psn: int, now: Instant
-    ) -> bool:
-        """The same with middle packets of a message, from ``psn`` on, that something is missing before."""
-        room = connection.responder.room_behind(psn)
-        if room is None:
-            return False
-        place, most = room
-        to = self._memory.address_for(place.rkey, place.va, place.remaining)
-        if to is None:
-            return False
-        mtu = connection.attributes.mtu
-        at = arrivals.block, arrivals.row
-        packets, *_ = arrivals.take(
-            connection.arriving_at,
-            psn=psn,
-            mtu=mtu,
-            to=to,
-            left=most * mtu + 1,  # so that none of them is taken for the last one
-            starts=False,
-            may_end_with_imm=False,
-        )
-        if not packets:
-            return False
-        self._counters.packets_received += packets
-        if connection.congestion is not None:
-            self._look_for_marks(qp, connection, arrivals.since(*at), now)
-        self.responder_steps += 1
-        stretch = StretchBehind(psn, packets)
-        self._perform_responses(qp, connection, connection.responder.step(stretch, now), None)
-        return True
-
-    def _alone(self, connection: Connection, arrivals: Arrivals, psn: int, now: Instant) -> bool:
-        """The same with a packet that no kernel takes, if one may take those behind it in its block, or few
-        are left; and its answer is not that of others, too."""
-        rest = arrivals.rest
-        if len(rest) < 2 or (
-            len(rest) > _FEW and connection.responder.room_behind(psn + 1 & PSN_MASK) is None
-        ):
-            return False
-        alike = rest[:, _CONNECTION]
-        if (alike != alike[0]).any():  # connections alternate
-            return False
-        following = (psn + 1 & PSN_MASK).to_bytes(3, "big")
-        if connection.responder.expects(psn) and following in map(bytes, rest[:, _PSN]):
-            return False  # both may close the gap, and then have one answer
-        packet = decode_packet(rest[0].tobytes())
-        if packet is None:
-            return False
-        arrivals.skip_one()
-        self._packet(packet, now)
-        return True
-
-    def _run(self, run: RoceRun, now: Instant) -> None:
-        n = len(run.psn)
-        wanted = self._wanted(run, n)
-        if wanted is None:
-            return
-        qp, connection = wanted
-        right = run.verify(self._rows.crc)
-        if not right.all():
-            self._counters.icrc_errors += n - int(right.sum())
-            run = run.select(right)
-            if not len(run.psn):
-                return
-        self._counters.packets_received += len(run.psn)
-        if run.aeth is not None:
-            for row, psn in enumerate(run.psn.tolist()):
-                ack = AckArrived(psn, *run.aeth)
-                if connection.is_selective and run.payload_bytes:
-                    ack = ack._replace(behind=decode_behind(run.payload()[row].tobytes()))
-                self._acknowledged(qp, connection, ack, now)
-            return
-        if connection.congestion is not None:
-            self._look_for_marks(qp, connection, [run.frames], now)
-        stretches = consecutive(run.psn) if connection.is_selective else _WHOLE
-        payloads = run.payload()
-        for begin, end in stretches:  # each in one message: one answer of the memory is for all of it
-            event = RunArrived(
-                opcode=run.opcode,
-                psn=run.psn[begin:end],
-                ack_request=run.ack_request[begin:end],
-                payload_bytes=run.payload_bytes,
-                reth=run.reth,
-                imm=run.imm,
-                permitted=self._permitted(connection, run.reth, run.psn[begin]),
-            )
-            self.responder_steps += 1
-            actions = connection.responder.step(event, now)
-            self._perform_responses(qp, connection, actions, payloads[begin:end])
-        is_tight = run.header_bytes + run.payload_bytes + ICRC_BYTES == run.frames.shape[1]
-        if run.opcode == _MIDDLE and is_tight and run.headers is not None:  # a whole block, and intact
-            connection.middle = RunTemplate(run)
-
-    def _more_of_a_message(self, frames: Frames, now: Instant) -> bool:
-        """Do what ``_run`` does with intact packets that look like the last ones of their connection.
-
-        False, and nothing is done, for all others.
-        """
-        if not frames.size:
-            return False
-        qp = self._qps.get(int.from_bytes(frames[0, _DEST_QP].tobytes(), "big"))
-        if qp is None or (connection := qp.connection) is None or connection.middle is None:
-            return False
-        found = connection.middle.match(frames)
-        if found is None:
-            return False
-        first, share, headers = found
-        tail = frames[:, BTH_END:-ICRC_BYTES]
-        if (self._rows.crc(tail) ^ share).tobytes() != frames[:, -ICRC_BYTES:].tobytes():
-            return False
-        n, payload_bytes = tail.shape
-        self._counters.packets_received += n
-        if connection.congestion is not None:
-            self._look_for_marks(qp, connection, [frames], now)
-        event = RunArrived(
-            opcode=_MIDDLE,
-            psn=np.arange(first, first + n),
-            ack_request=headers[:, _ACK_REQUEST] != 0,
-            payload_bytes=payload_bytes,
-            reth=None,
-            imm=None,
-            permitted=self._permitted(connection, None, first),
-        )
-        self.responder_steps += 1
-        self._perform_responses(qp, connection, connection.responder.step(event, now), tail)
-        return True
-
-    def _packet(self, packet: Packet, now: Instant) -> None:
-        """What ``_run`` does with a run of one."""
-        wanted = self._wanted(packet, 1)
-        if wanted is None:
-            return
-        qp, connection = wanted
-        if not packet.intact():
-            self._counters.icrc_errors += 1
-            return
-        self._counters.packets_received += 1
-        reth, imm, aeth = packet.extensions()
-        if aeth is not None:
-            ack = AckArrived(packet.psn, *aeth)
-            if connection.is_selective and packet.payload_bytes:
-                ack = ack._replace(behind=decode_behind(packet.payload()))
-            self._acknowledged(qp, connection, ack, now)
-            return
-        if connection.congestion is not None and packet.data[TOS_AT] & ECN_MARK == ECN_MARK:
-            self._marked(qp, connection, 1, now)
-        event = PacketArrived(
-            packet.opcode,
-            packet.psn,
-            packet.ack_request,
-            packet.payload_bytes,
-            reth,
-            imm,
-            self._permitted(connection, reth, packet.psn),
-        )
-        self.responder_steps += 1
-        self._perform_responses(qp, connection, connection.responder.step(event, now), packet)
-
-    def _wanted(self, run: RoceRun | Packet | Cnp, packets: int) -> tuple[QueuePair, Connection] | None:
-        """The queue pair that packets are for; None, and counted, if they are for none."""
-        if run.dst_mac != self._mac or run.dst_ip != self._ip:
-            self._counters.not_for_us += packets
-            return None
-        qp = self._qps.get(run.dest_qp)
-        if qp is None or (connection := qp.connection) is None:
-            self._counters.unknown_qp += packets
-            return None
-        if run.src_ip != connection.remote_ip:
-            self._counters.wrong_source += packets
-            return None
-        return qp, connection
-
-    def _permitted(self, connection: Connection, reth: tuple[int, int, int] | None, psn: SupportsInt) -> bool:
-        """The peer may write where a packet begins, up to its message's end."""
-        if reth is not None:
-            va, rkey, nbytes = reth
-            return self._memory.permits(rkey, va, nbytes)
-        place = connection.responder.place_of(psn)
-        return place is not None and self._memory.permits(place.rkey, place.va, place.remaining)
-
     def _acknowledged(self, qp: QueuePair, connection: Connection, ack: AckArrived, now: Instant) -> None:
         connection.unanswered = 0
         self.requester_steps += 1
         self._perform_requests(qp, connection, connection.requester.step(ack, now), now)
 
     # ---- congestion ------------------------------------------------------------------------------
-
-    def _look_for_marks(
-        self, qp: QueuePair, connection: Connection, blocks: Iterable[Frames], now: Instant
-    ) -> None:
-        """Data packets of a connection came, and are intact."""
-        marked = sum(int((frames[:, TOS_AT] & ECN_MARK == ECN_MARK).sum()) for frames in blocks)
-        if marked:
-            self._marked(qp, connection, marked, now)
 
     def _marked(self, qp: QueuePair, connection: Connection, packets: int, now: Instant) -> None:
         self._counters.marks_received += packets
@@ -655,7 +370,7 @@ class SoftNicEngine:
         cnp = decode_cnp(frame)
         if cnp is None:
             return False
-        wanted = self._wanted(cnp, 1)
+        wanted = self._receiving.wanted(cnp, 1)
         if wanted is not None:
             qp, connection = wanted
             self._counters.packets_received += 1
