@@ -7,14 +7,12 @@ does not probe, and a port's MTU may be made smaller later: then the job would s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from inaproto.core.rdma.nic_config import OVERHEAD_BYTES_MAX
+from inaproto.core.rdma.nic_config import IPV6_BYTES_MORE, OVERHEAD_BYTES_MAX
 from inaproto.core.rdma.reliable_connection import MTUS
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.outer import IPV6_ADDRESS_BYTES
-
-_IPV6_BYTES_MORE: Final = 20
 
 
 class PortSize(NamedTuple):
@@ -31,7 +29,7 @@ def narrow_ports(
         for flow in spec.flows:
             at = addresses.get(flow.src_mac, -1)
             port = ports.get(at)
-            more = _IPV6_BYTES_MORE if len(flow.src_ip) == IPV6_ADDRESS_BYTES else 0
+            more = IPV6_BYTES_MORE if len(flow.src_ip) == IPV6_ADDRESS_BYTES else 0
             if port is None or spec.mtu + OVERHEAD_BYTES_MAX + more <= port.frame_bytes_max:
                 continue
             room = port.frame_bytes_max - OVERHEAD_BYTES_MAX - more
