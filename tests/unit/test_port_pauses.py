@@ -108,3 +108,4 @@ def test_the_accelerator_tells_of_frames_for_a_link_and_passes_none_on() -> None
     (action,) = accelerator.step(FramesArrived(PortId(1), (frames,)), T0)
     assert isinstance(action, ForLink)
     assert (action.port, action.frames.tobytes()) == (1, frames.tobytes())
+    assert accelerator.counters.bridged == 1, "each frame is in one of the counters, whoever it was for"

@@ -485,9 +485,9 @@ class Accelerator:
             if run.dst_mac == TO_SWITCHES and (answers := answers_to(run.frames)) is not None:
                 self._counters.path_probes += len(answers)
                 actions.append(EmitFrames(port, answers))
-            elif run.dst_mac[:5] == OF_A_LINK and is_of_a_link(run.dst_mac):
-                actions.append(ForLink(port, run.frames))
             elif not self._belongs_to_ring(run, now):
+                if run.dst_mac[:5] == OF_A_LINK and is_of_a_link(run.dst_mac):
+                    actions.append(ForLink(port, run.frames))
                 self._forward(port, run, actions)
         elif self._steered(port, run, actions):
             pass
