@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from inaproto.errors import Unsupported
+from inaproto_controller.service.job_client import ControllerUnreachable
+from inaproto_hil.bench.controller import command
+from inaproto_hil.bench.controller.measure import Load
 from inaproto_hil.rigs.cluster import inaproto_command
 from inaproto_hil.rigs.postgresql_server import programs
 from tests.conftest import end_without
@@ -46,3 +51,23 @@ def test_every_phase_is_measured(tmp_path: Path, pair: bool) -> None:
     assert found["exponents"]["all agents arrive"]["half_width"] is None, "two sizes leave it open"
     assert "exponent" in done.stdout
     assert picture.read_text().startswith("<?xml")
+
+
+def test_a_size_that_fails_costs_those_before_it_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(load: Load, **_: object) -> dict[str, Any]:
+        if load.hosts == 64:
+            raise ExceptionGroup("nursery", [ControllerUnreachable("controller.sock: nobody listens there")])
+        return measure(load)
+
+    measure = command.measure
+    monkeypatch.setattr(command, "measure", measured)
+    report = tmp_path / "report.json"
+    words = (*SMALL, "--hosts", "8,64,128", "--json", str(report), "--plot", str(tmp_path / "curves.svg"))
+    done = CliRunner().invoke(command.controller_bench, words)
+    assert done.exit_code == 1
+    assert "64 hosts, 4 jobs: controller.sock: nobody listens there" in done.stderr
+    found = json.loads(report.read_text())
+    assert [row["hosts"] for row in found["rows"]] == [8]
+    assert found["failed"].startswith("64 hosts")

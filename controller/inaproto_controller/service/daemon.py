@@ -20,7 +20,7 @@ from hypercorn.trio import serve
 from inaproto.ca.identity import Role
 from inaproto.daemon.net.control_address import Holder, credentials_of, parse_listen
 from inaproto.daemon.net.tls_listener import TlsListener, listen_tls
-from inaproto.daemon.net.unix_sockets import BoundSocket, listen_unix, make_run_directory
+from inaproto.daemon.net.unix_sockets import BACKLOG, BoundSocket, listen_unix, make_run_directory
 from inaproto.daemon.observe.loop_watch import LoopWatch
 from inaproto.daemon.settings.fabric_file import load_fabric
 from inaproto.daemon.switch.job_secret import tokens_of
@@ -173,6 +173,7 @@ async def _serve_api(
     http_log.setLevel(logging.WARNING)
     config.errorlog = http_log
     config.h11_max_incomplete_size = BODY_BYTES_MAX
+    config.backlog = BACKLOG  # it listens anew at the socket that it is given
     config.keep_alive_timeout = 75
     config.graceful_timeout = DRAIN_S
     config.include_server_header = False

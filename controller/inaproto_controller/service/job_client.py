@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -14,6 +15,8 @@ from inaproto.errors import ConfigError, InaprotoError
 
 ANSWER_S: Final = 30.0
 ANSWER_BYTES_MAX: Final = 1 << 26
+FULL_AGAIN_S: Final = 0.01
+"""How soon to try again where more ask at once than the controller's socket keeps waiting."""
 
 
 class ControllerRefused(InaprotoError):
@@ -36,7 +39,18 @@ class _OverUnix(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        ends = time.monotonic() + (self.timeout or 0.0)
+        while True:
+            try:
+                self.sock.connect(self._path)
+            except (
+                BlockingIOError
+            ):  # as many wait there as may; the kernel waits for a place without a timeout only
+                if time.monotonic() > ends:
+                    raise TimeoutError from None
+                time.sleep(FULL_AGAIN_S)
+            else:
+                return
 
 
 class JobClient:

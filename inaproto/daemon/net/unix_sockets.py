@@ -14,6 +14,7 @@ import socket
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -22,7 +23,8 @@ from inaproto.errors import ConfigError, FabricError
 from inaproto.ports import PortClosed
 from inaproto.units import UNIX_PATH_BYTES_MAX
 
-_BACKLOG = 4096
+BACKLOG: Final = 4096
+"""Connections that wait to be accepted; the kernel may keep fewer (net.core.somaxconn)."""
 """Connections that wait to be taken: after a restart all agents come at once."""
 _LOCK_WAIT_S = 2.0
 _LOCK_RETRY_S = 0.01
@@ -175,7 +177,7 @@ def _bind(path: Path, what: str) -> BoundSocket:
         sock.setblocking(False)
         sock.bind(os.fspath(path))
         found = os.lstat(path)
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise ConfigError(f"{what}: cannot make {path}: {_remedy(error, path.parent)}") from None

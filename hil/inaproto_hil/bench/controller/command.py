@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import trio
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from inaproto.errors import Unsupported
+from inaproto.errors import InaprotoError
 from inaproto.option_types import ReportFile, write_report
 from inaproto_hil.bench.controller import curves
 from inaproto_hil.bench.controller.measure import PHASES, Load, measure
@@ -95,6 +96,7 @@ def controller_bench(
         for count, wanted in _sizes(hosts, jobs)
     ]
     rows: list[dict[str, Any]] = []
+    failed = ""
     console = Console(stderr=json_at == "-")
     bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console)
     try:
@@ -109,19 +111,30 @@ def controller_bench(
                 with ExitStack() as stack:
                     database = stack.enter_context(running_postgresql()) if pair else ""
                     rows.append(measure(load, database=database, tell=tell))
-    except (ClusterError, Unsupported) as error:
-        click.echo(f"inaproto: {error}", err=True)
-        sys.exit(1)
+    except* (ClusterError, InaprotoError, trio.TooSlowError) as errors:
+        failed = _told(loads[len(rows)], errors)
     over = "jobs" if len(set(hosts)) == 1 else "hosts"
     growth = curves.exponents(rows, over) if len(rows) > 1 else {}
-    console.print(_table(rows))
+    if rows:
+        console.print(_table(rows))
     if growth:
         console.print(_growth(growth, over))
-    if plot is not None:
+    if plot is not None and rows:
         plot.write_text(curves.drawing(rows, over), encoding="utf-8")
     config = {"loads": [_config(load) for load in loads], "pair": pair}
     report = {"version": 1, "benchmark": "controller", "config": config, "environment": describe()}
-    write_report({**report, "rows": rows, "over": over, "exponents": growth}, json_at)
+    write_report({**report, "rows": rows, "over": over, "exponents": growth, "failed": failed}, json_at)
+    if failed:
+        click.echo(f"inaproto: {failed}", err=True)
+        sys.exit(1)
+
+
+def _told(load: Load, errors: BaseExceptionGroup[Exception]) -> str:
+    """Why this load was not measured; those before it were."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{load.hosts} hosts, {load.jobs} jobs: {str(error) or type(error).__name__}"
 
 
 def _config(load: Load) -> dict[str, Any]:
