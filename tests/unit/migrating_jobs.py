@@ -1,6 +1,7 @@
 """Coordinator, slots of switches and hosts of jobs in virtual time; a test decides on the network.
 
-Hosts drain ``drain_ns`` after they are told to, and renew their leases as long as they use a tree.
+Hosts drain ``drain_ns`` after they are told to, and renew their leases as long as they use a tree. Beside the
+coordinator another one hears the same, which looks at all jobs and switches each time: both say the same.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ class Hosts:
     is_alive: bool = True
 
 
+class Restless(TreeMigration):
+    def _says_nothing_new(self, event: MigrationEvent) -> bool:
+        return False
+
+
 class MigratingJobs:
     def __init__(
         self,
@@ -103,6 +109,7 @@ class MigratingJobs:
 
     def restart(self) -> None:
         self.coordinator = TreeMigration(self.config, self.disk)
+        self._restless = Restless(self.config, self.disk)
         self.tell(Woke())
 
     def crash(self) -> None:
@@ -110,7 +117,11 @@ class MigratingJobs:
 
     def tell(self, event: MigrationEvent) -> None:
         if self.coordinator is not None:
-            self._perform(self.coordinator.step(event, self.now))
+            actions = self.coordinator.step(event, self.now)
+            assert self._restless.step(event, self.now) == actions
+            assert self._restless.view() == self.coordinator.view()
+            assert self._restless.deadline == self.coordinator.deadline
+            self._perform(actions)
 
     def reboot(self, switch: str, *, says_so: bool = True) -> None:
         self.boots += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ from inaproto.core.migration.events import (
     TreeStands,
     Woke,
 )
-from inaproto.core.migration.jobs import TABLE, Fact, stay
+from inaproto.core.migration.jobs import TABLE, Fact, Switch, stay
 from inaproto.core.migration.ledger import (
     FromController,
     SlotFreed,
@@ -39,7 +40,7 @@ from inaproto.core.migration.ledger import (
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import MS, Instant, S
 from inaproto.wire.messages.slots import Lease, Order, Outcome, SlotAnswer, SlotRequest, SlotsChanged
-from tests.unit.migrating_jobs import MigratingJobs, plan, tree
+from tests.unit.migrating_jobs import MigratingJobs, Restless, plan, tree
 
 NOW = Instant(5)
 
@@ -221,12 +222,12 @@ def test_a_request_without_an_answer_is_sent_again_and_its_switch_is_lost_in_the
     core = TreeMigration(config)
     core.step(Woke(), NOW)
     sent = core.step(Persisted(1), NOW)
-    for _ in range(2):
+    for waited in (10, 30):
         at = core.deadline
-        assert at is not None
+        assert at == NOW + waited
         assert core.step(Woke(), at) == sent, "the same request"
     at = core.deadline
-    assert at == NOW + 30
+    assert at == NOW + 70
     assert core.step(Woke(), at) == []
     (view,) = core.view().switches
     assert view.is_lost
@@ -235,6 +236,30 @@ def test_a_request_without_an_answer_is_sent_again_and_its_switch_is_lost_in_the
     assert isinstance(asked, ToSwitch)
     assert asked.request.order is Order.ASK
     assert asked.request.number == 2
+
+
+def test_a_switch_that_does_not_answer_is_asked_ever_less_often() -> None:
+    core = TreeMigration(MigrationConfig(("a",), resend_ns=10, tries_max=100))
+    core.step(Woke(), NOW)
+    core.step(Persisted(1), NOW)
+    waits, now = [], NOW
+    for _ in range(7):
+        at = core.deadline
+        assert at is not None
+        waits.append(at - now)
+        assert core.step(Woke(), at)
+        now = at
+    assert waits == [10, 20, 40, 80, 160, 160, 160]
+
+
+def test_a_switch_that_did_not_answer_is_asked_again_as_soon_as_it_says_something() -> None:
+    core = TreeMigration(MigrationConfig(("a",), resend_ns=10))
+    core.step(Woke(), NOW)
+    (sent,) = core.step(Persisted(1), NOW)
+    hint = FromSwitch(SlotsChanged("a", "boot"))
+    assert core.step(hint, Instant(NOW + 1)) == [], "its answer may be on the way"
+    assert core.step(Woke(), Instant(NOW + 10)) == [sent]
+    assert core.step(hint, Instant(NOW + 11)) == [sent]
 
 
 def test_a_job_does_not_wait_for_a_lost_switch_to_release() -> None:
@@ -490,3 +515,23 @@ def test_a_back_off_waits_only_for_those_who_have_what_is_wanted() -> None:
     world.die("B")
     assert world.run(5 * S, lambda: phases(world)["C"] is Phase.STABLE)
     assert phases(world)["A"] is Phase.DRAINING
+
+
+def test_at_rest_a_switch_that_holds_what_it_held_costs_no_look_at_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = settled("abcd", A="ab", B="c")
+    looked: list[str] = []
+    ask = TreeMigration._ask
+
+    def counted(core: TreeMigration, switch: Switch, *rest: Any) -> list[MigrationAction]:
+        looked.append(switch.name)
+        return ask(core, switch, *rest)
+
+    world.run(30 * S)
+    began = world.now
+    monkeypatch.setattr(TreeMigration, "_ask", counted)
+    monkeypatch.setattr(Restless, "_ask", ask)
+    world.run(30 * S)
+    asked = sum(isinstance(action, ToSwitch) for at, action in world.log if at > began)
+    assert len(looked) <= 2 * asked, "each is looked at when it is asked, and when it has answered"

@@ -83,6 +83,8 @@ class TreeMigration(JobMoves):
         self._token = 0
         self._durable = 0
         self._is_deposed = False
+        self._rests = False
+        """All jobs stood and all was said when a switch had something new to say last."""
 
     @property
     def deadline(self) -> Instant | None:
@@ -115,6 +117,7 @@ class TreeMigration(JobMoves):
         """Raises ``LocalMisuse`` for plans that cannot be meant and for tokens never given."""
         if self._is_deposed:
             return []
+        self._rests = self._rests and self._says_nothing_new(event)
         actions: list[MigrationAction] = []
         match event:
             case PlanWanted():
@@ -127,7 +130,7 @@ class TreeMigration(JobMoves):
                 if name in self._jobs:
                     self._jobs[name] = replace(self._jobs[name], is_ended=True)
             case FromSwitch(message):
-                actions += self._heard(message)
+                actions += self._heard(message, now)
             case SwitchLost(name):
                 self._lost(name, now)
             case Persisted(token):
@@ -141,6 +144,13 @@ class TreeMigration(JobMoves):
         return [*actions, *self._settle(now)]
 
     # --- what happens
+
+    def _says_nothing_new(self, event: MigrationEvent) -> bool:
+        """Whether only time has passed, or a switch holds what it held: most events by far."""
+        if isinstance(event, FromSwitch) and isinstance(event.message, SlotAnswer):
+            switch, answer = self._switches.get(event.message.switch), event.message
+            return switch is not None and (switch.boot, switch.held) == (answer.boot, answer.held)
+        return isinstance(event, Woke)
 
     def _planned(self, plan: PlanWanted, now: Instant) -> None:
         if plan.version <= self._plan:
@@ -162,12 +172,12 @@ class TreeMigration(JobMoves):
                 began = now if job.phase is Phase.STABLE else job.began
                 self._jobs[name] = replace(job, target=target, began=began)
 
-    def _heard(self, message: SlotAnswer | SlotsChanged) -> list[MigrationAction]:
+    def _heard(self, message: SlotAnswer | SlotsChanged, now: Instant) -> list[MigrationAction]:
         match message:
             case SlotAnswer():
                 return self._answered(message)
             case SlotsChanged():
-                return self._hinted(message.switch)
+                return self._hinted(message.switch, now)
             case _:
                 assert_never(message)
 
@@ -196,11 +206,14 @@ class TreeMigration(JobMoves):
                 self._jobs[job.name] = replace(job, is_refused=True)
         return []
 
-    def _hinted(self, name: str) -> list[MigrationAction]:
+    def _hinted(self, name: str, now: Instant) -> list[MigrationAction]:
         """A hint may be old: it says to ask, and nothing else."""
-        if name not in self._switches:
+        switch = self._switches.get(name)
+        if switch is None:
             return [Blame(name, "slots of a switch that is not there", "a hint")]
-        self._switches[name] = replace(self._switches[name], is_due=True)
+        # Who did not answer was not there, perhaps, and is now.
+        again = now if switch.tries > 1 else switch.at
+        self._switches[name] = replace(switch, is_due=True, at=again)
         return []
 
     def _lost(self, name: str, now: Instant) -> None:
@@ -226,6 +239,8 @@ class TreeMigration(JobMoves):
         """Let every job go as far as it can; then say what has not been said yet, or write it first."""
         if self._is_deposed:
             return []
+        if self._rests:
+            return self._audit(now)
         for switch in list(self._switches.values()):
             unanswered = switch.asked is not None and switch.at is not None and switch.at <= now
             if unanswered and switch.tries >= self.config.tries_max:
@@ -247,7 +262,16 @@ class TreeMigration(JobMoves):
         if self._is_settled and self._plan_said < self._plan:
             self._plan_said = self._plan
             actions.append(PlanStands(self._plan))
+        self._rests = self._is_settled
         return actions
+
+    def _audit(self, now: Instant) -> list[MigrationAction]:
+        """What :meth:`_settle` does while nothing changes, without a look at each job and each switch."""
+        due = [its for its in self._switches.values() if its.at is None or its.at <= now]
+        if any(its.asked is not None and its.tries >= self.config.tries_max for its in due):
+            self._rests = False
+            return self._settle(now)
+        return [action for switch in due for action in self._ask(switch, None, now)]
 
     def _record(self) -> MigrationRecord:
         jobs = tuple(
@@ -273,7 +297,7 @@ class TreeMigration(JobMoves):
         if switch.asked is not None:
             if switch.at is not None and now < switch.at:
                 return []
-            again = Instant(now + self.config.resend_ns)
+            again = Instant(now + self.config.patience_ns(switch.tries + 1))
             self._switches[switch.name] = replace(switch, at=again, tries=switch.tries + 1)
             return [ToSwitch(switch.name, switch.asked)]
         order = self._next_order(switch, wanted, now)
@@ -289,7 +313,7 @@ class TreeMigration(JobMoves):
             switch,
             number=request.number,
             asked=request,
-            at=Instant(now + self.config.resend_ns),
+            at=Instant(now + self.config.patience_ns(1)),
             tries=1,
             is_due=switch.is_due and what is not Order.ASK,
         )

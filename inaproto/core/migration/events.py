@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import MS, S
@@ -24,6 +25,9 @@ class Tree:
             raise LocalMisuse(f"tree {self.tree_id}: its switches must be ascending: {self.switches}")
 
 
+_DOUBLINGS_MAX: Final = 4
+
+
 @dataclass(frozen=True, slots=True)
 class MigrationConfig:
     switches: tuple[str, ...]
@@ -33,7 +37,8 @@ class MigrationConfig:
     jobs_max: int = 1024
     """Jobs that have a tree or want one."""
     resend_ns: int = 200 * MS
-    """After which a request that is not answered is sent again."""
+    """After which a request that is not answered is sent again; doubles with each one, to 16 times as long.
+    Who is slow to answer because all is overloaded gets little more to do by it."""
     tries_max: int = 5
     """Requests without an answer until a switch counts as lost."""
     audit_ns: int = 5 * S
@@ -56,6 +61,10 @@ class MigrationConfig:
                 raise LocalMisuse(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.backoff_max_ns < self.backoff_ns or not self.jitter_ns or min(self.jitter_ns) < 0:
             raise LocalMisuse("back-off: the longest must be no shorter than the first, jitter not negative")
+
+    def patience_ns(self, tries: int) -> int:
+        """How long the last of so many requests is given."""
+        return self.resend_ns << min(tries - 1, _DOUBLINGS_MAX)
 
 
 # --- records

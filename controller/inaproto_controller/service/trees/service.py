@@ -67,7 +67,7 @@ log = logging.getLogger("inaproto.controller")
 OWNER: Final = "trees"
 PINS: Final = "tree-roots"
 JITTERS: Final = 64
-TRIES_MAX: Final = 50
+TRIES_MAX: Final = 6
 """So long, 10 s, a switch that has no session is waited for before it counts as lost: after a restart of the
 controller all have to find it, and who counts as lost costs its jobs their trees."""
 WRITES_MAX: Final = 64
