@@ -1,13 +1,7 @@
 """The training process's side: ``connect()``, ``connect_blocking()``, ``Communicator.all_reduce()``."""
 
-from inaproto.client.communicator import (
-    BlockingCommunicator,
-    Communicator,
-    CommunicatorStatistics,
-    OperationRecord,
-    connect,
-    connect_blocking,
-)
+from inaproto.client.blocking_communicator import BlockingCommunicator, connect_blocking
+from inaproto.client.communicator import Communicator, CommunicatorStatistics, OperationRecord, connect
 from inaproto.client.model import BlockingModel, Model, PullRecord, connect_model, connect_model_blocking
 from inaproto.client.works import BlockingWork, Work
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from inaproto.client.blocking_communicator import BlockingCommunicator, connect_blocking
 from inaproto.client.channel import again
-from inaproto.client.communicator import BlockingCommunicator, connect_blocking
 from inaproto.client.joining import SOCKET_VARIABLE, find_socket
 from inaproto.errors import DaemonUnreachable, JobError, LocalMisuse
 from inaproto.torch.elements import Vector

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from inaproto.errors import Unsupported
 from inaproto_controller.service.job_client import ControllerUnreachable
 from inaproto_hil.bench.controller import command
-from inaproto_hil.bench.controller.measure import Load
+from inaproto_hil.bench.controller.measure import Load, measure
 from inaproto_hil.rigs.cluster import inaproto_command
 from inaproto_hil.rigs.postgresql_server import programs
 from tests.conftest import end_without
@@ -61,7 +61,6 @@ def test_a_size_that_fails_costs_those_before_it_nothing(
             raise ExceptionGroup("nursery", [ControllerUnreachable("controller.sock: nobody listens there")])
         return measure(load)
 
-    measure = command.measure
     monkeypatch.setattr(command, "measure", measured)
     report = tmp_path / "report.json"
     words = (*SMALL, "--hosts", "8,64,128", "--json", str(report), "--plot", str(tmp_path / "curves.svg"))

@@ -14,7 +14,7 @@ MOVED: Final = "docs/protocol.md 11, call; inaproto.client.collectives"
 NAMED: Final = "docs/protocol.md 11, named"
 DISPUTES: Final = "docs/protocol.md 12.6, different calls"
 TESTS: Final = "tests/unit/test_collectives.py"
-RENDEZVOUS: Final = "tests/unit/test_rendezvous.py"
+RENDEZVOUS: Final = "tests/unit/test_rendezvous_disputes.py"
 
 COLLECTIVE_FAULTS: Final[tuple[PlantedFault, ...]] = (
     fault(

@@ -64,7 +64,7 @@ CONTROL_FAULTS: Final = (
         Endings.woke,
         "if job.dispute is not None and job.dispute.until <= self._state.now:",
         "if False:",
-        test="tests/unit/test_rendezvous.py::test_who_has_left_or_is_of_an_older_release_is_not_waited_for_in_a_mismatch",
+        test="tests/unit/test_rendezvous_disputes.py::test_who_has_left_or_is_of_an_older_release_is_not_waited_for_in_a_mismatch",
     ),
     fault(
         "dispute_settled_by_the_first",
@@ -73,7 +73,7 @@ CONTROL_FAULTS: Final = (
         Endings.called,
         "if any(rank not in job.dispute.told",
         "if all(rank not in job.dispute.told",
-        test="tests/unit/test_rendezvous.py::test_a_mismatch_is_told_in_the_words_of_all_ranks",
+        test="tests/unit/test_rendezvous_disputes.py::test_a_mismatch_is_told_in_the_words_of_all_ranks",
         arguments=("accelerator",),
     ),
     fault(

@@ -42,8 +42,8 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
         PROBES,
         "answers a probe and passes it on as well, for others to answer",
         Accelerator._run,
-        "elif run.dst_mac[:5]",
-        "if run.dst_mac[:5]",
+        "elif not self._belongs_to_ring(run, now):",
+        "if not self._belongs_to_ring(run, now):",
         test="tests/unit/test_path_probes.py::test_a_switch_answers_each_question_where_it_came_and_passes_none_on",
     ),
     fault(

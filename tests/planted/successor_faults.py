@@ -62,6 +62,6 @@ SUCCESSOR_FAULTS: Final = (
         Journal.taken,
         "self._words[_TAKEN_WORD] = taken",
         "self._words[_TAKEN_WORD] = 0; self._words[_TAKEN_WORD] = taken",
-        test="tests/unit/test_host_journal.py::test_a_word_has_no_value_in_between",
+        test="tests/unit/test_host_journal.py::test_a_word_is_stored_once_and_whole",
     ),
 )

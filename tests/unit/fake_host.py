@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from inaproto.client.blocking_communicator import BlockingCommunicator, connect_blocking
 from inaproto.client.channel import Channel
-from inaproto.client.communicator import BlockingCommunicator, connect_blocking
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import Message, decode_message, encode_message
 from inaproto.wire.ina_header import Dtype

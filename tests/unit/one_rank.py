@@ -9,8 +9,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from inaproto.client.blocking_communicator import BlockingCommunicator
 from inaproto.client.channel import Channel, JobRank
-from inaproto.client.communicator import BlockingCommunicator
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import Message, Status, StatusReply, decode_message, encode_message
 from inaproto.wire.messages.client import AllReduce, Done, Joined, Leave, Ok

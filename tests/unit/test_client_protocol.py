@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from inaproto.client.arrays import check_array, check_out, wire_dtype, wire_op
+from inaproto.client.blocking_communicator import BlockingCommunicator, connect_blocking
 from inaproto.client.channel import Channel, JobRank, Wait
-from inaproto.client.communicator import BlockingCommunicator, connect_blocking
 from inaproto.client.joining import find_socket
 from inaproto.client.memory import ALIGNMENT, SharedMemory
 from inaproto.client.model import connect_model_blocking

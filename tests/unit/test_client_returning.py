@@ -14,7 +14,7 @@ import pytest
 import trio
 
 import inaproto
-from inaproto.client.communicator import connect_blocking
+from inaproto.client.blocking_communicator import connect_blocking
 from inaproto.client.watcher import WATCHER
 from inaproto.errors import DaemonUnreachable, JobError, LocalMisuse, RankLost
 from inaproto.wire.control_messages import Status, StatusReply, error_message

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 import inaproto
-from inaproto.client.communicator import connect_blocking
+from inaproto.client.blocking_communicator import connect_blocking
 from inaproto.client.unix_stream import dial_unix
 from inaproto.client.watcher import WATCHER
 from inaproto.daemon.net.control_stream import ControlStream

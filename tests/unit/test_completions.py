@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -69,3 +70,41 @@ def test_calls_that_are_nested_without_end_are_told_of() -> None:
         let_go.set()
     assert "3 callbacks of operations that have ended are under way, and none ends; 2 more wait" in errors[0]
     assert threads.drain(LIMIT_S)
+
+
+def test_one_more_thread_than_callbacks_are_under_way_up_to_a_bound() -> None:
+    threads = CompletionThreads(threads_max=3, idle_s=0.01)
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def block() -> None:
+        begun.release()
+        go_on.wait(LIMIT_S)
+
+    for _ in range(5):
+        threads.submit(block)
+    for _ in range(3):
+        assert begun.acquire(timeout=LIMIT_S)
+    assert threads.threads == 3
+    assert not threads.drain(0.01)
+    go_on.set()
+    assert threads.drain(LIMIT_S)
+    while threads.threads > 1:
+        time.sleep(0.001)
+    done = threading.Event()
+    threads.submit(done.set)
+    assert done.wait(LIMIT_S)
+
+
+def test_a_completion_thread_does_not_wait_for_itself() -> None:
+    threads = CompletionThreads()
+    found: list[bool] = []
+    threads.submit(lambda: found.append(threads.drain(LIMIT_S)))
+    assert threads.drain(LIMIT_S)
+    assert found == [False]
+
+
+def test_a_call_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    threads = CompletionThreads()
+    threads.submit(lambda: 1 // 0)
+    assert threads.drain(LIMIT_S)
+    assert "ZeroDivisionError" in caplog.text

@@ -212,6 +212,20 @@ def test_every_pair_of_stores() -> None:
             goes_on_after(2, 4, [first, second])
 
 
+def test_a_word_is_stored_once_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = begun(SharedArena())
+    stored: list[tuple[int, int]] = []
+
+    class Words:
+        def __setitem__(self, at: int, word: int) -> None:
+            stored.append((at, word))
+
+    monkeypatch.setattr(journal, "_words", Words())
+    for _ in range(3):
+        journal.taken()
+    assert stored == [(layout._TAKEN_WORD, taken) for taken in (1, 2, 3)]
+
+
 def test_a_word_has_no_value_in_between() -> None:
     """What another process sees of it, or finds when this one is killed, is the old one or the new one."""
     arena = SharedArena()

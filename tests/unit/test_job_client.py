@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from inaproto_controller.service import job_client
 from inaproto_controller.service.job_client import ControllerUnreachable, JobClient
 
 ANSWER = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\n\r\n{"jobs":[]}'
@@ -38,7 +37,7 @@ def test_who_comes_when_the_backlog_is_full_waits_for_a_place(
     path = runtime_dir / "controller.sock"
     found: list[object] = []
     waits = threading.Event()
-    monkeypatch.setattr(job_client.time, "sleep", lambda _: waits.set())
+    monkeypatch.setattr("inaproto_controller.service.job_client.time.sleep", lambda _: waits.set())
     with full_listener(path) as (listener, waiting):
         asking = threading.Thread(target=lambda: found.append(JobClient([str(path)]).jobs(live=True)))
         asking.start()

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.client.arguments import check_arguments, check_sockets
+from inaproto.client.blocking_communicator import BlockingCommunicator, connect_blocking
 from inaproto.client.channel import Channel, JobRank
-from inaproto.client.communicator import BlockingCommunicator, Communicator, connect_blocking
+from inaproto.client.communicator import Communicator
 from inaproto.client.drivers import TrioDriver
 from inaproto.client.parallel_rings import ParallelRings, slices
 from inaproto.client.ring_names import RingName, parse_ring_job, ring_job

@@ -27,8 +27,8 @@ from inaproto.parts import nic_of
 from inaproto.wire.control_messages import Member, Ring
 from inaproto_hil.bench.traffic import ring_spec
 from tests.unit.rendezvous_members import member
+from tests.unit.rendezvous_world import World, refusal, sent
 from tests.unit.test_carrier import TWO_HOSTS, ring
-from tests.unit.test_rendezvous import World, refusal, sent
 
 BYTES = 168 * 1024
 OPENER = "rank 0 (h0, pid 1000), which opened the job, "

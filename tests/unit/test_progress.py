@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 import inaproto
 from inaproto.client import progress
-from inaproto.client.communicator import BlockingCommunicator
-from inaproto.client.completions import CompletionThreads
+from inaproto.client.blocking_communicator import BlockingCommunicator
 from inaproto.client.works import BlockingWork
 from inaproto.errors import JobError, LocalMisuse, OperationTimeout, RankLost
 from inaproto.wire.control_messages import encode_message, error_message
@@ -682,44 +681,3 @@ def test_a_script_ends_at_once_whatever_is_under_way(threaded: bool, ending: str
         _, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == status, errors
     assert "Fatal" not in errors
-
-
-# --- completion threads
-
-
-def test_one_more_thread_than_callbacks_are_under_way_up_to_a_bound() -> None:
-    threads = CompletionThreads(threads_max=3, idle_s=0.01)
-    go_on, begun = threading.Event(), threading.Semaphore(0)
-
-    def block() -> None:
-        begun.release()
-        go_on.wait(DEADLINE_S)
-
-    for _ in range(5):
-        threads.submit(block)
-    for _ in range(3):
-        assert begun.acquire(timeout=DEADLINE_S)
-    assert threads.threads == 3
-    assert not threads.drain(0.01)
-    go_on.set()
-    assert threads.drain(DEADLINE_S)
-    while threads.threads > 1:
-        time.sleep(0.001)
-    done = threading.Event()
-    threads.submit(done.set)
-    assert done.wait(DEADLINE_S)
-
-
-def test_a_completion_thread_does_not_wait_for_itself() -> None:
-    threads = CompletionThreads()
-    found: list[bool] = []
-    threads.submit(lambda: found.append(threads.drain(DEADLINE_S)))
-    assert threads.drain(DEADLINE_S)
-    assert found == [False]
-
-
-def test_a_call_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    threads = CompletionThreads()
-    threads.submit(lambda: 1 // 0)
-    assert threads.drain(DEADLINE_S)
-    assert "ZeroDivisionError" in caplog.text

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inaproto.core.rendezvous.disputes import CALLS_NS
 from inaproto.core.rendezvous.events import (
     HostArrived,
     MemberAsked,
-    MemberBroken,
-    MemberCalls,
     MemberEvent,
     MemberGone,
     MemberLeft,
@@ -32,111 +29,26 @@ from inaproto.core.rendezvous.events import (
     SessionId,
     ShuttingDown,
     WelcomeHost,
-    Woke,
 )
 from inaproto.core.rendezvous.jobs import Phase
 from inaproto.core.rendezvous.rendezvous import Rendezvous
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.errors import Blame
-from inaproto.units import Instant
 from inaproto.wire.control_messages import (
-    AskCalls,
-    Broken,
-    Calls,
     Closed,
     Error,
     Failed,
     Gone,
     JobStatus,
     Left,
-    Member,
-    Message,
     OpStarted,
     RankRefused,
     Ready,
     Ring,
     Start,
-    encode_message,
 )
 from tests.unit.rendezvous_members import hello, ip, mac, member
-
-T = TypeVar("T", bound=Message)
-NOW = Instant(0)
-KEY = 0x1234_5678_9ABC_DEF0
-
-
-class World:
-    """A rendezvous with one session per host; session and host have the same number."""
-
-    def __init__(self, hosts: int = 3, config: RendezvousConfig | None = None) -> None:
-        self.core = Rendezvous(config or RendezvousConfig())
-        self.installed: dict[int, InstallRing] = {}
-        for host in range(hosts):
-            self.step(HostArrived(SessionId(host), hello(host)))
-
-    def step(self, event: RendezvousEvent) -> list[RendezvousAction]:
-        actions = self.core.step(event, NOW)
-        for action in actions:
-            match action:
-                case InstallRing(spec):
-                    assert spec.ring_id not in self.installed
-                    self.installed[spec.ring_id] = action
-                case RemoveRing(ring_id):
-                    del self.installed[ring_id]
-                case Send(_, message):
-                    encode_message(message)  # every order can go on the wire
-                case RefuseHost(_, error):
-                    encode_message(error)
-                case _:
-                    pass
-        return actions
-
-    def join(self, message: Member, session: int | None = None) -> list[RendezvousAction]:
-        at = int(message.host[1:]) if session is None else session
-        return self.step(MemberAsked(SessionId(at), message, KEY))
-
-    def connecting(self, size: int = 3) -> list[RendezvousAction]:
-        actions: list[RendezvousAction] = []
-        for rank in range(size):
-            actions = self.join(member(rank, size=size))
-        return actions
-
-    def running(self, size: int = 3) -> list[RendezvousAction]:
-        self.connecting(size)
-        actions: list[RendezvousAction] = []
-        for rank in range(size):
-            actions = self.step(MemberReady(SessionId(rank), Ready(job="train", rank=rank)))
-        return actions
-
-    def leave(self, rank: int, operations: int = 5) -> list[RendezvousAction]:
-        return self.step(MemberLeft(SessionId(rank), Left(job="train", rank=rank, operations=operations)))
-
-    def gone(self, rank: int, reason: str = "it was killed") -> list[RendezvousAction]:
-        return self.step(MemberGone(SessionId(rank), Gone(job="train", rank=rank, reason=reason)))
-
-    def calls(self, rank: int, first: int, *calls: str) -> list[RendezvousAction]:
-        told = Calls(job="train", rank=rank, first=first, calls=calls)
-        return self.step(MemberCalls(SessionId(rank), told))
-
-    def stalled(
-        self, rank: int, op_index: int, *, signature: int = 9, nbytes: int = 64
-    ) -> list[RendezvousAction]:
-        told = OpStarted(job="train", rank=rank, op_index=op_index, signature=signature, nbytes=nbytes)
-        return self.step(OperationStalled(SessionId(rank), told))
-
-
-def sent(actions: Sequence[RendezvousAction], kind: type[T]) -> list[tuple[int, T]]:
-    return [(a.session, a.message) for a in actions if isinstance(a, Send) and isinstance(a.message, kind)]
-
-
-def refusal(actions: Sequence[RendezvousAction]) -> str:
-    [(_, error)] = sent(actions, Error)
-    assert error.code == "join_refused"
-    assert not [a for a in actions if isinstance(a, InstallRing | RemoveRing)]
-    return error.message
-
-
-# --- from members to a ring
+from tests.unit.rendezvous_world import KEY, World, refusal, sent
 
 
 def test_table_is_complete() -> None:
@@ -144,6 +56,9 @@ def test_table_is_complete() -> None:
     assert set(Rendezvous(RendezvousConfig()).handlers) == {
         (phase, event) for phase in Phase for event in events
     }
+
+
+# --- from members to a ring
 
 
 def test_ring_is_installed_and_told_when_the_last_rank_joins() -> None:
@@ -509,24 +424,6 @@ def test_stalled_rank_hears_for_whom_it_waits() -> None:
     assert sent(world.stalled(0, 5), JobStatus) == [(0, JobStatus(job="train", op_index=5, waiting_for=()))]
 
 
-@pytest.mark.parametrize("difference", [{"nbytes": 128}, {"signature": 10}])
-def test_different_operations_fail_the_job(difference: dict[str, int]) -> None:
-    world = World()
-    world.running()
-    world.stalled(0, 5)
-    actions = world.stalled(1, 5, **difference)
-    [(session, status)] = sent(actions, JobStatus)
-    assert session == 1
-    assert (
-        "all-reduce 5 of job 'train' differs between ranks: rank 0 (h0, pid 1000): 64 bytes"
-        in status.mismatch
-    )
-    assert {(s, message.code) for s, message in sent(actions, Failed)} == {
-        (s, "tensor_mismatch") for s in range(3)
-    }
-    assert world.installed == {}
-
-
 def test_waiting_for_a_rank_that_left_fails() -> None:
     world = World()
     world.running()
@@ -538,89 +435,6 @@ def test_waiting_for_a_rank_that_left_fails() -> None:
     world.running()
     world.stalled(1, 5)
     assert len(sent(world.leave(0, operations=5), Failed)) == 3
-
-
-@pytest.mark.parametrize("rule", ["operations differ", "packet layout"])
-def test_fault_of_the_accelerator_is_a_tensor_mismatch(rule: str) -> None:
-    world = World()
-    world.running()
-    [ring_id] = world.installed
-    asked = world.step(RingFault(ring_id, 1, rule, "rank 1 sent f32, rank 0 sent i32"))
-    assert asked == [Send(SessionId(session), AskCalls(job="train")) for session in range(3)]
-    assert world.step(RingFault(ring_id, 1, rule, "again")) == [], "asked once"
-    assert world.core.deadline == NOW + CALLS_NS
-    assert world.core.step(Woke(), Instant(NOW + CALLS_NS - 1)) == []
-    actions = world.core.step(Woke(), Instant(NOW + CALLS_NS))
-    for session in range(3):
-        [message] = [m for s, m in sent(actions, Failed) if s == session]
-        assert message.code == "tensor_mismatch"
-        assert "seen at rank 1 (h1, pid 1001): rank 1 sent f32, rank 0 sent i32" in message.message
-    assert [action for action in actions if isinstance(action, RemoveRing)] == [RemoveRing(ring_id)]
-    assert world.step(RingFault(ring_id, 1, rule, "late")) == []
-
-
-THIRTY, MORE = "sum of float32 (30,)", "sum of float32 (31,)"
-
-
-@pytest.mark.parametrize("finder", ["accelerator", "host"])
-def test_a_mismatch_is_told_in_the_words_of_all_ranks(finder: str) -> None:
-    """docs/protocol.md 12.6: as soon as all have told, of the first all-reduce that differs."""
-    world = World()
-    world.running()
-    [ring_id] = world.installed
-    found: RendezvousEvent = RingFault(ring_id, 1, "operations differ", "digests")
-    if finder == "host":
-        told = Broken(job="train", rank=1, ring_id=ring_id, progress=4, reason="digests", differs=True)
-        found = MemberBroken(SessionId(1), told)
-    assert [message for _, message in sent(world.step(found), AskCalls)] == [AskCalls(job="train")] * 3
-    assert world.calls(0, 4, MORE, THIRTY) == []
-    assert world.calls(1, 5, MORE, "max of int32 (1,)") == []
-    actions = world.calls(2, 4, MORE, THIRTY, THIRTY)
-    text = (
-        f"all-reduce 5 of job 'train' differs between ranks: rank 0 (h0, pid 1000), rank 2 (h2, pid 1002): "
-        f"{THIRTY}; rank 1 (h1, pid 1001): {MORE}; every rank must call the same ones in the same order, "
-        "with the same shape, dtype and op"
-    )
-    assert [(told.code, told.message) for _, told in sent(actions, Failed)] == [("tensor_mismatch", text)] * 3
-    assert world.installed == {}
-    assert world.core.deadline is None
-
-
-def test_who_has_left_or_is_of_an_older_release_is_not_waited_for_in_a_mismatch() -> None:
-    world = World()
-    world.running()
-    world.leave(2)
-    world.step(RingFault(next(iter(world.installed)), 1, "operations differ", "digests"))
-    world.calls(0, 5, THIRTY)
-    [(_, failed), *_] = sent(world.calls(1, 5, MORE), Failed)
-    assert f"{THIRTY}; rank 1 (h1, pid 1001): {MORE}" in failed.message
-    world = World()
-    world.running()
-    world.step(RingFault(next(iter(world.installed)), 1, "operations differ", "digests"))
-    world.calls(0, 5, THIRTY)
-    world.calls(2, 5, MORE)
-    [(_, failed), *_] = sent(world.core.step(Woke(), Instant(NOW + CALLS_NS)), Failed)
-    assert f"{THIRTY}; rank 2 (h2, pid 1002): {MORE}" in failed.message, "in time, and without rank 1"
-
-
-def test_a_mismatch_with_a_host_of_an_older_release_has_the_words_of_the_others() -> None:
-    """Its rank, whose call is the other one, knows that by itself, and reads here what theirs is."""
-    world = World()
-    world.running()
-    world.step(RingFault(next(iter(world.installed)), 1, "operations differ", "digests"))
-    world.calls(0, 5, THIRTY, MORE)
-    world.calls(2, 5, THIRTY)
-    [(_, failed), *_] = sent(world.core.step(Woke(), Instant(NOW + CALLS_NS)), Failed)
-    assert failed.message.startswith("the ranks of job 'train' called different all-reduces, seen at ")
-    who = "rank 0 (h0, pid 1000), rank 2 (h2, pid 1002)"
-    assert f"digests; all-reduce 5 of {who}: {THIRTY}; every rank must" in failed.message
-    assert MORE not in failed.message
-
-
-def test_calls_that_nobody_asked_for_end_nothing() -> None:
-    world = World()
-    world.running()
-    assert [world.calls(rank, 5, f"sum of float32 ({rank},)") for rank in range(3)] == [[]] * 3
 
 
 def test_other_faults_and_refusals_of_the_accelerator() -> None:

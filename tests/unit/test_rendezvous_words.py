@@ -36,7 +36,7 @@ from inaproto.wire.control_messages import (
     Ring,
 )
 from tests.unit.rendezvous_members import hello, ip, mac, member
-from tests.unit.test_rendezvous import KEY, World, sent
+from tests.unit.rendezvous_world import KEY, World, sent
 
 
 def notes(actions: Sequence[RendezvousAction]) -> list[Noted]:
