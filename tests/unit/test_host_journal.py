@@ -212,7 +212,7 @@ def test_every_pair_of_stores() -> None:
             goes_on_after(2, 4, [first, second])
 
 
-def test_a_word_is_stored_once_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_is_stored_once_and_whole() -> None:
     journal = begun(SharedArena())
     stored: list[tuple[int, int]] = []
 
@@ -220,7 +220,7 @@ def test_a_word_is_stored_once_and_whole(monkeypatch: pytest.MonkeyPatch) -> Non
         def __setitem__(self, at: int, word: int) -> None:
             stored.append((at, word))
 
-    monkeypatch.setattr(journal, "_words", Words())
+    journal._words = Words()  # type: ignore[assignment]
     for _ in range(3):
         journal.taken()
     assert stored == [(layout._TAKEN_WORD, taken) for taken in (1, 2, 3)]
