@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from inaproto.core.switch.events import AcceleratorConfig, MakeAccelerator, SwitchAccelerator
-from inaproto.daemon.settings.config import AUTO_MTU, HostSettings, OverlayNic, SwitchSettings
+from inaproto.daemon.settings.config import HostSettings, OverlayNic, SwitchSettings
 from inaproto.daemon.settings.cpus import AUTO
 from inaproto.errors import ConfigError, LocalMisuse, Unsupported
 from inaproto.ports import Adapter, Collective, FramePort, Link, Nic, Steering, load_adapter
@@ -117,11 +117,6 @@ async def nic_of(settings: HostSettings) -> tuple[HostSettings, OpenNic]:
         return settings, softnic_at(_attaching(settings), nics, settings)
     if settings.port:
         raise ConfigError(f"port: {settings.port} is for the softnic; nic {settings.nic} has its own port")
-    if settings.mtu == AUTO_MTU:
-        raise ConfigError(
-            f"mtu: auto is for the softnic, which finds out what its path carries; nic {settings.nic} "
-            "cannot, so give the number"
-        )
     if settings.vlan:
         raise ConfigError(
             f"vlan: {settings.vlan} is for the softnic; nic {settings.nic} is in the VLAN of the interface "

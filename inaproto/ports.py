@@ -282,7 +282,8 @@ class ProbesPath(Protocol):
     async def probe_path(self, mtus: Sequence[int]) -> int:
         """The largest of these path MTUs whose packets came back; 0: none did.
 
-        Bounded in time. The NIC is to run meanwhile.
+        Bounded in time. The NIC is to run meanwhile. Raises ``Unsupported`` where this NIC can ask nothing as
+        long as it is open, and a retryable ``FabricError`` where it cannot now.
         """
         ...
 

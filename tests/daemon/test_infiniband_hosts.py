@@ -140,6 +140,15 @@ async def test_in_a_fabric_no_switch_is_asked(cluster: MemoryCluster) -> None:
     await close_all(comms)
 
 
+@in_memory("infiniband, MTU", hosts=3, infiniband=ALL, mtu="auto")
+async def test_an_mtu_that_is_found_is_that_of_their_ports(cluster: MemoryCluster) -> None:
+    comms = await cluster.job("train", 3)
+    await reduce_once(comms)
+    found = [daemon(cluster, host).status() for host in ALL]
+    assert [(status["mtu"], status["path"]["carries"]) for status in found] == [(4096, 0)] * 3
+    await close_all(comms)
+
+
 @in_memory("infiniband, probing", hosts=2, infiniband=(0, 1), switch={"link_probe_kib": 64})
 async def test_their_links_are_measured(cluster: MemoryCluster) -> None:
     [link] = await measured(cluster, 1)

@@ -23,7 +23,7 @@ from scapy.layers.l2 import Ether
 
 from inaproto.errors import ConfigError, FabricError, Unsupported
 from inaproto.ports import PortClosed
-from inaproto_adapters.frames import PacketPort, open_packet_link, open_tap_link
+from inaproto_adapters.frames import PacketPort, open_packet_link, open_tap_link, packet
 from inaproto_adapters.frames.packet import PacketLink
 from tests.clusters.machines import SOL_PACKET, VNET_HDR, bench
 from tests.contract.frame_port_contract import as_bytes, collect, numbered
@@ -258,6 +258,32 @@ async def test_without_a_free_descriptor_ports_go_on_and_others_are_waited_for()
             await trio.testing.wait_all_tasks_blocked()
         assert len(await collect(right, 1)) == 1
         assert left.capabilities.frame_bytes_max == 1414
+
+
+async def test_a_port_of_one_type_takes_no_other_and_leaves_its_interface_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with namespaces("cable") as (here,), here.entered(), trio.fail_after(DEADLINE_S):
+        join(here, "left", here, "right")
+        mac = bytes.fromhex(here.ip("-br", "link", "show", "left").split()[2].replace(":", ""))
+        left, right = await attached("left", ethertype=0x88B5), await attached("right")
+        told = here.ip("-d", "link", "show")
+        assert told.count("promiscuity 0") == 2, "left, and lo"
+        assert told.count("promiscuity 1") == 1
+        frames = numbered(0, 3, 100)
+        frames[:, :6] = np.frombuffer(mac, np.uint8)
+        frames[:, 12:14] = np.frombuffer(b"\x88\xb5", np.uint8)
+        frames[0, 12:14] = 8, 0
+        right.send_nowait(frames)
+        left.send_nowait(frames[2:])
+        assert await collect(right, 1) == as_bytes([frames[2:]])
+        assert await collect(left, 2) == as_bytes([frames[1:]])
+        await left.aclose()
+        await right.aclose()
+        monkeypatch.setattr(packet, "merges_in_hardware", lambda name: True)
+        open_packet_link("left", ethertype=0x88B5).require()
+        with pytest.raises(Unsupported, match="large receive offload is on at left"):
+            open_packet_link("left").require()
 
 
 def require_as_a_host(link: PacketLink) -> None:

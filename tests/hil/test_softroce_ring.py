@@ -20,6 +20,7 @@ from tests.hil.softroce.filtered_port import FilteredPort
 pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
 
 _TAGGED, _IPV4, _IPV6, _ROCE = b"\x81\0", b"\x08\0", b"\x86\xdd", (4791).to_bytes(2, "big")
+_PATH_PROBE = b"\x88\xb5"
 _ARP, _ARP_REQUEST = b"\x08\x06", b"\0\1"
 
 
@@ -79,6 +80,44 @@ async def test_congestion_of_one_host_is_told_to_it_alone(softroce: Image) -> No
     assert congestion.said
     place = congestion.places[congestion.said[0][:6]]
     assert congestion.heard == [(place, frame) for frame in congestion.said]
+
+
+class Links:
+    """One of them carries frames of ``narrow`` bytes at most; ``longest`` is of those that are no path probes
+    and came through any."""
+
+    def __init__(self, narrow: int) -> None:
+        self.longest = 0
+        self._narrow = narrow
+        self._port = ""
+
+    def wrap(self, port: FramePort, name: str) -> FramePort:
+        self._port = self._port or name
+        return FilteredPort(port, name, self._what_passes)
+
+    def _what_passes(self, frames: Frames, port: str, *, is_result: bool) -> Frames:
+        if port == self._port and frames.shape[1] > self._narrow:
+            return frames[:0]
+        if any(_PATH_PROBE not in bytes(row[12:18]) for row in frames):
+            self.longest = max(self.longest, frames.shape[1])
+        return frames
+
+
+@pytest.mark.parametrize(
+    ("narrow", "mtu", "network"),
+    [(9018, 4096, {}), (2200, 2048, {"vlan": 5, "ipv6": True})],
+    ids=["all links carry it", "a small link, IPv6 in a VLAN"],
+)
+async def test_kernel_hosts_find_the_mtu_that_their_links_carry(
+    softroce: Image, narrow: int, mtu: int, network: dict[str, Any]
+) -> None:
+    """By packet sockets at the devices' interfaces; a ring has the smallest."""
+    links = Links(narrow)
+    config = SwitchedConfig(hosts=2, mtu=4096, auto_mtu=mtu, rows=[("float32", 256 << 10)], **network)
+    found = await run_switched(softroce, config, links.wrap)
+    assert [(row["wrong"], row["paths"]) for row in found.rows] == [(0, ["switch"])]
+    assert mtu < links.longest < mtu + 128
+    assert sum(one["retry_exceeded"] for one in found.devices) == 0
 
 
 class LateAnswers:

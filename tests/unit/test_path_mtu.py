@@ -22,9 +22,10 @@ from inaproto.daemon.switch.narrow_ports import PortSize, narrow_ports
 from inaproto.doctor import daemons
 from inaproto.doctor.findings import Outcome
 from inaproto.doctor.site import Site
-from inaproto.errors import ConfigError, LocalMisuse
-from inaproto.parts import nic_of
+from inaproto.errors import FabricError, LocalMisuse, Unsupported
+from inaproto.ports import NicCapabilities
 from inaproto.wire.control_messages import Member, Ring
+from inaproto.wire.messages.infiniband import InfinibandPort
 from inaproto_hil.bench.traffic import ring_spec
 from tests.unit.rendezvous_members import member
 from tests.unit.rendezvous_world import World, refusal, sent
@@ -142,23 +143,21 @@ def test_a_ring_whose_mtu_messages_cannot_have_is_refused() -> None:
         host_config("j", settings()).ring(replace(ring(TWO_HOSTS), mtu=5000))
 
 
-async def test_a_device_that_cannot_probe_wants_the_number() -> None:
-    with pytest.raises(
-        ConfigError, match=r"mtu: auto is for the softnic, .* nic verbs cannot, so give the number"
-    ):
-        await nic_of(settings(nic="verbs"))
-
-
 class Path:
     """A NIC whose path carries RoCE packets of ``mtu`` bytes; 0: no frame comes back."""
 
-    def __init__(self, mtu: int) -> None:
+    capabilities = NicCapabilities("a NIC", bytes(6), bytes(4), 4096, 8, retry_forever=True)
+
+    def __init__(self, mtu: int, *fails: Exception) -> None:
         self.mtu = mtu
         self.asked: list[Sequence[int]] = []
+        self._fails = list(fails)
 
     async def probe_path(self, mtus: Sequence[int]) -> int:
         await trio.lowlevel.checkpoint()
         self.asked.append(mtus)
+        if self._fails:
+            raise self._fails.pop(0)
         return max((mtu for mtu in mtus if mtu <= self.mtu), default=0)
 
 
@@ -226,6 +225,53 @@ def test_a_switch_that_answers_no_probes_is_asked_none() -> None:
     in_time(its.keep_looking)
     assert (path.asked, its.found.mtu) == ([], 1024)
     assert "answers no probes" in its.found.status()["unknown"]
+
+
+def test_a_nic_that_can_ask_nothing_says_why_once_and_is_asked_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = Path(4096, Unsupported("a packet socket", "it takes CAP_NET_RAW"))
+    its = probing(path)
+    in_time(its.look)
+    in_time(its.keep_looking)
+    in_time(its.look)
+    assert (len(path.asked), its.found.mtu, its.found.problem) == (1, 1024, "")
+    why = "a packet socket is not available: it takes CAP_NET_RAW"
+    assert its.found.status()["unknown"] == why
+    assert [record.getMessage() for record in caplog.records] == [f"host h0: its path is not known: {why}"]
+
+
+def test_a_nic_that_cannot_ask_now_asks_again() -> None:
+    path = Path(4096, *[FabricError("attach", "eth1", "opening", "down", retryable=True)] * 2)
+    its = probing(path)
+    in_time(its.look)
+    assert (its.found.mtu, "opening: down" in its.found.status()["unknown"]) == (1024, True)
+    in_time(its.keep_looking)
+    assert (its.found.mtu, len(path.asked)) == (4096, 3)
+
+
+def test_answers_that_are_lost_later_leave_what_is_known() -> None:
+    path = Path(1024)
+    its = probing(path, "4096")
+    in_time(its.look)
+    path.mtu = 0
+    in_time(its.look)
+    assert (its.found.carries, its.found.status()["unknown"], bool(its.found.problem)) == (1024, "", True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "mtu"), [(True, "auto", 2048), (False, "auto", 1024), (True, "512", 512)]
+)
+def test_on_infiniband_the_mtu_is_that_of_the_port(answers: bool, asked: str, mtu: int) -> None:
+    """A switch of a release that lets hosts of a job differ says so by answering probes."""
+    path = Path(4096)
+    path.capabilities = replace(path.capabilities, infiniband=InfinibandPort(gid=bytes(15) + b"\1", lid=7))
+    its = probing(path, asked, answers=answers, largest=2048)
+    in_time(its.look)
+    in_time(its.keep_looking)
+    assert (path.asked, its.found.mtu, its.found.problem) == ([], mtu, "")
+    told = "on InfiniBand nothing is asked" if answers else "answers no probes"
+    assert told in its.found.status()["unknown"]
 
 
 # --- what people are told

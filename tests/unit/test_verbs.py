@@ -99,6 +99,17 @@ def test_nics_for_programs_is_json_where_nothing_can_be_listed(monkeypatch: pyte
     assert "no RDMA devices to list" in shown.stderr
 
 
+@pytest.mark.parametrize("mtu", ["auto", "4096"])
+async def test_a_host_with_a_device_may_find_its_mtu(mtu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = OpenDevice(NicCapabilities("verbs rxe0", READY.mac, READY.ip, 4096, 8, retry_forever=True))
+    adapter = Adapter("verbs", frozenset({parts.HARDWARE_NIC}), lambda ip: device)
+    monkeypatch.setattr(parts, "load_adapter", lambda name, *kinds: adapter)
+    flags = {"name": "h0", "ip": "10.0.0.1", "dir": "/run/none", "nic": "verbs", "mtu": mtu}
+    settings, open_nic = await parts.nic_of(load_host_settings(flags, None, {}).settings)
+    assert (settings.mtu, settings.mac_bytes) == (mtu if mtu == "auto" else 4096, READY.mac)
+    assert await open_nic("") is device
+
+
 @dataclass(slots=True)
 class OpenDevice:
     capabilities: NicCapabilities

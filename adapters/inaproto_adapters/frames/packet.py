@@ -1,10 +1,11 @@
 """A frame port on a network interface: AF_PACKET.
 
-The interface belongs to the port: it is set to promiscuous mode, receives what was sent by others only, and
-frames leave as they are given; runs of RoCE packets as long segments where the interface is the end of a
-cable inside the machine (``long_segments``). What the kernel does to frames for its own stack is undone
-(VLAN tags that were taken off, checksums that were left to hardware, segments merged or not yet cut: see
-``packet_ring`` and ``offloads``), so that a port gives what is on the wire.
+The interface belongs to the port: it is set to promiscuous mode (unless the port takes frames of one type
+alone), receives what was sent by others only, and frames leave as they are given; runs of RoCE packets as
+long segments where the interface is the end of a cable inside the machine (``long_segments``). What the
+kernel does to frames for its own stack is undone (VLAN tags that were taken off, checksums that were left to
+hardware, segments merged or not yet cut: see ``packet_ring`` and ``offloads``), so that a port gives what is
+on the wire.
 
 Invariants:
 
@@ -75,6 +76,9 @@ class PacketConfig:
     """Memory of the receive ring; a slot takes 2 KiB at an MTU of 1500."""
     steering: Steering | None = None
     """Which frames it takes; None: all."""
+    ethertype: int = 0
+    """Of the frames that it takes, such as are not merged in hardware and are for addresses of the interface;
+    0: all frames."""
 
     def __post_init__(self) -> None:
         if self.queue_bytes_max < FRAME_BYTES_MAX:
@@ -118,9 +122,12 @@ class PacketPort:
             if config.steering is not None:
                 steer(self._receiving, config.steering)
             self._receiving.setsockopt(SOL_PACKET, _IGNORE_OUTGOING, 1)
-            self._receiving.setsockopt(SOL_PACKET, _ADD_MEMBERSHIP, self._promiscuous())
+            if not config.ethertype:
+                self._receiving.setsockopt(SOL_PACKET, _ADD_MEMBERSHIP, self._promiscuous())
             self._output = self._open_output(interface, undo, long=not why)
-            self._receiving.bind((interface.name, _ETH_P_ALL))  # last: from here on frames come
+            self._receiving.bind(
+                (interface.name, config.ethertype or _ETH_P_ALL)
+            )  # last: from here on frames come
             undo.pop_all()
 
     def _why_single(self, interface: Interface) -> str:
@@ -292,7 +299,7 @@ class PacketLink:
             raise ConfigError(f"{self.name}: {no_such_interface(self.interface)}")
         if not found.is_ethernet:
             raise Unsupported(self.name, f"{self.interface} does not carry Ethernet frames; choose another")
-        if merges_in_hardware(self.interface):
+        if not self.config.ethertype and merges_in_hardware(self.interface):
             raise Unsupported(
                 self.name,
                 f"large receive offload is on at {self.interface}, and what it merges cannot be taken apart; "
@@ -349,10 +356,11 @@ def open_packet_link(
     queue_bytes_max: int = 16 << 20,
     ring_bytes: int = 16 << 20,
     steering: Steering | None = None,
+    ethertype: int = 0,
 ) -> PacketLink:
     """The link of that name. Raises ``ConfigError`` for a name or bounds that cannot be."""
     require_name(interface)
-    return PacketLink(interface, PacketConfig(queue_bytes_max, ring_bytes, steering))
+    return PacketLink(interface, PacketConfig(queue_bytes_max, ring_bytes, steering, ethertype))
 
 
 def open_sending(interface: str) -> socket.socket:

@@ -38,6 +38,7 @@ from inaproto_adapters.verbs.devices import Device, cpus_near, find_device
 from inaproto_adapters.verbs.library import verbs
 from inaproto_adapters.verbs.memory import Registrations
 from inaproto_adapters.verbs.neighbours import is_resolved, resolve
+from inaproto_adapters.verbs.path_probe import PathAsker
 from inaproto_adapters.verbs.paths import name_of, path_to
 from inaproto_adapters.verbs.queue_pair import VerbsQueuePair
 from inaproto_adapters.verbs.requests import Requests
@@ -99,6 +100,7 @@ class VerbsNic:
         """Queue pairs with requests in the batch."""
         self._own_port = device.own_port(config.router_lid)
         self._counters = DeviceCounters(device.name, device.port)
+        self._path = PathAsker(device)
         self._done: list[Completion] = []
         """Completions of queue pairs that were destroyed."""
         self._serial = 0
@@ -339,6 +341,10 @@ class VerbsNic:
         if self._closed is not None or self._lost is not None:
             raise PortClosed(self._closed or self._lost or "")
 
+    async def probe_path(self, mtus: Sequence[int]) -> int:
+        """See ``inaproto.ports.ProbesPath``."""
+        return await self._path.probe_path(mtus)
+
     def statistics(self) -> dict[str, int]:
         return self._counters.read()
 
@@ -361,6 +367,7 @@ class VerbsNic:
             async with trio.open_nursery() as self._nursery:
                 for qpn, (remote, attributes) in self._unresolved.items():
                     self._nursery.start_soon(self._connect_later, self._queue_pairs[qpn], remote, attributes)
+                self._nursery.start_soon(self._path.run)
                 for fd in self._event_fds:
                     self._nursery.start_soon(self._watch_device, fd)
                 while self._lost is None:
@@ -403,6 +410,7 @@ class VerbsNic:
                 part.close()
             except (FabricError, self._refusal) as error:  # a device that is gone has closed it
                 log.warning("%s: %s", self.device.name, error)
+        await self._path.aclose()
 
     # --- parts
 

@@ -22,7 +22,7 @@ import trio
 
 import inaproto
 from inaproto.daemon.host.daemon import run_host
-from inaproto.daemon.settings.config import load_host_settings
+from inaproto.daemon.settings.config import AUTO_MTU, load_host_settings
 from inaproto.ports import load_adapter
 from inaproto_hil.bench.pattern import DTYPES, reference
 from inaproto_hil.ranks.predictable import Pattern, differing
@@ -31,6 +31,7 @@ from inaproto_hil.softroce.relay import serve_unix
 
 if TYPE_CHECKING:
     from inaproto.client import Communicator
+    from inaproto.daemon.host.daemon import HostDaemon
     from inaproto.ports import Nic
 
 
@@ -56,6 +57,8 @@ class RingPlan:
     """Seconds that an operation may take."""
     vlan: int = 0
     """Of userspace NICs; 0: none. In the guest, devices have that of their interface."""
+    auto_mtu: int = 0
+    """Hosts find their MTU, and ranks join when each has found this or more; 0: it is ``mtu``."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -134,7 +137,7 @@ async def _start_host(plan: RingPlan, ip: str, folder: Path, nics: list[Nic], nu
         "ip": ip,
         "mac": mac,
         "dir": str(folder),
-        "mtu": plan.mtu,
+        "mtu": AUTO_MTU if plan.auto_mtu else plan.mtu,
         "transport_timeout": plan.timeout,
         "retry_count": plan.retry_count,
         "window_messages": plan.window,
@@ -146,9 +149,11 @@ async def _start_host(plan: RingPlan, ip: str, folder: Path, nics: list[Nic], nu
     async def serve(task_status: trio.TaskStatus[object]) -> None:
         await run_host(settings, open_nic=open_one, task_status=task_status)
 
-    await nursery.start(serve)
+    daemon: HostDaemon = await nursery.start(serve)
     # One after the other: opening a device keeps this process busy for longer than a switch waits for a word.
     await is_here.wait()
+    while plan.auto_mtu and (daemon.status()["path"] or {"carries": 0})["carries"] < plan.auto_mtu:  # noqa: ASYNC110  what a daemon says of itself
+        await trio.sleep(0.1)
 
 
 async def _row(plan: RingPlan, joined: list[Communicator], dtype_name: str, nbytes: int) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class SwitchedConfig:
 
     hosts: int
     mtu: int
+    """That devices of the guest take."""
     rows: Sequence[tuple[str, int]]
     """Element type and bytes."""
     iterations: int = 3
@@ -49,6 +50,8 @@ class SwitchedConfig:
     """In which all hosts are."""
     ipv6: bool = False
     """All hosts have IPv6 addresses."""
+    auto_mtu: int = 0
+    """Hosts of the guest find their MTU, at least this one; 0: it is ``mtu``."""
     own: int = 0
     """Hosts outside the guest, on userspace NICs; their ranks come first."""
 
@@ -67,6 +70,7 @@ class SwitchedConfig:
             iterations=self.iterations,
             seconds=self.seconds,
             vlan=self.vlan or 0,
+            auto_mtu=self.auto_mtu,
         )
 
 

@@ -2,13 +2,15 @@
 
 A host asks when it has a switch: frames of each size go to the switch and come back, or do not
 (:mod:`inaproto.wire.path_probe`). Nothing is assumed: what has not come back is not used by ``mtu = auto``,
-and an MTU of the settings that does not come back, while smaller ones do, is named to who would join.
+and an MTU of the settings that does not come back, while smaller ones do, is named to who would join. On
+InfiniBand nothing is asked: no switch of this project is on the way, and subnet management gives each port
+its MTU.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import trio
@@ -16,6 +18,7 @@ import trio
 from inaproto.core.rdma.reliable_connection import MTUS
 from inaproto.daemon.host.ring_settings import MTU_DEFAULT
 from inaproto.daemon.settings.config import AUTO_MTU, HostSettings
+from inaproto.errors import FabricError, Unsupported
 from inaproto.ports import Nic, ProbesPath
 
 PROBE_AGAIN_S: Final = 10.0
@@ -35,11 +38,13 @@ class PathMtu:
     carries: int = 0
     """The largest that came back; 0: none did."""
     why_unknown: str = "not asked yet"
+    unasked: int = MTU_DEFAULT
+    """The MTU where nothing has come back, if NIC and switch take it."""
 
     @property
     def mtu(self) -> int:
         """Of packets of the jobs that begin."""
-        return self.asked or self.carries or min(MTU_DEFAULT, self.largest)
+        return self.asked or self.carries or min(self.unasked, self.largest)
 
     @property
     def is_wanted(self) -> bool:
@@ -75,26 +80,48 @@ class PathProbing:
         """``answers``: the switch says that it answers probes."""
         self._host = settings.name
         self._nic = nic if isinstance(nic, ProbesPath) else None
+        is_infiniband = nic.capabilities.infiniband is not None
         why = "the switch is of a release, or of a kind, that answers no probes" if not answers else ""
-        if self._nic is None:
+        if is_infiniband:
+            why = why or "on InfiniBand nothing is asked, and the MTU that the port has now is taken"
+        elif self._nic is None:
             why = f"the NIC {nic.capabilities.name} cannot probe it"
         self._can_ask = not why
-        self.found = PathMtu(settings.asked_mtu, mtu_max, why_unknown=why or "not asked yet")
+        self._level = logging.INFO if is_infiniband else logging.WARNING
+        self._told = ""
+        """The last reason in the log."""
+        # A switch that answers no probes may be of a release that wants one MTU of all hosts of a job.
+        unasked = mtu_max if is_infiniband and answers else MTU_DEFAULT
+        self.found = PathMtu(settings.asked_mtu, mtu_max, why_unknown=why or "not asked yet", unasked=unasked)
 
     async def look(self) -> None:
         """Ask once; bounded in time."""
-        if self._nic is None or not self._can_ask:
-            return
-        before, asked = self.found, self.found.asked
-        carries = await self._nic.probe_path([mtu for mtu in MTUS if mtu <= (asked or before.largest)])
-        why = "the switch has not answered: frames of no size come back from it"
-        self.found = PathMtu(asked, before.largest, carries, why)
-        if self.found.problem and self.found.problem != before.problem:
-            log.warning("host %s: %s", self._host, self.found.problem)
-        elif not carries and before.why_unknown != why:
-            log.warning("host %s: its path is not known: %s", self._host, why)
-        elif carries != before.carries:
-            log.info("host %s: its path carries RoCE packets of %d bytes", self._host, carries)
+        before = self.found
+        if self._nic is not None and self._can_ask:
+            carries, why = await self._ask(self._nic)
+            self.found = replace(before, carries=max(carries, before.carries), why_unknown=why)
+        found = self.found
+        if found.problem:
+            if found.problem != before.problem:
+                log.warning("host %s: %s", self._host, found.problem)
+        elif not found.carries:
+            if found.why_unknown != self._told:
+                log.log(self._level, "host %s: its path is not known: %s", self._host, found.why_unknown)
+            self._told = found.why_unknown
+        elif found.carries != before.carries:
+            log.info("host %s: its path carries RoCE packets of %d bytes", self._host, found.carries)
+
+    async def _ask(self, nic: ProbesPath) -> tuple[int, str]:
+        """What came back, and why not, if nothing did."""
+        mtus = [mtu for mtu in MTUS if mtu <= (self.found.asked or self.found.largest)]
+        try:
+            carries = await nic.probe_path(mtus)
+        except Unsupported as error:
+            self._can_ask = False
+            return 0, str(error)
+        except FabricError as error:
+            return 0, str(error)
+        return carries, "the switch has not answered: frames of no size come back from it"
 
     async def keep_looking(self) -> None:
         """Until it carries what is wanted: for jobs that begin later."""

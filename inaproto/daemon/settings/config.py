@@ -312,7 +312,7 @@ class HostSettings(Settings):
     nic: str = "softnic"
     """Adapter of the NIC: softnic, or verbs for the machine's own RoCE device that has the address ip."""
     mtu: MtuOrAuto = 1024
-    """RoCE path MTU, the same at all hosts of a job; auto: the largest that their paths carry (softnic)."""
+    """RoCE path MTU, the same at all hosts of a job; auto: the largest that their paths carry."""
     window_messages: Annotated[int, Field(ge=1, le=1024), AfterValidator(_power_of_two)] = 8
     """Messages in flight; all hosts of a job need the same."""
     message_packets: int = Field(default=170, ge=1, le=65535)

@@ -1,7 +1,7 @@
 """Ports of a switch that are too small for a ring: what goes there for a host of it is dropped.
 
-A host that probes its path (:mod:`inaproto.daemon.host.path_mtu`) does not get that far. One with a device
-does not probe, and a port's MTU may be made smaller later: then the job would stand still, unexplained.
+A host that probes its path (:mod:`inaproto.daemon.host.path_mtu`) does not get that far. Not every host can,
+and a port's MTU may be made smaller later: then the job would stand still, unexplained.
 """
 
 from __future__ import annotations
