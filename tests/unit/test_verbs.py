@@ -107,7 +107,8 @@ async def test_a_host_with_a_device_may_find_its_mtu(mtu: str, monkeypatch: pyte
     flags = {"name": "h0", "ip": "10.0.0.1", "dir": "/run/none", "nic": "verbs", "mtu": mtu}
     settings, open_nic = await parts.nic_of(load_host_settings(flags, None, {}).settings)
     assert (settings.mtu, settings.mac_bytes) == (mtu if mtu == "auto" else 4096, READY.mac)
-    assert await open_nic("") is device
+    opened: object = await open_nic("")
+    assert opened is device
 
 
 @dataclass(slots=True)

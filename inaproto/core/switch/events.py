@@ -160,7 +160,7 @@ class Counters:
     naks_in: int = 0
     """NAKs of receivers that were answered here."""
     bridged: int = 0
-    """Of no ring, and left to the bridge; those for the far end of a link, which leave nowhere, too."""
+    """Packets of no ring, left to the bridge. Those for the far end of a link count, and leave nowhere."""
     sums_up: int = 0
     """Sums sent to the switch above, for the first time. All down to ``links_down`` is of rings that span
     switches."""
