@@ -259,6 +259,15 @@ def test_answers_that_are_lost_later_leave_what_is_known() -> None:
     assert (its.found.carries, its.found.status()["unknown"], bool(its.found.problem)) == (1024, "", True)
 
 
+def test_a_path_that_carries_less_than_before_is_taken_at_its_word() -> None:
+    path = Path(2048)
+    its = probing(path)
+    in_time(its.look)
+    path.mtu = 512
+    in_time(its.look)
+    assert its.found.mtu == 512
+
+
 @pytest.mark.parametrize(
     ("answers", "asked", "mtu"), [(True, "auto", 2048), (False, "auto", 1024), (True, "512", 512)]
 )

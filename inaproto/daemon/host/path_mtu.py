@@ -99,7 +99,7 @@ class PathProbing:
         before = self.found
         if self._nic is not None and self._can_ask:
             carries, why = await self._ask(self._nic)
-            self.found = replace(before, carries=max(carries, before.carries), why_unknown=why)
+            self.found = replace(before, carries=carries or before.carries, why_unknown=why)
         found = self.found
         if found.problem:
             if found.problem != before.problem:
