@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from inaproto.errors import ConfigError
 from inaproto_controller.simulate.confidence import student_t
 from inaproto_controller.simulate.scenario.scenario import load_scenario
 from inaproto_hil.bench import bench
-from inaproto_hil.bench.simulate_growth import exponent, sized
+from inaproto_hil.bench.simulate_growth import Point, Work, exponent, sized
 
 SCENARIO = """
 until = 100.0
@@ -36,6 +38,9 @@ def scenario(tmp_path: Path) -> Path:
     path = tmp_path / "small.toml"
     path.write_text(SCENARIO)
     return path
+
+
+COUNTS = ("events", "tree_builds", "restarts")
 
 
 def test_another_size_is_as_full(scenario: Path) -> None:
@@ -108,6 +113,30 @@ def test_a_report_has_each_run_and_each_exponent(scenario: Path, tmp_path: Path)
     assert {"cpu", "python", "versions"} <= set(report["env"])
     assert "95 % interval" in done.stderr
     assert picture.read_text().startswith("<?xml")
+
+
+def test_who_interrupts_it_keeps_what_was_measured(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, float] = dict.fromkeys(("cpu_s", "memory_bytes", "process_bytes", *COUNTS), 1)
+
+    def ends(points: Sequence[Point], *_: object, **__: object) -> Iterator[Point]:
+        yield from points[:2]
+        signal.raise_signal(signal.SIGTERM)
+
+    class Local:
+        def __init__(self, processes: int) -> None: ...
+
+        def outcomes(self, _: object, works: list[Work]) -> Iterator[dict[str, float]]:
+            yield from (told for _ in works)
+
+    monkeypatch.setattr("inaproto_hil.bench.simulate_growth.track", ends)
+    monkeypatch.setattr("inaproto_hil.bench.simulate_growth.Local", Local)
+    words = ["--hosts", "16,32", "--jobs", "10,20", "--base-hosts", "16", "--base-jobs", "10"]
+    done = CliRunner().invoke(bench, ["simulate-growth", str(scenario), *words, "--json", "-"])
+    assert done.exit_code == 130, done.output
+    report = json.loads(done.stdout)
+    assert [row["hosts"] for row in report["rows"]] == [16, 32]
+    assert report["interrupted"] is True
+    assert {row["axis"] for row in report["exponents"] if row["exponent"] is not None} <= {"hosts"}
 
 
 def test_what_cannot_be_sized_is_refused(scenario: Path) -> None:

@@ -16,7 +16,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +34,7 @@ from inaproto_controller.simulate.confidence import student_t
 from inaproto_controller.simulate.scenario.runs import Task, run_one
 from inaproto_controller.simulate.scenario.scenario import Scenario, load_scenario
 from inaproto_hil.rigs import environment
+from inaproto_hil.rigs.cluster import signals_as_interrupt
 
 MEASURES: Final = ("cpu_s", "memory_bytes")
 AXES: Final = ("hosts", "jobs")
@@ -161,10 +162,11 @@ def measure(
         )
         for point in points
     }
-    rows = []
-    for point in progress(points):
-        with closing(Local(1).outcomes(measured, [works[point]])) as outcomes:
-            rows.append({**asdict(point), **next(outcomes)})
+    rows: list[dict[str, Any]] = []
+    with suppress(KeyboardInterrupt), signals_as_interrupt():
+        for point in progress(points):
+            with closing(Local(1).outcomes(measured, [works[point]])) as outcomes:
+                rows.append({**asdict(point), **next(outcomes)})
     return {
         "version": 1,
         "benchmark": "simulate-growth",
@@ -176,6 +178,7 @@ def measure(
             "compiled": IS_COMPILED,
         },
         "env": environment.describe(),
+        "interrupted": len(rows) < len(points),
         "rows": rows,
         "exponents": [_fitted(rows, axis, name, most) for axis in AXES for name in MEASURES],
     }
@@ -241,7 +244,8 @@ def simulate_growth(
 
     Runs are one after the other, each in a process of its own. Exponents stand with their 95 % confidence
     intervals, and whether they are at most --exponent-max: it holds for the whole interval, for a part of it
-    (not sure), or for none (more). Exit status 1 for more.
+    (not sure), or for none (more). Exit status 1 for more. Who interrupts it gets what was measured until
+    then, and exit status 130.
     """
     console = Console(stderr=True, highlight=False)
     try:
@@ -265,11 +269,14 @@ def simulate_growth(
         raise click.UsageError(str(error)) from None
     _show(Console(stderr=json_at == "-", highlight=False), report)
     write_report(report, json_at)
-    if plot is not None:
+    if plot is not None and report["rows"]:
         from inaproto_hil.bench.priorities import write_text
         from inaproto_hil.bench.simulate_growth_plot import drawing
 
         write_text(drawing(report), plot)
+    if report["interrupted"]:
+        click.echo(f"interrupted after {len(report['rows'])} runs", err=True)
+        raise SystemExit(130)
     if any(row["verdict"] == "more" for row in report["exponents"]):
         raise SystemExit(1)
 
