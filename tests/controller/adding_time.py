@@ -26,7 +26,7 @@ import pytest
 from inaproto.core.host.engines import in_network
 from inaproto.core.host.message_window import WindowConfig
 from inaproto.core.rdma.verbs import QpAttributes
-from inaproto.core.switch.aggregator import DATA_OPCODES
+from inaproto.core.switch.message_packets import DATA_OPCODES
 from inaproto.errors import InvariantBroken, LocalMisuse, Unsupported
 from inaproto.sim.frames.checkers import all_checkers
 from inaproto.sim.frames.draw.swarm import JobConfig, WorldConfig

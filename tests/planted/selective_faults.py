@@ -9,8 +9,8 @@ from inaproto.core.rdma.requester import RcRequester
 from inaproto.core.rdma.responder import RcResponder
 from inaproto.core.rdma.selective_requester import SelectiveRequester
 from inaproto.core.rdma.selective_responder import SelectiveResponder
-from inaproto.core.switch.aggregator import Region
 from inaproto.core.switch.emission import Emission
+from inaproto.core.switch.region import Region
 from inaproto.core.switch.repairs import Repairs, newest_of
 from inaproto.core.switch.tree.selective import SelectiveTreeEmission
 from tests.conftest import choose_kernels

@@ -7,11 +7,11 @@ from typing import Final
 from inaproto.core.plan import reduce
 from inaproto.core.switch import ingest
 from inaproto.core.switch.accelerator import Accelerator
-from inaproto.core.switch.aggregator import Region
 from inaproto.core.switch.bridge import Bridge
 from inaproto.core.switch.emission import Emission
 from inaproto.core.switch.ingest import Ingest
 from inaproto.core.switch.lookup_table import Flow
+from inaproto.core.switch.region import Region
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.ina_header import Dtype
 from tests.planted.planting import CRASHES, Change, PlantedFault, fault

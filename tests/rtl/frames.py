@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.switch.aggregator import OPENING_OPCODES
+from inaproto.core.switch.message_packets import OPENING_OPCODES
 from inaproto.errors import DecodeError
 from inaproto.wire.connection import contradicts_itself, is_plainly_other, lenient_connection
 from inaproto.wire.ethernet import EthernetHeader

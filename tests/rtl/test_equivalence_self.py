@@ -17,10 +17,10 @@ pytest.importorskip("amaranth")
 
 from inaproto.core.kernels import COMPILED, NUMPY
 from inaproto.core.plan import reduce
-from inaproto.core.switch.aggregator import Region
 from inaproto.core.switch.bridge import Bridge
 from inaproto.core.switch.emission import Emission
 from inaproto.core.switch.lookup_table import Flow
+from inaproto.core.switch.region import Region
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import InvariantBroken
 from inaproto.wire import icrc

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.switch.aggregator import Region
+from inaproto.core.switch.region import Region
 from inaproto.errors import InvariantBroken
 from inaproto.sim.explore.ring import live_rank, switch_machine
 from inaproto.sim.explore.ring.live_rank import LiveRank

@@ -16,7 +16,7 @@ from inaproto.core.host.message_window import MessageWindow
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.rdma import requester as rc_requester
 from inaproto.core.rdma.responder import ResponderConfig
-from inaproto.core.switch import aggregator
+from inaproto.core.switch import region
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import ConfigError
 from inaproto.sim.explore.engine import Counterexample, Kind, Verdict, explore
@@ -177,7 +177,7 @@ def test_a_sum_without_the_last_rank_is_found(
     def all_but_one(dtype: Any, op: Any, inputs: Any, out: Any) -> None:
         reduce_into(dtype, op, inputs[:-1], out)
 
-    monkeypatch.setattr(aggregator, "reduce_into", all_but_one)
+    monkeypatch.setattr(region, "reduce_into", all_but_one)
     assert "takes a wrong sum as the result of message 0" in broken(length=1, losses=0).rule
 
 

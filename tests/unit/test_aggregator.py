@@ -10,14 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.switch.aggregator import (
-    AggregatorArray,
-    Region,
-    bytes_needed,
-    packet_fault,
-    spans_of,
-)
+from inaproto.core.switch.aggregator import AggregatorArray, bytes_needed
+from inaproto.core.switch.message_packets import packet_fault
 from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
+from inaproto.core.switch.region import Region, spans_of
 from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, Dtype, InaHeader, Op

@@ -13,15 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inaproto.core.plan.aggregation_tree import TreeSwitch
-from inaproto.core.switch.aggregator import (
-    AggregatorArray,
-    Region,
-    bytes_needed,
-    packet_fault,
-    without_rank,
-)
+from inaproto.core.switch.aggregator import AggregatorArray, bytes_needed
 from inaproto.core.switch.lookup_table import LookupTable
+from inaproto.core.switch.message_packets import packet_fault, without_rank
 from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
+from inaproto.core.switch.region import Region
 from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.core.switch.tree.region import TreeRegion
 from inaproto.core.switch.tree.ring import install_tree

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.core.switch.accelerator import Action, RingFault
-from inaproto.core.switch.aggregator import consecutive
 from inaproto.core.switch.ingest import foreign_field
+from inaproto.core.switch.region import consecutive
 from inaproto.errors import Blame
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import FLAG_LAST, FLAG_RESULT, Dtype, Op

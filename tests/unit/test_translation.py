@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE
-from inaproto.core.switch.aggregator import HEADER_BYTES, LAST, LAST_IMM, ONLY, ONLY_IMM
+from inaproto.core.switch.message_packets import HEADER_BYTES, LAST, LAST_IMM, ONLY, ONLY_IMM
 from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.core.switch.tree.translation import (
     VIRTUAL_UDP_PORT,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.switch.aggregator import LAST, ONLY_IMM
+from inaproto.core.switch.message_packets import LAST, ONLY_IMM
 from inaproto.core.switch.packet_memory import PayloadPool
 from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.core.switch.tree.region import Shape, TreeRegion

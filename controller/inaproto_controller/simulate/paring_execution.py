@@ -36,7 +36,7 @@ from typing import Final
 from inaproto.core.plan.aggregation_tree import TreeSwitch
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous.fabric.shapes import tree_of
-from inaproto.core.switch.aggregator import DATA_OPCODES
+from inaproto.core.switch.message_packets import DATA_OPCODES
 from inaproto.errors import InvariantBroken, LocalMisuse
 from inaproto.sim.frames.checkers import all_checkers
 from inaproto.sim.frames.checkers.checker import Checker

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from inaproto.core.switch.aggregator import DATA_OPCODES
+from inaproto.core.switch.message_packets import DATA_OPCODES
 from inaproto.ports import FramePort, FramePortCapabilities, PortCounters
 from inaproto.units import Frames
 from inaproto.wire.ina_header import INA_HEADER_BYTES

@@ -47,7 +47,7 @@ from typing import Final, assert_never
 import numpy as np
 
 from inaproto.core.kernels import active
-from inaproto.core.switch.aggregator import OPENING_OPCODES, AggregatorArray, bytes_needed
+from inaproto.core.switch.aggregator import AggregatorArray, bytes_needed
 from inaproto.core.switch.bridge import OF_A_LINK, Bridge, is_of_a_link
 from inaproto.core.switch.bursts import UNREAD, Bursts
 from inaproto.core.switch.early_packets import EarlyPackets
@@ -72,6 +72,7 @@ from inaproto.core.switch.events import (
 from inaproto.core.switch.flow_order import flow_by_flow
 from inaproto.core.switch.ingest import Ingest, peer_of
 from inaproto.core.switch.lookup_table import NOWHERE, Flow, FlowRepair, LookupTable
+from inaproto.core.switch.message_packets import OPENING_OPCODES
 from inaproto.core.switch.repairs import Repairs
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.core.switch.slot_pools import SlotPools

@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.kernels.compiled import HEAD_BYTES, Compiled, Parts, Scan
-from inaproto.core.switch.aggregator import FIRST, HEADER_BYTES, LAST_OPCODES, Region
 from inaproto.core.switch.events import Counters, RingState
 from inaproto.core.switch.flow_order import Connection, flow_by_flow, flow_of, joined, joined_rows
 from inaproto.core.switch.ingest import Ingest
 from inaproto.core.switch.inlets import Inlet, RingInlet
 from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry
+from inaproto.core.switch.message_packets import FIRST, HEADER_BYTES, LAST_OPCODES
+from inaproto.core.switch.region import Region
 from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.core.switch.tree.ring import TreeRing
 from inaproto.units import Frames, PortId

@@ -11,12 +11,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.switch.aggregator import AggregatorArray, Region, consecutive
+from inaproto.core.switch.aggregator import AggregatorArray
 from inaproto.core.switch.bridge import Bridge
 from inaproto.core.switch.events import Action, Counters, Egress, EmitFrames, RingState
 from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.packet_memory import OutputArena
 from inaproto.core.switch.port_memory import LENT_BYTES_MIN, PortMemories, each
+from inaproto.core.switch.region import Region, consecutive
 from inaproto.units import Frames, PortId
 from inaproto.wire.outer import dress
 

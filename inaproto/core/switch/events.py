@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
-from inaproto.core.switch.aggregator import AggregatorArray, Region
+from inaproto.core.switch.aggregator import AggregatorArray
 from inaproto.core.switch.inlets import RingInlet
 from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.packet_memory import Lender
+from inaproto.core.switch.region import Region
 from inaproto.core.switch.ring_spec import NO_TURN, RingSpec
 from inaproto.errors import Blame
 from inaproto.units import MS, Frames, Instant, PortId, S

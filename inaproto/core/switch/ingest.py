@@ -16,7 +16,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.switch.aggregator import (
+from inaproto.core.switch.early_packets import Early, EarlyPackets
+from inaproto.core.switch.emission import Emission
+from inaproto.core.switch.events import TURN_LOST, Action, Counters, RingFault, RingState
+from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry, Rows
+from inaproto.core.switch.message_packets import (
     DATA_OPCODES,
     FIRST,
     LAST_OPCODES,
@@ -24,16 +28,11 @@ from inaproto.core.switch.aggregator import (
     ONLY_OPCODES,
     OPENING_OPCODES,
     UDP_CHECKSUM,
-    Region,
-    consecutive,
     constant_part,
     packet_fault,
     without_rank,
 )
-from inaproto.core.switch.early_packets import Early, EarlyPackets
-from inaproto.core.switch.emission import Emission
-from inaproto.core.switch.events import TURN_LOST, Action, Counters, RingFault, RingState
-from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry, Rows
+from inaproto.core.switch.region import Region, consecutive
 from inaproto.core.switch.region_kernels import LIKE_WORD, LastPacket
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.core.switch.slot_pools import Refusal, SlotPools

@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.switch.aggregator import AggregatorArray, Region
+from inaproto.core.switch.aggregator import AggregatorArray
 from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.packet_memory import PayloadPool
+from inaproto.core.switch.region import Region
 
 _FIRST: Final = 2
 _NEXT: Final = 3

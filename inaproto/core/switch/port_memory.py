@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.switch.aggregator import Region
 from inaproto.core.switch.events import Action, Egress, EmitFrames
 from inaproto.core.switch.packet_memory import CUTS_MAX, Cut, Lender, OutputArena, Parts
+from inaproto.core.switch.region import Region
 from inaproto.core.switch.region_kernels import RegionKernels
 from inaproto.units import PortId
 from inaproto.wire.outer import dress

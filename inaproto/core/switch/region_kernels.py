@@ -2,7 +2,7 @@
 
 What they do in place of numpy, for the commonest of what a region does: place the packets of a message that
 come in order, add up 32-bit elements, put results under their headers. All else, and all that is decided, is
-in :class:`~inaproto.core.switch.aggregator.Region`.
+in :class:`~inaproto.core.switch.region.Region`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.kernels.compiled import SEAL, Compiled, Layouts
+from inaproto.core.switch.message_packets import LAST_OPCODES
 from inaproto.core.switch.packet_memory import Cut, CutsPieces, Parts
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype
 
 SUMMED: Final = {Dtype.F32: 1, Dtype.I32: 2}
 """Element types that the kernels add up, by their number there."""
-_LAST_OPCODES: Final = (0x08, 0x09)
 UNLIKE: Final = -1
 """Number of messages that are like no other."""
 PAYLOAD_WORD: Final = 0
@@ -112,7 +112,7 @@ class RegionKernels:
         words[PAYLOAD_WORD], words[SERIAL_WORD], words[2], words[3] = payload, serial, packets, kind
         self._agreed[:_AGREED_BYTES] = agreed
         self.psn0[:] = self._nobody
-        if self.last is not None and self.last[0] in _LAST_OPCODES:
+        if self.last is not None and self.last[0] in LAST_OPCODES:
             self.guess = self.last
         guess = self.guess
         if guess is not None and guess.payload_bytes % itemsize:

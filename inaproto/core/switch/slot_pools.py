@@ -35,8 +35,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from inaproto.core.switch.aggregator import Region, bytes_needed
+from inaproto.core.switch.aggregator import bytes_needed
 from inaproto.core.switch.events import Counters, PoolView, RingState
+from inaproto.core.switch.region import Region
 from inaproto.core.switch.ring_spec import NO_TURN, RingSpec
 from inaproto.errors import InvariantBroken
 from inaproto.wire.messages.switch import PoolSpec

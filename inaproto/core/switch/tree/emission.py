@@ -21,10 +21,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from inaproto.core.switch.aggregator import HEADER_BYTES, Region
 from inaproto.core.switch.emission import Emission
 from inaproto.core.switch.events import Action, EmitFrames, RingState
 from inaproto.core.switch.lookup_table import NOWHERE, Flow
+from inaproto.core.switch.message_packets import HEADER_BYTES
+from inaproto.core.switch.region import Region
 from inaproto.core.switch.tree.region import Span, TreeRegion
 from inaproto.core.switch.tree.ring import Link, TreeFlow, TreeRing
 from inaproto.core.switch.tree.translation import packet_header, share_of

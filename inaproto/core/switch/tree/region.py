@@ -22,16 +22,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.switch.aggregator import FIRST, HEADER_BYTES, AggregatorArray, Region, spans_of
+from inaproto.core.switch.aggregator import AggregatorArray
 from inaproto.core.switch.lookup_table import Rows
+from inaproto.core.switch.message_packets import FIRST, HEADER_BYTES, TOS
 from inaproto.core.switch.packet_memory import PayloadPool
+from inaproto.core.switch.region import Region, spans_of
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.core.switch.tree.translation import MessageHeaders, share_of, start_psn
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, InaHeader
 from inaproto.wire.vector import BTH_END
 
 _RETH = slice(54, 70)
-_TOS = 15
 _IP_CHECKSUM = slice(24, 26)
 _MARK = 3
 """Congestion experienced: both bits of ECN."""
@@ -169,9 +170,9 @@ class TreeRegion(Region):
         """
         if not self._has_marks(begin, end):
             return
-        marked = (self.header[: self.inputs, begin:end, _TOS] & _MARK == _MARK).any(axis=0)
+        marked = (self.header[: self.inputs, begin:end, TOS] & _MARK == _MARK).any(axis=0)
         marked |= self.marked[begin:end]
-        tos = self.header[rows, begin:end, _TOS]
+        tos = self.header[rows, begin:end, TOS]
         due = marked & (tos & _MARK != _MARK)
         if of_hosts:
             due &= tos & _MARK != 0
@@ -183,18 +184,18 @@ class TreeRegion(Region):
         self.header[rows, begin:end, _IP_CHECKSUM] = np.where(
             due[..., np.newaxis], fresh, self.header[rows, begin:end, _IP_CHECKSUM]
         )
-        self.header[rows, begin:end, _TOS] = tos | np.where(due, _MARK, 0).astype(np.uint8)
+        self.header[rows, begin:end, TOS] = tos | np.where(due, _MARK, 0).astype(np.uint8)
 
     def _has_marks(self, begin: int, end: int) -> bool:
         """Whether there is one among these slots; mostly there is none, so this is quick."""
         if end - begin == 1:
             step = self.header.shape[2]
-            every, at = len(self.done) * step, begin * step + _TOS
+            every, at = len(self.done) * step, begin * step + TOS
             headers = self._header_bytes
             if self.marked[begin]:
                 return True
             return any(headers[at + row * every] & _MARK == _MARK for row in range(self.inputs))
-        highest = (self.header[: self.inputs, begin:end, _TOS] & _MARK).max()
+        highest = (self.header[: self.inputs, begin:end, TOS] & _MARK).max()
         return bool(highest == _MARK or self.marked[begin:end].any())
 
     def ina_of(self, rank: int, *, result: bool) -> bytes:
@@ -219,8 +220,8 @@ class TreeRegion(Region):
         psn0 = int.from_bytes(header[51:54], "big") & self._psn_mask
         with_imm = len(header) > HEADER_BYTES[FIRST]
         imm = int.from_bytes(header[-4:], "big") if with_imm else self.ina.msg_id
-        if header[_TOS] & _MARK == _MARK:  # that of the first packet alone, which goes by its sum
-            header = header[:_TOS] + bytes([header[_TOS] & ~_MARK | _ECT_0]) + header[_TOS + 1 :]
+        if header[TOS] & _MARK == _MARK:  # that of the first packet alone, which goes by its sum
+            header = header[:TOS] + bytes([header[TOS] & ~_MARK | _ECT_0]) + header[TOS + 1 :]
         return MessageHeaders(header[:BTH_END], psn0, self._psn_mask, header[_RETH], imm, ack=True)
 
     def wears(self, row: int) -> bool:

@@ -21,9 +21,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.switch.aggregator import Region, consecutive
 from inaproto.core.switch.events import Action, RingState
 from inaproto.core.switch.lookup_table import Flow
+from inaproto.core.switch.region import Region, consecutive
 from inaproto.core.switch.tree.emission import TreeEmission
 from inaproto.core.switch.tree.region import Span, TreeRegion
 from inaproto.core.switch.tree.ring import TreeFlow, TreeRing

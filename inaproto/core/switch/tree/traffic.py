@@ -25,16 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE
-from inaproto.core.switch.aggregator import (
+from inaproto.core.switch.events import Action, Counters
+from inaproto.core.switch.ingest import Ingest, peer_of
+from inaproto.core.switch.lookup_table import LookupTable
+from inaproto.core.switch.message_packets import (
     DATA_OPCODES,
     LAST_OPCODES,
     ONLY_OPCODES,
     OPENING_OPCODES,
+    TOS,
     packet_fault,
 )
-from inaproto.core.switch.events import Action, Counters
-from inaproto.core.switch.ingest import Ingest, peer_of
-from inaproto.core.switch.lookup_table import LookupTable
 from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.core.switch.slot_pools import STALE, Refusal
@@ -51,7 +52,6 @@ from inaproto.wire.vector import RoceRun
 
 NOT_AN_INPUT: Final = "not an input of this switch"
 NO_RING: Final = "virtual connection of no ring here"
-_TOS: Final = 15
 _MARK: Final = 3
 """Congestion experienced (ECN)."""
 _ADDRESSES_END: Final = 12
@@ -268,7 +268,7 @@ class TreeTraffic:
             if not self._fits(ring, region, run, rows, offsets, actions):
                 continue
             self._counters.results_in += end - begin
-            region.marked[offsets] |= run.frames[rows, _TOS] & _MARK == _MARK
+            region.marked[offsets] |= run.frames[rows, TOS] & _MARK == _MARK
             spans = region.keep_results(offsets, run.tail[rows], (run.icrc ^ run.header_crc)[rows])
             if spans:
                 position = serial * ring.spec.message_packets + spans[-1][1] - 1

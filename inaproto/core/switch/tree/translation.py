@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE
-from inaproto.core.switch.aggregator import FIRST, LAST_IMM, MIDDLE, ONLY, ONLY_IMM
+from inaproto.core.switch.message_packets import FIRST, LAST_IMM, MIDDLE, ONLY, ONLY_IMM
 from inaproto.core.switch.region_kernels import LastPacket
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.crc import byte_table, crc32, pair_table, shift

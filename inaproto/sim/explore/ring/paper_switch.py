@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inaproto.core.switch.aggregator import OPENING_OPCODES
+from inaproto.core.switch.message_packets import OPENING_OPCODES
 from inaproto.sim.explore.ring.config import RingWorldConfig
 from inaproto.sim.explore.ring.packet_table import PATHS, PacketTable, Path, Sent
 from inaproto.sim.explore.ring.switch_machine import slot_words

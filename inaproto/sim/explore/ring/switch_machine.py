@@ -39,9 +39,11 @@ from inaproto.core.switch.accelerator import (
     InstallRing,
     PortUp,
 )
-from inaproto.core.switch.aggregator import HEADER_BYTES, AggregatorArray, Region
+from inaproto.core.switch.aggregator import AggregatorArray
 from inaproto.core.switch.events import RingState
 from inaproto.core.switch.lookup_table import Flow
+from inaproto.core.switch.message_packets import HEADER_BYTES
+from inaproto.core.switch.region import Region
 from inaproto.errors import InvariantBroken
 from inaproto.sim.explore.ring.config import RING_ID, RingWorldConfig, mac
 from inaproto.sim.explore.ring.packet_table import PATHS, Channel, PacketTable, Path, Sent
