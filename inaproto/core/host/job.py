@@ -4,7 +4,8 @@ The members of a ring are hosts. The ranks that a host has of a job (:mod:`inapr
 its links. The host takes part in an all-reduce when all its ranks have called it
 (:mod:`inaproto.core.host.gathering`): it sends the sum of their parts, and copies results to all of them.
 Operations are carried by engines (:mod:`inaproto.core.host.rings`), whose orders are passed on. A job may
-have two rings at once (:mod:`inaproto.core.host.engines.two_paths`), each with a link.
+have two rings at once (:mod:`inaproto.core.host.ina_ring`), each with a link. What a ring waits for before
+it begins is in :mod:`inaproto.core.host.beginning`.
 
 The ring may end and be followed by another (:mod:`inaproto.core.host.recovery`): the queue pairs failed, a
 switch restarted, an accelerator refused. The host is then halted, says how far it is, gets queue pairs for
@@ -25,14 +26,15 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from inaproto.core.host import events, operations
+from inaproto.core.host.beginning import Beginning
 from inaproto.core.host.carrier import Actions, Carrier, Unusable
 from inaproto.core.host.config import HostConfig
-from inaproto.core.host.engines.two_paths import TwoPaths
+from inaproto.core.host.ina_ring import InaRing
 from inaproto.core.host.journal import Past
-from inaproto.core.host.operations import BASE, BoundPath, Operation, ResultArrived, SendCompleted, Woke
+from inaproto.core.host.operations import BoundPath, Operation, ResultArrived, SendCompleted, Woke
 from inaproto.core.host.ranks import HostedRank, HostedRanks
-from inaproto.core.host.reports import broken, halted, parked
-from inaproto.core.host.rings import Engine, connections_of, links_for, why_connection_failed
+from inaproto.core.host.reports import broken, halted
+from inaproto.core.host.rings import Engine, connections_of, links_for
 from inaproto.core.host.view import IN_RING, HostView, Phase
 from inaproto.core.plan.accumulators import Accumulators
 from inaproto.errors import FabricLost, JobError, JoinRefused, LocalMisuse, RankLost, SwitchUnreachable
@@ -71,6 +73,7 @@ class HostJob:
         """Why its ranks ended while the host had no switch, which is to be told."""
         self._links: events.LinksOpened
         self._carrier = Carrier(config, self.ranks)
+        self._ina_ring = InaRing(config.job, self._carrier, self.ranks)
         self._is_broken = False
         """The present ring is, as this host has told the switch."""
         self._began_at = 0
@@ -82,8 +85,6 @@ class HostJob:
         self.recoveries = 0
         self.run = (0, 0)
         """Id of the first ring that started, and its hosts."""
-        self._answers: dict[int, Ring] = {}
-        """Answers by rank, of a ring that does not have those to all its ranks here yet."""
         self._boot_id = ""
         """Boot of the switch of its last ring."""
         self._prepared_for: int | None = None
@@ -92,8 +93,7 @@ class HostJob:
         """What is answered as soon as there are links for the next ring."""
         self._returning: tuple[int, ...] | None = None
         """Its ranks are announced again by these requests as soon as there are links."""
-        self._connecting: dict[BoundPath, str] = {}
-        """Links of the present rings that are not connected yet; what has failed there, in words."""
+        self._beginning = Beginning()
         self._now = Instant(0)
         self._out: list[events.HostAction] = []
 
@@ -182,16 +182,12 @@ class HostJob:
     @property
     def ina_stands(self) -> bool:
         """A ring through the switches stands beside the present one, or is parked."""
-        return self._two_paths is not None and self._two_paths.ina_config is not None
+        return self._ina_ring.is_attached
 
     @property
     def progress(self) -> int:
         """Results that this host has taken, since the job began."""
         return self._carrier.progress
-
-    @property
-    def _two_paths(self) -> TwoPaths | None:
-        return self._carrier.two_paths
 
     @property
     def deadline(self) -> Instant | None:
@@ -267,8 +263,15 @@ class HostJob:
                 self._of_process(event)
             case events.BindingSaid(op_index, binding):
                 self._follow(self._carrier.answered(op_index, binding, now))
-            case events.BindingChanged() | events.BindingDiffers() | events.TurnsParked():
-                self._of_turns(event)
+            case events.BindingChanged():
+                if self.has_started and not self.has_ended:
+                    self._follow(self._carrier.step(Woke(), now))
+            case events.BindingDiffers(op_index, host):
+                if self._ina_ring.may_carry(op_index):  # the switch ends the ring, before a stall
+                    self._follow(self._carrier.ask(now, unlike=host))
+            case events.TurnsParked(message):
+                if self._is_usable:
+                    self._out += self._ina_ring.park(message)
             case events.OfCollective(of):
                 self._follow(self._carrier.collected(of, now))
             case events.SwitchLost(error):
@@ -335,6 +338,10 @@ class HostJob:
     def _is_in_ring(self) -> bool:
         return self._carrier.engine is not None and self.phase in IN_RING
 
+    @property
+    def _is_usable(self) -> bool:
+        return self._is_in_ring and not self._is_broken
+
     # --- joining
 
     def _of_process(self, event: events.RankJoined | events.RankLeft | events.RankGone) -> None:
@@ -361,7 +368,7 @@ class HostJob:
 
     def _withdraw(self, rank: HostedRank) -> None:
         self.ranks.remove(rank.number)
-        self._answers.pop(rank.number, None)
+        self._beginning.withdraw(rank.number)
         if not len(self.ranks):
             self._close()
 
@@ -378,11 +385,8 @@ class HostJob:
             text = f"{self}: the switch's ring {here} cannot be used here: it is without them"
             self._lose(JoinRefused(text))
             return
-        self._answers[rank.number] = ring
-        # A rank that was lost meanwhile is not answered, nor one that came in its place: that ring will fail.
-        if not all(other in self._answers and self._answers[other].ring_id == ring.ring_id for other in here):
+        if not self._beginning.answered(rank.number, ring, here):
             return
-        self._answers.clear()
         strangers = [other for other in self.ranks if other.number not in here]
         for stranger in strangers:  # before the ring: if that cannot be used, they do not end with it
             self.ranks.remove(stranger.number)
@@ -404,9 +408,7 @@ class HostJob:
             self._lose(JoinRefused(f"{self}: the switch's ring cannot be used here: {error}"))
             return
         self.phase = Phase.CONNECTING
-        self._connecting = {
-            BASE if isinstance(order, events.ConnectTree) else order.path: "" for order in orders
-        }
+        self._beginning.connect(orders)
         self._out += orders
         if not orders:
             self._tell(Ready(job=self.config.job, rank=self.ranks.lowest))
@@ -439,7 +441,9 @@ class HostJob:
                     self._transport_failed(f"{self}: {why}")
             case events.ConnectionFailed():
                 if self._is_in_ring and self.ring is not None:
-                    self._connection_failed(event, self.ring)
+                    reason = self._beginning.failed_early(self.config.job, self.ring, event)
+                    if reason:
+                        self._transport_failed(reason)
             case events.LinkReady(path):
                 self._connected(path)
             case events.LinkLost(path, why):
@@ -452,21 +456,13 @@ class HostJob:
 
         The others begin as soon as all are: what came sooner would be lost, until a timer brings it again.
         """
-        if path not in self._connecting or self.phase is not Phase.CONNECTING:
+        if self.phase is not Phase.CONNECTING or not self._beginning.awaits(path):
             return  # that ring has ended
-        early_failure = self._connecting.pop(path)
-        reason = failure or early_failure
+        reason = self._beginning.connected(path, failure)
         if reason:
             self._transport_failed(reason)
-        elif not self._connecting and not self._is_broken:
+        elif self._beginning.is_connected and not self._is_broken:
             self._tell(Ready(job=self.config.job, rank=self.ranks.lowest))
-
-    def _connection_failed(self, event: events.ConnectionFailed, ring: Ring) -> None:
-        reason = why_connection_failed(self.config.job, ring, event)
-        if event.path in self._connecting:  # who waits for that hears more of why
-            self._connecting[event.path] = self._connecting[event.path] or reason
-        else:
-            self._transport_failed(reason)
 
     def _transport_failed(self, reason: str) -> None:
         """The queue pairs of this ring are of no use any more."""
@@ -484,12 +480,11 @@ class HostJob:
             case Halt():
                 self._halt(message)
             case InaPark():
-                if self._ina_engine(message.ring_id) is not None:
-                    self._out.append(events.ParkTurns(message))
+                if self._is_usable:
+                    self._out += self._ina_ring.ask_to_park(message)
             case InaStands():
-                engine = self._ina_engine(message.ring_id)
-                if engine is not None:
-                    self._stand(engine, message)
+                if self._is_usable:
+                    self._out += self._ina_ring.stand(message)
             case JobStatus():
                 self._follow(self._carrier.heard(message, self._now))
             case AskCalls():
@@ -507,31 +502,15 @@ class HostJob:
         ring = self.ring
         if self.phase is not Phase.CONNECTING or ring is None:
             return
-        self._attach_ina(ring, message)
+        if self._links.ina is not None and not self._is_broken:
+            self._out += self._ina_ring.attach(self.config, ring, message)
+            if not self.ina_stands:
+                self._links = replace(self._links, ina=None)
         self.phase = Phase.LEFT if self.ranks.have_all_left else Phase.RUNNING
         if not self.has_started:
             self.has_started, self.run = True, (ring.ring_id, len(ring.peers))
             self._out.append(events.RanksBegun(ring.ring_id))
         self._follow(self._carrier.start(self._now))
-
-    def _attach_ina(self, ring: Ring, message: Start) -> None:
-        """The ring beside this one stands, or will. Where the switches refuse it its link is of no use."""
-        if self._links.ina is None or self._is_broken:
-            return
-        engine, ina_ring_id = self._two_paths, message.ina_ring_id
-        if engine is not None and ina_ring_id and ina_ring_id == ring.ina_ring_id:
-            engine.attach(self.config.ring(ring, ina_ring_id))
-            engine.park()
-            self._out.append(events.Noted("a job had two rings"))
-            if message.ina_parked:
-                self._out.append(events.Noted("a job began with its second ring parked"))
-                return
-            epoch, pool = message.ina_epoch, message.ina_pool
-            stands = InaStands(job=self.config.job, ring_id=ina_ring_id, epoch=epoch, pool=pool)
-            self._stand(engine, stands)
-        else:
-            self._links = replace(self._links, ina=None)
-            self._out += [events.CloseIna(), events.Noted("a job began without the ring in the switches")]
 
     def _halt(self, message: Halt) -> None:
         """The ring has ended: say how far this host is, with queue pairs for the next."""
@@ -560,13 +539,11 @@ class HostJob:
         """Take nothing more of the ring, keep what others may lack, give the links back."""
         self.recoveries += 1
         self._halts = [*self._halts[1 - HALTS_SHOWN :], reason]
-        self._answers.clear()
-        self._connecting.clear()
+        self._beginning.clear()
         if self._carrier.resumes or self.phase is Phase.HALTED:
             self._out.append(events.Noted("a rank was halted before it could go on"))
         if self.ring is not None and self.phase in IN_RING:
-            if self.ina_stands:
-                self._out.append(events.EndTurns())
+            self._out += self._ina_ring.end()
             operations = self._carrier.halt()
             beside = None if self._links.ina is None else self.ring.ina_ring_id
             self._out.append(events.KeepResults(tuple(operations.kept), self._began_at, beside))
@@ -582,9 +559,8 @@ class HostJob:
         self._carrier.halt()
         follows = "its ranks call different all-reduces" if differs else "the job goes on by another"
         self._out.append(events.Log(f"{self}: its ring broke, {follows}: {reason}"))
-        ring_id, job = self.ring.ring_id, self.config.job
-        told = broken(job, self.ranks, ring_id=ring_id, progress=self.progress, reason=reason)
-        self._tell(replace(told, differs=differs))
+        ring_id, job, done = self.ring.ring_id, self.config.job, self.progress
+        self._tell(broken(job, self.ranks, ring_id=ring_id, progress=done, reason=reason, differs=differs))
 
     # --- the switch is lost, and back
 
@@ -614,39 +590,6 @@ class HostJob:
             self._away_until = None
             self._out.append(replace(self.opening, registers=True))
             self.phase = Phase.JOINING
-
-    # --- turns in the switches
-
-    def _of_turns(self, event: events.BindingChanged | events.BindingDiffers | events.TurnsParked) -> None:
-        match event:
-            case events.BindingChanged():
-                if self.has_started and not self.has_ended:
-                    self._follow(self._carrier.step(Woke(), self._now))
-            case events.BindingDiffers(op_index, host):
-                running = None if self._two_paths is None else self._two_paths.operations.running
-                if running is not None and running.index == op_index:
-                    # The switch ends the ring, without waiting for a stall.
-                    self._follow(self._carrier.ask(self._now, unlike=host))
-            case events.TurnsParked(message):
-                engine = self._ina_engine(message.ring_id)
-                if engine is not None:
-                    engine.park()
-                    self._tell(parked(self.config.job, self.ranks, message, messages=engine.ina_messages))
-            case _:
-                assert_never(event)
-
-    def _stand(self, engine: TwoPaths, message: InaStands) -> None:
-        """The switches have the ring beside this one: there may be turns."""
-        engine.stand()
-        hosts = 0 if self.ring is None else len(self.ring.peers)
-        self._out.append(events.BeginTurns(message, hosts, engine.binds_next))
-
-    def _ina_engine(self, ina_ring_id: int) -> TwoPaths | None:
-        """The engine of the present rings, if that is the one through the switches."""
-        engine = self._two_paths
-        if engine is None or engine.ina_config is None or self._is_broken:
-            return None
-        return engine if self.phase in IN_RING and engine.ina_config.ring_id == ina_ring_id else None
 
     # --- ends
 
@@ -712,7 +655,7 @@ class HostJob:
 
     def _fail_joining(self, ring_id: int, error: JobError) -> None:
         """The job of that ring has failed: its ranks here end, those that joined anew go on."""
-        for number in [one for one, ring in self._answers.items() if ring.ring_id == ring_id]:
+        for number in self._beginning.answered_of(ring_id):
             self._out.append(events.RankFailed(number, error))
             self._withdraw(self.ranks[number])
 
@@ -734,8 +677,7 @@ class HostJob:
             return
         self.phase = Phase.ENDED
         self._out += self._carrier.close()
-        if self.ina_stands:
-            self._out.append(events.EndTurns())
+        self._out += self._ina_ring.end()
         for rank in self.ranks:
             rank.has_ended = True
         self._out += [events.CloseLinks(), events.Ended()]

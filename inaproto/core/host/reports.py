@@ -27,10 +27,13 @@ def halted(job: str, ranks: HostedRanks, *, ring_id: int, progress: int, links: 
     )
 
 
-def broken(job: str, ranks: HostedRanks, *, ring_id: int, progress: int, reason: str) -> Broken:
-    """The ring cannot go on here; ``reason`` is cut to what a message may hold."""
-    text = reason[:REASON_CHARACTERS_MAX]
-    return Broken(job=job, rank=ranks.lowest, ring_id=ring_id, progress=progress, reason=text)
+def broken(
+    job: str, ranks: HostedRanks, *, ring_id: int, progress: int, reason: str, differs: bool
+) -> Broken:
+    """The ring cannot go on here; ``reason`` is cut to what a message may hold. ``differs``: because ranks
+    call different all-reduces."""
+    text, rank = reason[:REASON_CHARACTERS_MAX], ranks.lowest
+    return Broken(job=job, rank=rank, ring_id=ring_id, progress=progress, reason=text, differs=differs)
 
 
 def parked(job: str, ranks: HostedRanks, park: InaPark, *, messages: int) -> InaParked:
