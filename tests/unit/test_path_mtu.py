@@ -196,7 +196,7 @@ def test_what_a_path_carries_is_used_and_no_more(
     assert its.found.mtu == mtu
     assert its.found.problem.startswith(problem)
     assert bool(its.found.problem) == bool(problem)
-    told = "the switch has not answered: frames of no size come back from it"
+    told = "no switch has answered: none is at this host's link, or frames of no size come back"
     assert its.found.status()["unknown"] == ("" if carries else told)
 
 

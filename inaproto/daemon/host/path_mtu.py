@@ -121,7 +121,7 @@ class PathProbing:
             return 0, str(error)
         except FabricError as error:
             return 0, str(error)
-        return carries, "the switch has not answered: frames of no size come back from it"
+        return carries, "no switch has answered: none is at this host's link, or frames of no size come back"
 
     async def keep_looking(self) -> None:
         """Until it carries what is wanted: for jobs that begin later."""
