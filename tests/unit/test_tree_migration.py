@@ -262,6 +262,17 @@ def test_a_switch_that_did_not_answer_is_asked_again_as_soon_as_it_says_somethin
     assert core.step(hint, Instant(NOW + 11)) == [sent]
 
 
+def test_who_says_something_does_not_count_as_lost_however_often_it_says_it() -> None:
+    core = TreeMigration(MigrationConfig(("a",), resend_ns=10, tries_max=3))
+    core.step(Woke(), NOW)
+    (sent,) = core.step(Persisted(1), NOW)
+    core.step(Woke(), Instant(NOW + 10))
+    hint = FromSwitch(SlotsChanged("a", "boot"))
+    told = [core.step(hint, Instant(NOW + 11)) for _ in range(9)]
+    assert told == [[sent], *[[]] * 8], "once, as its answer may be on the way then"
+    assert not core.view().switches[0].is_lost
+
+
 def test_a_job_does_not_wait_for_a_lost_switch_to_release() -> None:
     world = settled("abc", A="ab", B="c")
     world.tell(SwitchLost("a"))

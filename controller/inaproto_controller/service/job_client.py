@@ -43,9 +43,8 @@ class _OverUnix(http.client.HTTPConnection):
         while True:
             try:
                 self.sock.connect(self._path)
-            except (
-                BlockingIOError
-            ):  # as many wait there as may; the kernel waits for a place without a timeout only
+            except BlockingIOError:
+                # As many wait there as may. The kernel lets others wait only if they have no limit of time.
                 if time.monotonic() > ends:
                     raise TimeoutError from None
                 time.sleep(FULL_AGAIN_S)

@@ -211,9 +211,9 @@ class TreeMigration(JobMoves):
         switch = self._switches.get(name)
         if switch is None:
             return [Blame(name, "slots of a switch that is not there", "a hint")]
-        # Who did not answer was not there, perhaps, and is now.
-        again = now if switch.tries > 1 else switch.at
-        self._switches[name] = replace(switch, is_due=True, at=again)
+        if switch.tries > 1:  # it did not answer as it was not there, perhaps, and is now: counted anew
+            switch = replace(switch, at=now, tries=0)
+        self._switches[name] = replace(switch, is_due=True)
         return []
 
     def _lost(self, name: str, now: Instant) -> None:
