@@ -39,6 +39,8 @@ ControlRecord = dict[str, Any]
 """A message as it travels: text keys; values are msgpack's scalars, lists and maps of them."""
 
 _LAYER: Final = "control"
+_OF_ENVELOPE: Final = frozenset({"v", "type", "id", "v_max"})
+"""Names that no field of a message has, whether or not its envelope says them all."""
 _LEAVES: Final = frozenset((type(None), bool, int, float, str, bytes))
 _TEXT: Final = frozenset((str,))
 _GIVEN_LEAVES: Final = (type(None), int, float, str, bytes, bytearray, memoryview)
@@ -69,7 +71,7 @@ def encode_control(kind: str, ident: int, version: int = 0, newest: int = 0, /, 
     ``LocalMisuse`` if no peer takes it.
     """
     record = _enveloped(kind, ident, version, newest)
-    for name in fields.keys() & record.keys():
+    for name in fields.keys() & _OF_ENVELOPE:
         raise LocalMisuse(f"control {kind}: the field name {name!r} is taken by the envelope")
     record.update(fields)
     framed = _framed(kind, record)

@@ -84,6 +84,7 @@ def test_texts_and_bytes_stay_apart() -> None:
     ("fields", "message"),
     [
         ({"v": 2}, "control ping: the field name 'v' is taken by the envelope"),
+        ({"v_max": 2}, "control ping: the field name 'v_max' is taken by the envelope"),
         ({"x": {1, 2}}, "control ping: cannot be encoded: can not serialize 'set' object"),
     ],
 )
