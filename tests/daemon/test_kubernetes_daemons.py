@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any, Final
 from inaproto_controller.service.job_client import JobClient
 from inaproto_hil.rigs.models_cluster import free_ports
 from tests.daemon.test_cli_daemons import DEADLINE_S, daemon, run, status
-from tests.unit.test_kubernetes import EXAMPLE, pod
+from tests.unit.test_kubernetes import EXAMPLE, pod, training_pod
 
 HOSTS: Final = ("node-a", "node-b")
 SECRET_KEYS: Final = {"tls.crt": "cert.pem", "tls.key": "key.pem", "ca.crt": "ca.pem"}
@@ -85,3 +87,13 @@ def test_they_meet_and_a_job_has_its_nodes_and_a_tree(runtime_dir: Path) -> None
         for host in HOSTS:
             said = status("--socket", str(sockets / f"{host}.sock"))["hosts"][0]
             assert said["controller"]["connected"]
+
+
+def test_its_job_adds_up_and_says_how_long_it_waited() -> None:
+    [container] = training_pod()["containers"]
+    [script] = container["args"]
+    assert container["command"] == ["python", "-c"]
+    done = run("run", "-n", "2", "--", "env", "ALL_REDUCES=3", sys.executable, "-c", script)
+    assert done.returncode == 0, done.stderr
+    said = r"\[{0}\] rank {0} of 2: 3; the longest all-reduce took \d+\.\d s"
+    assert all(re.search(said.format(rank), done.stdout) for rank in range(2)), done.stdout

@@ -28,7 +28,7 @@ if find_spec("opentelemetry") is not None:
 OPERATIONS = 3
 COUNT = 3000
 NBYTES = COUNT * 4
-NO_ROOM = "needs 98240 bytes of memory, 0 are free"
+NO_ROOM = "needs 98240 bytes of memory, it has 0 in all"
 SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 4, "tracing": "on"}
 
 

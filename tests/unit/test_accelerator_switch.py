@@ -226,6 +226,19 @@ def test_memory_is_limited_and_given_back() -> None:
     assert ring.accelerator.step(InstallRing(other), NOW) == []
 
 
+@software_only(FIXED)
+def test_a_ring_that_can_never_fit_is_not_to_be_tried_by_time() -> None:
+    spec = ring_of(2)
+    need = bytes_needed(spec)
+    small, large = (Accelerator(AcceleratorConfig(memory_bytes_max=room)) for room in (need - 1, need))
+    words = f"needs {need} bytes of memory, it has {need - 1} in all"
+    assert small.step(InstallRing(spec), NOW) == [RingRefused(spec.ring_id, words, until_room=True)]
+    assert large.step(InstallRing(spec), NOW) == []
+    [refused] = large.step(InstallRing(moved(spec, 1)), NOW)
+    assert isinstance(refused, RingRefused)
+    assert not refused.until_room
+
+
 def test_a_removed_ring_sums_no_more_and_can_be_installed_anew() -> None:
     ring = SwitchedRing(2)
     ring.finish(0)

@@ -286,8 +286,7 @@ class Accelerator:
                 return
             need = self._pools.growth(spec)
         if self._memory_bytes + need > self._config.memory_bytes_max:
-            free = self._config.memory_bytes_max - self._memory_bytes
-            actions.append(RingRefused(spec.ring_id, f"needs {need} bytes of memory, {free} are free"))
+            actions.append(self._without_room(spec.ring_id, need))
             return
         self._memory_bytes += need
         for flow in spec.flows:
@@ -308,6 +307,14 @@ class Accelerator:
         ring = RingState(spec, AggregatorArray(spec), flows)
         self._repairs.add(ring)
         self._add(ring)
+
+    def _without_room(self, ring_id: int, need: int) -> RingRefused:
+        in_all = self._config.memory_bytes_max
+        if need > in_all:
+            return RingRefused(
+                ring_id, f"needs {need} bytes of memory, it has {in_all} in all", until_room=True
+            )
+        return RingRefused(ring_id, f"needs {need} bytes of memory, {in_all - self._memory_bytes} are free")
 
     def _add(self, ring: RingState) -> None:
         self._rings[ring.spec.ring_id] = ring

@@ -255,6 +255,8 @@ class InstallRefused(Message, type="install_refused"):
 
     ring_id: U32
     reason: Explanation
+    until_room: Flag = False
+    """Trying again is of no use before it is said that there is room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

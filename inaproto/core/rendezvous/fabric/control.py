@@ -389,7 +389,8 @@ class TreeControl:
     def _refused(self, tree: _Tree, event: Refused) -> list[TreeAction]:
         refusal = event.refusal
         self._counters["trees_refused"] += 1
-        return self._fail(tree, RingRefused(refusal.ring_id, f"{event.switch}: {refusal.reason}"))
+        reason = f"{event.switch}: {refusal.reason}"
+        return self._fail(tree, RingRefused(refusal.ring_id, reason, refusal.until_room))
 
     def _faulted(self, tree: _Tree, event: Faulted) -> list[TreeAction]:
         return self._fail(tree, event.fault)
