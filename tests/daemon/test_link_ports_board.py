@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from inaproto.core.switch.accelerator import Action, Event, PortDown, PortUp
+from inaproto.core.switch.accelerator import Action, Event, ForLink, FramesArrived, PortDown, PortUp
 from inaproto.daemon.switch.link_ports import LinkPorts
+from inaproto.daemon.switch.port_pauses import Silences
 from inaproto.daemon.switch.ports import PortBoard
 from inaproto.errors import FabricError
 from inaproto.ports import FramePort
 from inaproto.units import Instant, PortId
 from inaproto_adapters.frames import StreamFramePort, open_frame_pair
+from tests.unit.switched_ring import block
+from tests.unit.test_softnic_edge import pause
 
 
 class PlugLink:
@@ -116,3 +120,47 @@ async def test_links_of_a_switch_that_is_not_admitted_wait(autojump_clock: MockC
         assert ports.status()[0]["times_up"] == 2
         nursery.cancel_scope.cancel()
     await link.close_far()
+
+
+async def told_of_pauses() -> list[tuple[int, Silences, int]]:
+    """What others hear of the second of two links, after those of two trunks."""
+    told: list[tuple[int, Silences, int]] = []
+
+    def step(event: Event, now: Instant) -> list[Action]:
+        if not isinstance(event, FramesArrived):
+            return []
+        return [ForLink(event.port, frames) for frames in event.blocks]
+
+    board = PortBoard(
+        step,
+        lambda action: None,
+        wrap_port=None,
+        ports_max=8,
+        trunks=2,
+        links=2,
+        tell_silence=lambda link, silences, frames: told.append((link, silences, frames)),
+    )
+    board.is_open = True
+    links = [PlugLink("plug:a"), PlugLink("plug:b")]
+    links[1].plug()
+    ports = LinkPorts(links, board)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ports.serve)
+        await trio.sleep(1)
+        far = links[1].far
+        assert far is not None
+        nursery.start_soon(far.run)
+        far.send_nowait(np.concatenate([pause(100, 3), pause(100, 3)]))
+        far.send_nowait(block(bytes.fromhex("0180c200000e") + bytes(54)))
+        await trio.sleep(1)
+        (port,) = board.status()
+        assert port["pauses"] == 2
+        board.be_silent(PortId(3), {3: 5120}, 1)  # a link that is down
+        nursery.cancel_scope.cancel()
+    await links[1].close_far()
+    return told
+
+
+def test_who_has_a_port_there_too_is_told_of_a_pause() -> None:
+    told = trio.run(told_of_pauses, clock=MockClock(autojump_threshold=0))
+    assert told == [(1, {3: 5120}, 2)], "and of nothing else"

@@ -9,6 +9,7 @@ from inaproto.core.rdma.requester import RcRequester
 from inaproto.core.rendezvous.jobs import Job
 from inaproto.core.switch.accelerator import Accelerator
 from inaproto.daemon.switch.port_pauses import PortPauses
+from inaproto.daemon.switch.ports import PortBoard
 from tests.planted.planting import PlantedFault, fault
 
 MTU: Final = "docs/protocol.md 12.4, MTU"
@@ -54,6 +55,15 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
         "if priority not in self._until:",
         "if not self._until:",
         test="tests/unit/test_port_pauses.py::test_a_priority_alone_is_silent_where_that_was_asked",
+    ),
+    fault(
+        "pause_kept_from_shards",
+        PAUSES,
+        "keeps to itself that the far end of an interface asks for silence, and its shards go on sending",
+        PortBoard._heard_of_link,
+        "if self._tell_silence is not None and",
+        "if False and",
+        test="tests/daemon/test_link_ports_board.py::test_who_has_a_port_there_too_is_told_of_a_pause",
     ),
     fault(
         "way_not_shown_again",

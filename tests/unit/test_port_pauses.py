@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
+from inaproto.core.rdma.pause import pauses_of
 from inaproto.core.switch.accelerator import Accelerator, ForLink, FramesArrived, PortUp
 from inaproto.daemon.switch import port_pauses
-from inaproto.daemon.switch.port_pauses import HELD_TOO_MUCH, PortPauses
+from inaproto.daemon.switch.port_pauses import HELD_TOO_MUCH, PortPauses, silences_asked
 from inaproto.ports import PortCounters
 from inaproto.units import Frames, Instant, PortId
 from tests.accelerators import software_only
@@ -34,13 +36,16 @@ class Port:
         self.sent += [row.tobytes() for frames in blocks for row in frames]
         return 0
 
+    def heard(self, frames: Frames, now: Instant) -> None:
+        self.pauses.ask(silences_asked(frames), len(frames), now)
+
     def push(self, *frames: bytes) -> None:
         assert self.pauses.push([block(*frames)]) == 0
 
 
 def test_a_pause_holds_everything_back_in_order_until_it_is_over() -> None:
     port = Port()
-    assert port.pauses.heard(pause(100), T0)
+    port.heard(pause(100), T0)
     assert port.pauses.until == 5120
     port.push(tagged(3, 1), tagged(3, 2))
     port.push(PLAIN)
@@ -53,7 +58,7 @@ def test_a_pause_holds_everything_back_in_order_until_it_is_over() -> None:
 
 def test_a_priority_alone_is_silent_where_that_was_asked() -> None:
     port = Port()
-    port.pauses.heard(pause(100, 3), T0)
+    port.heard(pause(100, 3), T0)
     port.push(tagged(3, 1), tagged(4), tagged(3, 2))
     port.push(PLAIN)
     assert port.sent == [tagged(4), PLAIN]
@@ -64,18 +69,18 @@ def test_a_priority_alone_is_silent_where_that_was_asked() -> None:
 @pytest.mark.parametrize("end", [pause(0), pause(0, 3)])
 def test_who_paused_a_port_may_end_that_sooner(end: Frames) -> None:
     port = Port()
-    port.pauses.heard(pause(0xFFFF, 3), T0)
+    port.heard(pause(0xFFFF, 3), T0)
     port.push(tagged(3))
-    port.pauses.heard(end, Instant(1000))
+    port.heard(end, Instant(1000))
     assert port.sent == [tagged(3)]
     assert port.pauses.until is None
 
 
 def test_a_pause_that_is_asked_for_again_lasts_on() -> None:
     port = Port()
-    port.pauses.heard(pause(100), T0)
+    port.heard(pause(100), T0)
     port.push(PLAIN)
-    port.pauses.heard(pause(100), Instant(5000))
+    port.heard(pause(100), Instant(5000))
     port.pauses.release(Instant(5120))
     assert (port.sent, port.pauses.until) == ([], 10120)
     assert port.pauses.status(Instant(8_000_000)) == {"pauses": 2, "paused_ms": 8.0}
@@ -84,19 +89,24 @@ def test_a_pause_that_is_asked_for_again_lasts_on() -> None:
 def test_what_is_held_for_too_long_is_lost_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(port_pauses, "HELD_BYTES_MAX", 2 * len(PLAIN))
     port = Port()
-    port.pauses.heard(pause(100), T0)
+    port.heard(pause(100), T0)
     assert port.pauses.push([block(PLAIN), block(PLAIN), block(PLAIN, PLAIN)]) == 2
     assert port.counters.drops == {HELD_TOO_MUCH: 2}
     port.pauses.release(Instant(5120))
     assert port.sent == [PLAIN, PLAIN]
-    port.pauses.heard(pause(100), Instant(6000))
+    port.heard(pause(100), Instant(6000))
     port.push(PLAIN)
 
 
 def test_other_frames_of_a_link_are_no_pauses() -> None:
-    port = Port()
-    assert not port.pauses.heard(block(bytes.fromhex("0180c200000e") + bytes(54)), T0)
-    assert port.pauses.status(T0) == {"pauses": 0, "paused_ms": 0}
+    assert silences_asked(block(bytes.fromhex("0180c200000e") + bytes(54))) == {}
+
+
+def test_frames_that_came_together_say_what_the_last_ones_say_of_each_priority() -> None:
+    other = block(bytes.fromhex("0180c200000e") + bytes(pause(9).shape[1] - 6))
+    frames = np.concatenate([other, pause(100, 3), pause(7, 5), pause(9, 3)])
+    assert len(pauses_of(frames)) == 3
+    assert silences_asked(frames) == {3: 460, 5: 358}
 
 
 @software_only("a board's ports are its own")

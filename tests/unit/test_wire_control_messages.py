@@ -142,7 +142,7 @@ def test_all_messages_of_the_protocol() -> None:
         "broken halt halted gone regroup regrouped left closed failed ping pong "
         "ina_park ina_parked ina_stands collective_word "
         "switch_hello switch_welcome switch_admit switch_opened trunk_report ring_install ring_remove "
-        "ring_installed install_refused ring_faulted "
+        "ring_installed install_refused ring_faulted link_paused "
         "capture capture_begun capture_end capture_ended "
         "agent_hello agent_welcome agent_wishes agent_report agent_where agent_placement "
         "slot_order slot_report slot_hint tree_wishes tree_report "

@@ -13,9 +13,21 @@ from inaproto.units import Frames
 
 _HEAD: Final = bytes.fromhex("0180c2000001")
 _TYPE: Final = b"\x88\x08"
+_TYPE_BEGIN: Final = 12
 _PAUSE, _BY_PRIORITY = b"\x00\x01", b"\x01\x01"
 _BYTES_MIN: Final = 34
 _QUANTUM_NS_TENTHS: Final = 512
+
+
+def pauses_of(frames: Frames) -> list[bytes]:
+    """Those of the frames that ask for silence, as far as they say of what and for how long."""
+    if frames.shape[1] < _BYTES_MIN:
+        return []
+    is_control = (frames[:, _TYPE_BEGIN] == _TYPE[0]) & (frames[:, _TYPE_BEGIN + 1] == _TYPE[1])
+    if not is_control.any():
+        return []
+    found = [row.tobytes() for row in frames[is_control, :_BYTES_MIN]]
+    return [frame for frame in found if frame[:6] == _HEAD and frame[14:16] in (_PAUSE, _BY_PRIORITY)]
 
 
 def silence_asked(frames: Frames, priority: int) -> int | None:
@@ -23,13 +35,8 @@ def silence_asked(frames: Frames, priority: int) -> int | None:
 
     0: it may go on; None: no frame says anything of it.
     """
-    if frames.shape[1] < _BYTES_MIN or frames[0, 12:14].tobytes() != _TYPE:
-        return None
     asked: int | None = None
-    for row in frames[:, :_BYTES_MIN]:
-        frame = row.tobytes()
-        if frame[:6] != _HEAD:
-            continue
+    for frame in pauses_of(frames):
         kind, at = frame[14:16], 16
         if kind == _BY_PRIORITY and frame[17] >> priority & 1:
             at = 18 + 2 * priority

@@ -131,6 +131,7 @@ class Switch:
             trunks=0 if place is None else len(place.fabric.trunk_ports(place.name)),
             links=len(links),
             moderation=Moderation(self._accelerator.rings) if settings.moderation == "on" else None,
+            tell_silence=self.shards.silence,
         )
         if links and place is not None and place.is_further_root:
             raise ConfigError(f"port: no host can be at {place.name}, a further root; leave it out")

@@ -11,7 +11,7 @@ such frames to itself, and does what they say.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,16 @@ HELD_TOO_MUCH: Final = "held back by a pause for too long"
 PRIORITIES: Final = 8
 NEVER_PAUSED: Final = {"pauses": 0, "paused_ms": 0}
 _TAG: Final = b"\x81\x00"
+
+
+Silences = Mapping[int, int]
+"""For how many ns who sends with a priority is to be silent, by priority; 0: it may go on."""
+
+
+def silences_asked(frames: Frames) -> Silences:
+    """What the far end of a link asks for with these frames; empty: they are about something else."""
+    asked = {of: silence_asked(frames, of) for of in range(PRIORITIES)}
+    return {of: silence_ns for of, silence_ns in asked.items() if silence_ns is not None}
 
 
 class PortPauses:
@@ -48,20 +58,15 @@ class PortPauses:
         """When the next priority may go on; None: no pause lasts."""
         return min(self._until.values(), default=None)
 
-    def heard(self, frames: Frames, now: Instant) -> bool:
-        """The far end says this of the link. Whether it is about silence, then ``until`` may have changed."""
-        asked = {of: silence_asked(frames, of) for of in range(PRIORITIES)}
-        if all(silence is None for silence in asked.values()):
-            return False
-        self._count += len(frames)
+    def ask(self, silences: Silences, frames: int, now: Instant) -> None:
+        """The far end asks for this, with so many frames; ``until`` may change."""
+        self._count += frames
         was_paused = bool(self._until)
-        for priority, silence_ns in asked.items():
-            if silence_ns is not None:
-                self._until[priority] = Instant(now + silence_ns)
+        for priority, silence_ns in silences.items():
+            self._until[priority] = Instant(now + silence_ns)
         if not was_paused:
             self._since = now
         self.release(now)
-        return True
 
     def push(self, blocks: Sequence[Frames]) -> int:
         """Send the frames that may go, hold others; returns how many are lost."""

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import trio
 
+from inaproto.core.rdma.pause import pauses_of
 from inaproto.core.switch.accelerator import (
     Action,
     EmitFrames,
@@ -35,7 +36,7 @@ from inaproto.core.switch.moderation import Moderation
 from inaproto.daemon.capture.recording import Recording
 from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.daemon.switch.narrow_ports import PortSize
-from inaproto.daemon.switch.port_pauses import NEVER_PAUSED, PortPauses
+from inaproto.daemon.switch.port_pauses import NEVER_PAUSED, PortPauses, Silences, silences_asked
 from inaproto.daemon.switch.rounds import Rounds
 from inaproto.errors import FabricError
 from inaproto.ports import (
@@ -75,6 +76,8 @@ Greet = Callable[[FramePort], Awaitable[Sequence[Frames]]]
 """Agrees with the far side to use a port; returns what arrived after that. Raises ``PortClosed``."""
 WrapPort = Callable[[FramePort, str], FramePort]
 """Puts something (weather) around a port, whose name it is given."""
+TellSilence = Callable[[int, Silences, int], None]
+"""Tells others with a port on that interface, by its index, what its far end asks for with so many frames."""
 
 
 class PortBoard:
@@ -90,6 +93,7 @@ class PortBoard:
         trunks: int = 0,
         links: int = 0,
         moderation: Moderation | None = None,
+        tell_silence: TellSilence | None = None,
     ) -> None:
         """``trunks``: how many numbers, from 1 on, are those of trunks; ``links``: how many after them are
         those of interfaces; ``moderation``: how long ports may be left alone that can."""
@@ -116,6 +120,7 @@ class PortBoard:
         """Of ports whose far end has asked for silence, ever."""
         self._paused: dict[PortId, PortPauses] = {}
         """Those that are silent now."""
+        self._tell_silence = tell_silence
         self._alarm = Alarm(self._pause_ends, self._release)
         self._rounds = None if moderation is None else Rounds(moderation, self._arrived)
 
@@ -321,14 +326,26 @@ class PortBoard:
         await self._alarm.run()
 
     def _heard_of_link(self, port_id: PortId, frames: Frames) -> None:
+        silences = silences_asked(frames)
+        if not silences:
+            return
+        count = len(pauses_of(frames))
+        if self._tell_silence is not None and self.first_link <= port_id < self._first:
+            self._tell_silence(port_id - self.first_link, silences, count)
+        self.be_silent(port_id, silences, count)
+
+    def be_silent(self, port_id: PortId, silences: Silences, frames: int) -> None:
+        """The far end of that port asks for this, with so many frames."""
         port = self._ports.get(port_id)
         if port is None:
             return
-        pauses = self._pauses.get(port_id) or PortPauses(self._sending_of(port), port.counters)
-        if pauses.heard(frames, current_instant()):
-            self._pauses[port_id] = pauses
-            self._look_at_pause(port_id)
-            self._alarm.look()
+        pauses = self._pauses.get(port_id)
+        if pauses is None:
+            pauses = self._pauses[port_id] = PortPauses(self._sending_of(port), port.counters)
+        with suppress(PortClosed):  # its own task hears of it, too
+            pauses.ask(silences, frames, current_instant())
+        self._look_at_pause(port_id)
+        self._alarm.look()
 
     def _look_at_pause(self, port_id: PortId) -> None:
         """Have what is for the port pass by its pauses, while there are any."""

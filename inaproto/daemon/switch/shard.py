@@ -39,8 +39,16 @@ from inaproto.daemon.switch.ports import PortBoard, WrapPort
 from inaproto.daemon.switch.ring_orders import carry_out, message_of
 from inaproto.errors import Blame, InvariantBroken
 from inaproto.ports import Link
+from inaproto.units import PortId
 from inaproto.wire.control_messages import Message, Status, StatusReply
-from inaproto.wire.messages.switch import RingInstall, RingRemove, SwitchAdmit, SwitchHello, SwitchOpened
+from inaproto.wire.messages.switch import (
+    LinkPaused,
+    RingInstall,
+    RingRemove,
+    SwitchAdmit,
+    SwitchHello,
+    SwitchOpened,
+)
 
 log = logging.getLogger("inaproto.switch")
 
@@ -82,6 +90,7 @@ class Shard:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._stream.run)
+                nursery.start_soon(self._ports.keep_pauses)
                 await self._stream.send(SwitchHello(switch=self._name, boot_id=self._name))
                 while True:
                     message = await self._stream.receive()
@@ -98,6 +107,9 @@ class Shard:
             case SwitchAdmit(id=id):
                 self._ports.is_open = True
                 self._tell(SwitchOpened(id=id))
+            case LinkPaused(link=link, priorities=priorities, silences_ns=silences_ns, frames=frames):
+                silences = dict(zip(priorities, silences_ns, strict=False))
+                self._ports.be_silent(PortId(self._ports.first_link + link), silences, frames)
             case Status(id=id):
                 self._tell(StatusReply(id=id, body=self.status()))
             case _:

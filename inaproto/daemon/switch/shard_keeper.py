@@ -27,11 +27,14 @@ from inaproto.core.rendezvous.fabric.events import Installed
 from inaproto.core.rendezvous.fabric.shards import shard_name
 from inaproto.core.switch.accelerator import RingFault, RingRefused
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.switch.port_pauses import Silences
 from inaproto.daemon.switch.ring_orders import said_by
 from inaproto.errors import DecodeError
 from inaproto.wire.control_messages import Message, Status, StatusReply
 from inaproto.wire.messages.switch import (
+    FRAMES_TOLD_MAX,
     InstallRefused,
+    LinkPaused,
     RingFaulted,
     RingInstalled,
     SwitchHello,
@@ -100,6 +103,19 @@ class ShardKeeper:
         if stream is not None:
             with suppress(EndOfChannel):  # the task that receives sees it, too
                 stream.send_nowait(message)
+
+    def silence(self, link: int, silences: Silences, frames: int) -> None:
+        """The far end of an interface asks for this; its ports at shards do not see such frames."""
+        for name in self._states:
+            self.tell(
+                name,
+                LinkPaused(
+                    link=link,
+                    priorities=tuple(silences),
+                    silences_ns=tuple(silences.values()),
+                    frames=min(frames, FRAMES_TOLD_MAX),
+                ),
+            )
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled, which ends the processes. It has started when each is there, or has died once:

@@ -1,5 +1,6 @@
 """Control messages between switches and the control plane at the root of their fabric (NetReduce 3.3).
 
+switch -> its shards: of these RingInstall, RingRemove, SwitchAdmit and Status, and LinkPaused.
 switch -> root: SwitchHello, SwitchOpened, TrunkReport, RingInstalled, InstallRefused, RingFaulted, Ping,
 Pong, Status.
 root -> switch: SwitchWelcome, RingInstall, RingRemove, SwitchAdmit, Error, Ping, Pong, StatusReply.
@@ -36,6 +37,7 @@ from inaproto.wire.messages.types import (
 )
 
 RING_RANKS_MAX: Final = 1 << 10
+FRAMES_TOLD_MAX: Final = 0xFFFF_FFFF
 PsnBits = Annotated[int, Integer(1, 24)]
 _Port = Annotated[PortId, Integer(0, 0xFFFF_FFFF)]
 MessageIdBits = Annotated[int, Integer(1, 32)]
@@ -267,3 +269,16 @@ class RingFaulted(Message, type="ring_faulted"):
     rank: U16
     rule: Name
     evidence: Explanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPaused(Message, type="link_paused"):
+    """The far end of an interface asks for silence, of some priorities or all."""
+
+    link: U16
+    """Index of the interface, in the order of the switch's ports."""
+    priorities: Annotated[tuple[int, ...], Many(Integer(0, 7), 8)]
+    silences_ns: Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF_FFFF), 8)]
+    """One for each of them; 0: it may go on."""
+    frames: Annotated[int, Integer(1, FRAMES_TOLD_MAX)] = 1
+    """By which it asks."""
