@@ -10,7 +10,7 @@ import pytest
 from inaproto.core.rdma.pause import pauses_of
 from inaproto.core.switch.accelerator import Accelerator, ForLink, FramesArrived, PortUp
 from inaproto.daemon.switch import port_pauses
-from inaproto.daemon.switch.port_pauses import HELD_TOO_MUCH, PortPauses, silences_asked
+from inaproto.daemon.switch.port_pauses import BLOCK_BYTES, HELD_TOO_MUCH, PortPauses, silences_asked
 from inaproto.ports import PortCounters
 from inaproto.units import Frames, Instant, PortId
 from tests.accelerators import software_only
@@ -87,7 +87,7 @@ def test_a_pause_that_is_asked_for_again_lasts_on() -> None:
 
 
 def test_what_is_held_for_too_long_is_lost_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port_pauses, "HELD_BYTES_MAX", 2 * len(PLAIN))
+    monkeypatch.setattr(port_pauses, "HELD_BYTES_MAX", 2 * (len(PLAIN) + BLOCK_BYTES))
     port = Port()
     port.heard(pause(100), T0)
     assert port.pauses.push([block(PLAIN), block(PLAIN), block(PLAIN, PLAIN)]) == 2

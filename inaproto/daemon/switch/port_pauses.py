@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from heapq import merge
+from itertools import count
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +25,8 @@ from inaproto.units import MS, Frames, Instant
 from inaproto.wire.vlan import TAG_BEGIN, TAG_END
 
 HELD_BYTES_MAX: Final = 16 << 20
+BLOCK_BYTES: Final = 512
+"""What an array and its place in a queue take beside its rows, about."""
 HELD_TOO_MUCH: Final = "held back by a pause for too long"
 PRIORITIES: Final = 8
 NEVER_PAUSED: Final = {"pauses": 0, "paused_ms": 0}
@@ -46,7 +51,9 @@ class PortPauses:
         self._counters = counters
         self._until: dict[int, Instant] = {}
         """Priorities that are silent, and until when."""
-        self._held: deque[tuple[int, Frames]] = deque()
+        self._held: dict[int, deque[tuple[int, Frames]]] = {}
+        """Rows by priority, each with a number that says what came before it."""
+        self._numbers = count()
         self._bytes = 0
         self._count = 0
         self._since = Instant(0)
@@ -75,31 +82,37 @@ class PortPauses:
             for priority, rows in _by_priority(frames):
                 if priority not in self._until:
                     lost += self._send((rows,))
-                elif self._bytes + rows.size > HELD_BYTES_MAX:
+                elif self._bytes + _room(rows) > HELD_BYTES_MAX:
                     self._counters.drop(HELD_TOO_MUCH, len(rows))
                     lost += len(rows)
                 else:
-                    self._held.append((priority, rows.copy()))
-                    self._bytes += rows.size
+                    self._held.setdefault(priority, deque()).append((next(self._numbers), rows.copy()))
+                    self._bytes += _room(rows)
         return lost
 
     def release(self, now: Instant) -> None:
         """Send what has been silent for long enough."""
         over = [priority for priority, until in self._until.items() if until <= now]
+        if not over:
+            return
         for priority in over:
             del self._until[priority]
-        if over and not self._until:
+        if not self._until:
             self._paused_ns += now - self._since
-        held, self._held = self._held, deque()
-        free = [rows for priority, rows in held if priority not in self._until]
-        self._held.extend((priority, rows) for priority, rows in held if priority in self._until)
-        self._bytes -= sum(rows.size for rows in free)
+        held = (self._held.pop(priority, ()) for priority in over)
+        free = [rows for _, rows in merge(*held, key=itemgetter(0))]
+        self._bytes -= sum(map(_room, free))
         if free:
             self._send(free)
 
     def status(self, now: Instant) -> dict[str, Any]:
         lasts = now - self._since if self._until else 0
         return {"pauses": self._count, "paused_ms": round((self._paused_ns + lasts) / MS, 3)}
+
+
+def _room(rows: Frames) -> int:
+    """Bytes that count for rows that are held: many short ones must not take much more."""
+    return rows.size + BLOCK_BYTES
 
 
 def _by_priority(frames: Frames) -> list[tuple[int, Frames]]:
