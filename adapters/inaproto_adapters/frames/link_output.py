@@ -6,10 +6,11 @@ an output of its own (``xdp``).
 
 A kernel says that it has no room (ENOBUFS) while a queue is full, which passes, and also of each frame that
 the far end of a veth does not take, as one with a smaller MTU: that does not. So a frame waits for room for a
-bounded time. If shorter ones leave then, those that are as long wait no more, until one of them leaves.
+bounded time. One that has waited in vain is lost; from then on, until one as long leaves, shorter ones go
+before those that are as long. Where shorter ones leave again and again and these do not, these wait no more.
 
-Invariants: frames leave in the order in which they came; each one leaves, waits, or is counted under a rule;
-no frame keeps others waiting for longer than ``REFUSED_S``.
+Invariants: frames leave in the order in which they came, but for the shorter ones then; each one leaves,
+waits, or is counted under a rule; no frame keeps shorter ones waiting for longer than ``REFUSED_S``.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ REFUSED_S: Final = 0.1
 """How long a frame waits while the kernel has no room for it."""
 REFUSED: Final = "no room at the link for 0.1 s"
 TOO_LONG: Final = "longer than the far end takes"
+PROOFS: Final = 3
+"""So often shorter frames must leave before longer ones that then still find no room: a full queue may have
+had room for one in between."""
 _BLOCKS_AT_ONCE: Final = 64
 """Of the queue, whose end may be far."""
 _RULES: Final = {
@@ -82,6 +86,11 @@ class LinkOutput:
         """Length of the shortest frame that has waited in vain since one as long has left; 0: none has."""
         self._too_long = 0
         """Frames as long do not wait; 0: all do."""
+        self._proofs = 0
+        self._shorter_left = False
+        """Since a frame as long as ``_given_up`` was refused the last time."""
+        self._mtu_refused = FRAME_BYTES_MAX + 1
+        """Length of the shortest frame that was too long for the interface itself, since the last look."""
         self._work = trio.lowlevel.ParkingLot()
 
     def push(self, blocks: Sequence[Frames]) -> int:
@@ -150,24 +159,52 @@ class LinkOutput:
                 self.bytes -= blocks[at].size - rest.size
                 queue[0] = rest
                 if not self._is_refused(rest.shape[1]):
+                    self._let_shorter_pass(rest.shape[1])
                     return
                 self._drop_first()
 
     def _have_left(self, blocks: Sequence[Frames], at: int, row: int) -> None:
-        """The frames before that one have."""
-        if not (at or row):
+        """The frames before that one have, but for those that are too long for the interface itself."""
+        mtu_refused, self._mtu_refused = self._mtu_refused, FRAME_BYTES_MAX + 1
+        lengths = (frames.shape[1] for frames in blocks[: at + (row > 0)])
+        longest = max((length for length in lengths if length < mtu_refused), default=0)
+        if not longest:
             return
-        longest = max(frames.shape[1] for frames in blocks[: at + (row > 0)])
         self._refused_since = -1.0
         if longest >= self._given_up:
-            self._given_up = self._too_long = 0
-        else:  # it is not that there is no room
-            self._too_long = self._given_up
+            self._given_up = self._too_long = self._proofs = 0
+        else:
+            self._shorter_left = True
+
+    def _let_shorter_pass(self, length: int) -> None:
+        """The first shorter frames, where one as long as the first one has waited in vain."""
+        if self._wait_writable or not 0 < self._given_up <= length:
+            return
+        queue = self._queue
+        place = next((at for at, frames in enumerate(queue) if frames.shape[1] < self._given_up), None)
+        if place is None:
+            return
+        shorter = queue[place]
+        at, row = self._send_all((shorter,))
+        left = shorter if at else shorter[:row]
+        if not len(left):
+            return
+        self._shorter_left = True
+        self.bytes -= left.size
+        if at:
+            del queue[place]
+        else:
+            queue[place] = shorter[row:]
 
     def _is_refused(self, length: int) -> bool:
         """Whether the first frame, of this length, is to wait no more for room."""
         if self._wait_writable:
             return False
+        if self._shorter_left and 0 < self._given_up <= length:  # it may not be that there is no room
+            self._shorter_left = False
+            self._proofs += 1
+            if self._proofs >= PROOFS:
+                self._too_long = self._given_up
         if 0 < self._too_long <= length:
             return True
         now = trio.current_time()
@@ -176,16 +213,24 @@ class LinkOutput:
         return now - self._refused_since >= REFUSED_S
 
     def _drop_first(self) -> None:
-        first = self._queue[0]
+        queue = self._queue
+        if 0 < self._too_long <= queue[0].shape[1]:
+            dropped = 0
+            while queue and queue[0].shape[1] >= self._too_long:
+                self.bytes -= queue[0].size
+                dropped += len(queue.popleft())
+            self._counters.drop(TOO_LONG, dropped)
+            return
+        first = queue[0]
         length = first.shape[1]
-        self._counters.drop(TOO_LONG if 0 < self._too_long <= length else REFUSED, 1)
+        self._counters.drop(REFUSED, 1)
         self._given_up = min(self._given_up or length, length)
         self._refused_since = -1.0
         self.bytes -= length
         if len(first) > 1:
-            self._queue[0] = first[1:]
+            queue[0] = first[1:]
         else:
-            self._queue.popleft()
+            queue.popleft()
 
     def close(self) -> None:
         self._is_closed = True
@@ -194,9 +239,11 @@ class LinkOutput:
         self.bytes = 0
         self._work.unpark_all()
 
-    def refused(self, error: OSError, frames: int) -> None:
-        """Count frames that the kernel did not take, and will not."""
+    def refused(self, error: OSError, frames: int, length: int = FRAME_BYTES_MAX + 1) -> None:
+        """Count frames of that length that the kernel did not take, and will not."""
         self._lost += frames
+        if error.errno == errno.EMSGSIZE:
+            self._mtu_refused = min(self._mtu_refused, length)
         self._counters.drop(_RULES.get(error.errno or 0, f"refused: {error.strerror}"), frames)
 
     def _send_all(self, blocks: Sequence[Frames]) -> tuple[int, int]:
@@ -229,7 +276,7 @@ class LinkOutput:
             if error in (errno.EAGAIN, errno.ENOBUFS):
                 self._wait_writable = error == errno.EAGAIN
                 return at, row + len(blocks[at]) - len(rest[block])
-            self.refused(OSError(error, os.strerror(error)), refused)
+            self.refused(OSError(error, os.strerror(error)), refused, rest[block].shape[1])
             rest = (rest[block][row + refused :], *rest[block + 1 :])
 
     def _send(self, frames: Frames) -> int:
@@ -244,7 +291,7 @@ class LinkOutput:
                     self._wait_writable = error.errno == errno.EAGAIN
                     done = i
                     break
-                self.refused(error, 1)
+                self.refused(error, 1, frames.shape[1])
             else:
                 left += 1
         self._counters.frames_out += left
