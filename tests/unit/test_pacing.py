@@ -56,6 +56,13 @@ def test_another_rate_holds_from_now_on() -> None:
     assert flow.ready_at() == 12 * US, "half was paid at the rate before"
 
 
+def test_a_rate_that_is_cut_takes_what_was_saved_at_the_rate_before() -> None:
+    flow = pace(20 * GBPS, PaceConfig(quantum_ns=200 * US))
+    assert flow.packets(Instant(10**9)) > 900
+    flow.set_rate(10**6, Instant(10**9))
+    assert flow.packets(Instant(10**9)) == 2
+
+
 def test_a_coarse_clock_lets_packets_of_a_quantum_leave_together() -> None:
     flow = pace(config=PaceConfig(quantum_ns=MS // 2))
     assert flow.packets(Instant(MS // 2 - 1)) == 0

@@ -105,6 +105,21 @@ def test_rates_grow_at_the_times_at_which_a_coarse_clock_looks() -> None:
     assert coarse.reaction.view() == fine.reaction.view()
 
 
+@pytest.mark.parametrize("each", [60, 120, 190])
+def test_a_notification_loses_no_growth_that_was_due_before_it(each: int) -> None:
+    """A coarse clock has not looked since: the timer of 55 us has expired all the same."""
+    fine, coarse = FlowCongestion(DcqcnConfig(), 1024), FlowCongestion(DcqcnConfig(), 1024, 200 * US)
+    for flow in (fine, coarse):
+        for number in range(20):
+            now = Instant(number * each * US)
+            while (at := flow.earliest(None)) is not None and at <= now:
+                flow.woke(at)
+            flow.notified(now)
+            flow.woke(now)
+    assert coarse.reaction.view() == fine.reaction.view()
+    assert fine.reaction.rate_bps > DcqcnConfig().rate_min_bps * 10
+
+
 @pytest.mark.parametrize("asked", [0, 1000])
 async def test_the_setting_says_the_rate_of_the_link(asked: int) -> None:
     left, right = open_frame_pair()

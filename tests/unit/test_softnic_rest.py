@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from inaproto.core.rdma.dcqcn import DcqcnConfig
 from inaproto.core.rdma.reliable_connection import NAK_SEQUENCE, TIMEOUT_UNIT_NS
 from inaproto.core.rdma.requester import (
     REST_BYTES_MAX,
@@ -30,6 +32,7 @@ from inaproto.wire.behind_gap import BehindGap
 from inaproto_adapters.frames import open_frame_pair
 from inaproto_adapters.softnic import SoftNic, SoftNicEngine
 from tests.unit.test_rc_requester import ack, at, post
+from tests.unit.test_softnic_engine import Link
 from tests.unit.test_softnic_timers import LEFT, RIGHT, TIMER_S
 
 TIMER = TIMEOUT_UNIT_NS << 14
@@ -302,3 +305,20 @@ async def test_what_comes_in_a_rest_is_taken_in_before_a_timer(attempt: int, moc
         assert pair.done() == 0
         await pair.pass_time(0.2e-3)
         assert (pair.done(), pair.nic.statistics()["timeouts"]) == (1, 0)
+
+
+@pytest.mark.parametrize("congestion", [None, DcqcnConfig()])
+def test_a_nic_with_congestion_control_does_not_rest(congestion: DcqcnConfig | None) -> None:
+    """Marks and notifications are answered at once."""
+    left, right = replace(LEFT, congestion=congestion), replace(RIGHT, congestion=congestion)
+    link = Link(left, right, outstanding_packets=512)
+    for number in range(20):
+        link.right.post_receive(link.there.qpn, number)
+    link.write(1000, now=at(0))
+    link.to_right()
+    link.left.handle_frames([block.copy() for block in link.right.take_output()], at(MS // 10))
+    for _ in range(8):
+        link.write(8000, now=at(MS))
+    link.right.handle_frames([block.copy() for block in link.left.take_output()][:3], at(MS))
+    link.left.handle_frames([block.copy() for block in link.right.take_output()], at(50 * MS))
+    assert (link.left.rest_ns == 0) == (congestion is not None)

@@ -54,7 +54,9 @@ class FlowCongestion:
         return bool(self._notification.step(TimerExpired(), now))
 
     def notified(self, now: Instant) -> list[SetRate]:
-        return self.reaction.step(CnpArrived(), now)
+        """What was due before is not lost: a CNP sets the timer anew, and this clock is late."""
+        grown = self.reaction.step(TimerExpired(), now)
+        return self.reaction.step(CnpArrived(), now) or grown  # the last word alone
 
     def sent(self, packets: int, now: Instant) -> list[SetRate]:
         if self.reaction.deadline is None:  # at the line rate nothing is counted

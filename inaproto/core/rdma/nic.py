@@ -247,7 +247,9 @@ class SoftNicEngine:
             if qpn == _LINK:
                 return 0
             connection = self._qps[qpn].connection
-            own = 0 if connection is None else connection.requester.rest_ns
+            # Marks and notifications are answered at once, which a rest would put off.
+            is_asleep = connection is not None and connection.congestion is None
+            own = connection.requester.rest_ns if connection is not None and is_asleep else 0
             if not own:
                 return 0
             rest = min(rest, own) if rest else own

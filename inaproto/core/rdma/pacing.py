@@ -73,6 +73,7 @@ class Pace:
         self._enough = max(self._cost, rate_bps * config.quantum_ns)
         """So much is filled before any packet leaves."""
         self._most = max(config.burst_bytes * _PER_BYTE, 2 * self._enough)
+        self._filled = min(self._filled, self._most)
 
     def _fill(self, now: Instant) -> None:
         if now > self._at:

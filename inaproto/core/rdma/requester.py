@@ -487,17 +487,24 @@ class RcRequester:
                 break
             self._cursor_index += 1
         self._account(begin, self._cursor, now)
-        if is_held:
-            self._hold()
-        self._arm(now)
+        if is_held and self._hold():
+            self._timer = None
+        else:
+            self._arm(now)
         return actions
 
-    def _hold(self) -> None:
-        """Go on when the rate lets packets leave. The timer runs from the last one of an ACK group on."""
+    def _hold(self) -> bool:
+        """Go on when the rate lets packets leave. Whether the timer waits for that: nobody was asked yet for
+        what is on its way, as it is the beginning of one ACK group, sent for the first time."""
         assert self._pace is not None
         self._held_until = self._pace.ready_at()
-        if (self._cursor - self._messages[self._cursor_index].first_seq) % self._ack_every:
-            self._timer = None
+        left = (self._cursor - self._messages[self._cursor_index].first_seq) % self._ack_every
+        return left > 0 and self._cursor - left <= self._una and not self._has_sent_again
+
+    @property
+    def _has_sent_again(self) -> bool:
+        """Of what is not acknowledged."""
+        return self._cursor < self._sent
 
     def _probe(self, now: Instant) -> list[RequesterAction]:
         """Send the first unacknowledged packet, unless it was sent and nobody has answered."""

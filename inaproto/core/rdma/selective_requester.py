@@ -69,6 +69,10 @@ class SelectiveRequester(RcRequester):
         self._said_to = -1  # the newest packet of which it spoke
 
     @property
+    def _has_sent_again(self) -> bool:
+        return bool(self._copies) or super()._has_sent_again
+
+    @property
     def _is_mending(self) -> bool:
         return bool(self._arrived or self._copies) or super()._is_mending
 
