@@ -47,6 +47,8 @@ class FramePortCapabilities:
     way: str = ""
     """How frames pass where there are several ways, with the reason if it is not the quickest; see ``status``
     of the daemons."""
+    links: int = 1
+    """Interfaces among which it chooses for each flow; a path probe goes by the one that it names."""
 
 
 @dataclass(slots=True)

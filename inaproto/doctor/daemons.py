@@ -161,8 +161,10 @@ def _look_at_path_mtus(site: Site) -> Iterator[Finding]:
             yield look_at_path_mtu(str(host.get("name", "?")), host["path"])
     for switch in site.switches:
         for narrow in switch.get("narrow_ports", ()):
-            interface = str(narrow["port"]).partition(":")[2]
-            mend = f"ip link set {interface} mtu {4200 if narrow['mtu'] == 4096 else narrow['mtu'] + 96}"
+            size = f"mtu {4200 if narrow['mtu'] == 4096 else narrow['mtu'] + 96}"
+            interfaces = str(narrow["port"]).partition(":")[2]
+            mends = [f"ip link set {one} {size}" for one in interfaces.split("+") if one]
+            mend = "; ".join(mends) or f"{size} at its far end"
             yield failed(f"port {narrow_port_note(narrow)}", f"{mend}, or --mtu auto at all hosts of the job")
 
 

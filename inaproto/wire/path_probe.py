@@ -10,6 +10,9 @@ bridges pass it on::
     12 VLAN tag, if the NIC's frames have one | 0x88b5
     then magic u32 | version u8 | kind u8: 1 asks, 2 answers | token u64, which the answer repeats | anything
 
+Byte 5 of the token is a number from 0 on: of several links at once who asks by each, and a port with several
+links sends questions and answers by that one.
+
 Invariant: who answers sends no more than was asked, and only to who asked.
 """
 
@@ -35,6 +38,7 @@ _ETHERTYPE: Final = ETHERTYPE.to_bytes(2, "big")
 _TAG: Final = b"\x81\x00"
 _FIELDS: Final = struct.Struct(">2sIBBQ")
 _GROUP_BIT: Final = 1
+_WAY_AT: Final = _FIELDS.size - 3
 
 
 def question(*, mac: bytes, token: int, nbytes: int) -> Frames:
@@ -68,6 +72,11 @@ _HEAD_BYTES: Final = TAG_BEGIN + TAG_BYTES + _FIELDS.size
 def _is_question(head: bytes) -> bool:
     told = _told(head)
     return told is not None and told[0] == ASKS and not head[6] & _GROUP_BIT and head[:6] == TO_SWITCHES
+
+
+def way_at(head: bytes) -> int | None:
+    """Where the first bytes of a probe have the number of its link; None: the frame is no probe."""
+    return None if _told(head[:_HEAD_BYTES]) is None else _fields_at(head) + _WAY_AT
 
 
 def _told(head: bytes) -> tuple[int, int] | None:

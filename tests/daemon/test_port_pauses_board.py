@@ -1,4 +1,4 @@
-"""Pauses where the switch's ports are: at ports that take blocks and at others, and at one that has failed."""
+"""Pauses where the switch's ports are: one that takes no blocks, and one that has failed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from inaproto.core.switch.accelerator import Accelerator, FramesArrived
 from inaproto.daemon.switch.ports import PortBoard
@@ -35,8 +36,7 @@ async def served() -> AsyncIterator[tuple[PortBoard, StreamFramePort, list[Frame
         for task in (board.keep_pauses, far.run, take):
             nursery.start_soon(task)
         nursery.start_soon(board.serve, PORT, near, "port-1")
-        while not board.is_up(PORT):
-            await trio.sleep(0)
+        await trio.testing.wait_all_tasks_blocked()
         yield board, far, came
         nursery.cancel_scope.cancel()
     await far.aclose()

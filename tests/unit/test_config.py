@@ -316,3 +316,12 @@ def test_what_names_no_link_is_refused(link: str) -> None:
 
 def test_an_interface_is_one_port() -> None:
     assert "must not name eth1 twice" in refused_switch({"port": ("packet:eth1", "tap:eth1")})
+
+
+def test_messages_with_an_mtu_that_is_found_have_packets_for_the_smallest() -> None:
+    """On a path of 256 bytes they have four times as many, and never more than a message can have."""
+    load_host_settings({**HOST, "mtu": "auto", "message_packets": 16383}, None, {})
+    load_host_settings({**HOST, "message_packets": 65535}, None, {})
+    refused = refused_host({**HOST, "mtu": "auto", "message_packets": 16384})
+    assert refused.startswith("message_packets (")
+    assert "at most 16383 with mtu = auto" in refused

@@ -90,9 +90,11 @@ class Held:
         self, base: LinkShape | None = RING, ina: LinkShape | None = None, nic: ListingNic | None = None
     ) -> None:
         tree = OverlayTree(ReductionPlan.flat(3), 2)
+        self.path_mtu = ATTRIBUTES.mtu
         self.job = stub(
             accumulators=Accumulators(ReductionPlan.flat(2)),
             ring=stub(position=1, mtu=0),
+            config=stub(mtu_of=lambda ring: ring.mtu or self.path_mtu),
             engine=OverlayEngine(ring_config(tree.root, 3), tree),
             ranks=range(2),
             done_path="switch",
@@ -160,6 +162,17 @@ def test_both_queue_pairs_of_a_ring_send_from_its_port() -> None:
     held.of.on_links(replace(CONNECT, udp_source_port=0xFFC2))
     told = [one for _, one in held.nic.told if isinstance(one, tuple)]
     assert [attributes.udp_source_port for _, attributes in told] == [0xFFC2, 0xFFC2]
+
+
+@pytest.mark.parametrize(("named", "has"), [(0, 256), (512, 512)])
+def test_queue_pairs_have_the_mtu_of_their_ring_or_of_the_path_as_it_is_now(named: int, has: int) -> None:
+    """Of the path, where a switch of another release names none: messages have that, too."""
+    held = Held(None)
+    held.path_mtu, held.job.ring.mtu = 256, named
+    held.of.open(OpenLinks(RING), held.nic)
+    held.of.on_links(CONNECT)
+    told = [one for _, one in held.nic.told if isinstance(one, tuple)]
+    assert [attributes.mtu for _, attributes in told] == [has, has]
 
 
 def test_a_link_of_a_tree_has_a_queue_pair_for_each_neighbour() -> None:

@@ -14,19 +14,22 @@ from inaproto.daemon.settings.config import load_switch_settings
 from inaproto.errors import ConfigError, FabricError
 from inaproto.ports import FramePort, FramePortCapabilities, PortClosed, PortCounters, load_adapter
 from inaproto.units import Frames
+from inaproto.wire.path_probe import answers_to, question, token_answered
 from inaproto.wire.vlan import with_tag
 from inaproto_adapters.frames.lag import LagLink, LagPort, by_flow
 from inaproto_adapters.frames.packet import PacketLink
 from tests.unit.switched_ring import SwitchedRing, block
 from tests.unit.test_accelerator_ipv6 import over_ipv6
 
+MACS = bytes.fromhex("020000000001020000000002")
+
 
 class Member:
     """A frame port whose far end is the test."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, longest: int = 1514) -> None:
         self.sent: list[bytes] = []
-        self.capabilities = FramePortCapabilities("packet", 1514, lossless=False, way="long segments")
+        self.capabilities = FramePortCapabilities("packet", longest, lossless=False, way="long segments")
         self.counters = PortCounters()
         self._in, self._out = trio.open_memory_channel[Sequence[Frames]](8)
         self.is_closed = False
@@ -68,6 +71,7 @@ class Place:
     def __init__(self, name: str) -> None:
         self.name = f"packet:{name}"
         self.is_up = True
+        self.longest = 1514
         self.change = trio.Event()
         self.members: list[Member] = []
 
@@ -82,7 +86,7 @@ class Place:
         await trio.lowlevel.checkpoint()
         if not self.is_up:
             raise FabricError("attach", self.name, "opening its port", "it is down", retryable=True)
-        self.members.append(Member(self.name))
+        self.members.append(Member(self.name, self.longest))
         return self.member
 
     async def wait_usable(self) -> None:
@@ -151,6 +155,71 @@ def test_a_block_of_one_flow_is_not_taken_apart() -> None:
     frames = block(*(ring.packet(0, 0, offset, ip_id=offset) for offset in (1, 2)))
     ((_, rows),) = by_flow(frames)
     assert rows is frames
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        MACS + b"\x08\x06",
+        MACS + b"\x81\x00\x60\x64\x08\x06",
+        flows(1)[0][:20] + b"\x00\xb9" + flows(1)[0][22:],
+    ],
+    ids=["ARP", "tagged ARP", "last fragment"],
+)
+def test_a_flow_has_its_link_whatever_comes_before_it_in_a_block(first: bytes) -> None:
+    connections = [frame[:20] + bytes(2) + frame[22:] for frame in flows(8)]
+    alone = {flow for frame in connections for flow, _ in by_flow(block(frame))}
+    length = len(connections[0])
+    behind = {flow for flow, _ in by_flow(block(first.ljust(length, b"\0")[:length], *connections))}
+    assert len(alone) == 8
+    assert alone < behind
+
+
+async def test_a_probe_goes_by_the_link_that_it_names() -> None:
+    places = [Place("eth1"), Place("eth2"), Place("eth3")]
+    async with port_of(*places) as port:
+        assert port.capabilities.links == 3
+        asked = [question(mac=MACS[6:], token=way << 16 | 1024, nbytes=100) for way in range(4)]
+        port.send_blocks_nowait([np.concatenate(asked)])
+        answers = [answers_to(with_tag(frames, b"\x81\0\x60\x64")) for frames in asked]
+        port.send_blocks_nowait([frames for frames in answers if frames is not None])
+        sent = [[(token_answered(frame), len(frame)) for frame in place.member.sent] for place in places]
+    tagged = [(way << 16 | 1024, 104) for way in range(4)]
+    plain = (None, 100)
+    assert sent == [[plain, plain, tagged[0], tagged[3]], [plain, tagged[1]], [plain, tagged[2]]]
+
+
+async def test_a_link_that_takes_shorter_frames_than_the_port_promised_is_none_of_it(
+    autojump_clock: object,
+) -> None:
+    places = [Place("eth1"), Place("eth2")]
+    places[1].is_up = False
+    async with port_of(*places) as port:
+        assert port.capabilities.frame_bytes_max == 1514
+        places[1].longest = 1000
+        places[1].set_up(True)
+        await trio.sleep(2)
+        assert port.capabilities.frame_bytes_max == 1514
+        assert "packet:eth2 is away: it takes frames of 1000 bytes" in port.capabilities.way
+        assert all(member.is_closed for member in places[1].members)
+        places[1].longest = 9000
+        await trio.sleep(2)
+        assert "2 of 2 links" in port.capabilities.way
+        assert port.capabilities.frame_bytes_max == 1514
+
+
+async def test_what_no_link_takes_is_counted_and_so_is_what_others_drop_there() -> None:
+    places = [Place("eth1"), Place("eth2")]
+    async with port_of(*places) as port:
+        for_one, held = flows(16), port.counters
+        places[0].member.is_closed = True  # its own task has not heard of it yet
+        assert port.send_nowait(block(*for_one)) == 16
+        assert len(places[1].member.sent) == 16
+        places[1].member.is_closed = True
+        assert port.send_nowait(block(*for_one)) == 0
+        held.drop("held back", 3)
+        assert port.counters.drops == {"link down": 16, "held back": 3}
+        assert port.counters.drops == {"link down": 16, "held back": 3}, "looking changes nothing"
 
 
 async def test_what_comes_by_any_link_comes_by_the_port_block_by_block() -> None:

@@ -328,6 +328,18 @@ def test_the_doctor_says_what_paths_carry() -> None:
 
 
 @pytest.mark.parametrize(
+    ("port", "mend"),
+    [
+        ("packet:eth1+eth2", "ip link set eth1 mtu 4200; ip link set eth2 mtu 4200, or"),
+        ("port-3", "mtu 4200 at its far end, or"),
+    ],
+)
+def test_the_doctor_gives_a_command_for_each_interface(port: str, mend: str) -> None:
+    ((_, _, told),) = doctor(switches=[{"narrow_ports": [NARROW | {"port": port}]}])
+    assert told.startswith(mend)
+
+
+@pytest.mark.parametrize(
     ("path", "words"),
     [
         (None, ""),

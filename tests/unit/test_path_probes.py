@@ -85,6 +85,38 @@ def test_what_is_no_whole_answer_teaches_nothing(change: Any) -> None:
     assert engine.path.mtu == 0
 
 
+def test_another_round_forgets_what_came_back_before() -> None:
+    """The path may carry less than it did."""
+    engine = nic()
+    early = answers_to(asked(engine)[2])
+    assert early is not None
+    engine.handle_frames([early], T0)
+    assert engine.path.mtu == 4096
+    engine.path.begin(1)
+    assert engine.path.mtu == 0
+    now = answers_to(asked(engine)[1])
+    assert now is not None
+    engine.handle_frames([now, early], T0)
+    assert engine.path.mtu == 1024
+
+
+def test_of_several_links_all_must_carry_it() -> None:
+    engine = nic()
+    engine.path.begin(3)
+    questions = asked(engine)
+    assert sorted(frames.shape[1] for frames in questions) == sorted(
+        3 * [mtu + engine.config.overhead_bytes for mtu in MTUS]
+    )
+    answers = [answers_to(frames) for frames in questions]
+    for answer in (*answers[:3], *answers[3:5], answers[4]):  # of the second size, one is missing
+        assert answer is not None
+        engine.handle_frames([answer], T0)
+    assert engine.path.mtu == MTUS[0]
+    assert answers[5] is not None
+    engine.handle_frames([answers[5]], T0)
+    assert engine.path.mtu == MTUS[1]
+
+
 def test_answers_to_an_earlier_life_or_another_nic_teach_nothing() -> None:
     answer = answers_to(question(mac=MAC, token=76 << 32 | 1024, nbytes=1102))
     assert answer is not None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,15 +25,18 @@ from inaproto.errors import ConfigError, FabricError
 from inaproto.ports import FramePort, FramePortCapabilities, Link, PortClosed, PortCounters, SendsBlocks
 from inaproto.units import Frames
 from inaproto.wire.crc import crc32
+from inaproto.wire.path_probe import ETHERTYPE, way_at
 from inaproto.wire.vlan import TAG_BEGIN, TAG_BYTES
 
 RETRY_S: Final = 0.5
 """Pause between attempts: an interface that seems usable and is not must not keep the process busy."""
 JOINT: Final = "+"
 """Between the interfaces in a port's name."""
+ALL_AWAY: Final = "link down"
 _TAG: Final = b"\x81\x00"
 _IPV4: Final = b"\x08\x00"
 _IPV6: Final = b"\x86\xdd"
+_PROBE: Final = ETHERTYPE.to_bytes(2, "big")
 _WITH_PORTS: Final = (6, 17)
 """TCP and UDP."""
 _HEAD_BYTES: Final = 14 + TAG_BYTES + 40 + 4
@@ -54,6 +58,8 @@ class LagPort:
         self._handed: trio.Event | None = None
         """Set when what was received last is done with."""
         self._news = trio.lowlevel.ParkingLot()
+        self._promised = min(port.capabilities.frame_bytes_max for port in ports if port is not None)
+        """Length of the frames that its user may send; a link that takes shorter ones alone is none of it."""
         self._ended = PortCounters()
         """Of members that were attached before."""
         self._closed: str | None = None
@@ -66,13 +72,14 @@ class LagPort:
             for link, port, why in zip(self._links, self._ports, self._why, strict=True)
         ]
         way = f"{len(found)} of {len(self._links)} links: {', '.join(told)}"
-        longest = min((its.frame_bytes_max for its in found), default=0)
-        return FramePortCapabilities(self._links[0].name.partition(":")[0], longest, lossless=False, way=way)
+        longest = min((its.frame_bytes_max for its in found), default=self._promised)
+        name, count = self._links[0].name.partition(":")[0], len(self._links)
+        return FramePortCapabilities(name, longest, lossless=False, way=way, links=count)
 
     @property
     def counters(self) -> PortCounters:
-        """A copy, over all members."""
-        total = PortCounters()
+        """A copy, over all members; what others drop there is counted for good."""
+        total = _Total(self._ended)
         for counters in (self._ended, *(port.counters for port in self._ports if port is not None)):
             _add(total, counters)
         return total
@@ -102,20 +109,24 @@ class LagPort:
         for frames in blocks:
             for flow, rows in by_flow(frames):
                 for_member.setdefault(self._member_of(flow), []).append(rows)
-        lost = 0
-        for at, its in for_member.items():
-            port = self._ports[at]
-            try:
-                lost += sum(map(len, its)) if port is None else _send(port, its)
-            except PortClosed:  # its own task hears of it, too
-                lost += sum(map(len, its))
-        return lost
+        return sum(self._send_by(at, its) for at, its in for_member.items())
 
     def _member_of(self, flow: int) -> int:
         """The link of a flow; the next one that is there, if it is away."""
         count = len(self._ports)
         first = flow % count
         return next((at % count for at in range(first, first + count) if self._ports[at % count]), first)
+
+    def _send_by(self, first: int, blocks: Sequence[Frames]) -> int:
+        """By that link, or the next one that takes them; returns how many are lost."""
+        for at in range(first, first + len(self._ports)):
+            port = self._ports[at % len(self._ports)]
+            if port is not None:
+                with suppress(PortClosed):  # its own task hears of it, too
+                    return _send(port, blocks)
+        lost = sum(map(len, blocks))
+        self._ended.drop(ALL_AWAY, lost)
+        return lost
 
     async def run(self) -> None:
         """See ``FramePort.run``."""
@@ -146,7 +157,7 @@ class LagPort:
             port = self._ports[at]
             try:
                 if port is None:
-                    port = self._ports[at] = await link.attach()
+                    port = self._ports[at] = await self._attached(link)
             except FabricError as error:
                 self._why[at] = error.cause
             else:
@@ -155,6 +166,15 @@ class LagPort:
                 self._close(f"all its links are away: {self._why[at]}")
             await link.wait_usable()
             await trio.sleep(RETRY_S)
+
+    async def _attached(self, link: Link) -> FramePort:
+        port = await link.attach()
+        takes = port.capabilities.frame_bytes_max
+        if takes >= self._promised:
+            return port
+        await port.aclose()
+        cause = f"it takes frames of {takes} bytes, and this port of {self._promised} since it came up"
+        raise FabricError("attach", link.name, "opening its port", cause, retryable=True)
 
     async def _serve(self, at: int, port: FramePort) -> str:
         """Until it closes; returns why."""
@@ -266,6 +286,9 @@ def by_flow(frames: Frames) -> Iterator[tuple[int, Frames]]:
 
 
 def _flow_of(head: bytes) -> int:
+    way = way_at(head)
+    if way is not None:
+        return head[way]
     return crc32(head[slice(*_key_of(head)[1:])])
 
 
@@ -279,14 +302,17 @@ def _key_of(head: bytes) -> tuple[tuple[int, ...], int, int]:
     """Where a frame says what it is; and from where to where it has the addresses and ports of its flow."""
     ip = TAG_BEGIN + 2 + TAG_BYTES * (head[TAG_BEGIN : TAG_BEGIN + 2] == _TAG)
     kind = head[ip - 2 : ip]
+    way = way_at(head) if kind == _PROBE else None
+    if way is not None:
+        return tuple(range(ip - 2, way)), way, way + 1
     kinds = TAG_BEGIN, TAG_BEGIN + 1, ip - 2, ip - 1, ip
     if kind == _IPV4 and len(head) >= ip + 24:
         is_whole = not int.from_bytes(head[ip + 6 : ip + 8], "big") & _FRAGMENT
         with_ports = head[ip] == _NO_OPTIONS and head[ip + 9] in _WITH_PORTS and is_whole
-        return (*kinds, ip + 6, ip + 9), ip + 12, ip + 20 + 4 * with_ports
+        return (*kinds, ip + 6, ip + 7, ip + 9), ip + 12, ip + 20 + 4 * with_ports
     if kind == _IPV6 and len(head) >= ip + 44:
         return (*kinds[:-1], ip + 6), ip + 8, ip + 40 + 4 * (head[ip + 6] in _WITH_PORTS)
-    return (), 0, min(len(head), TAG_BEGIN)
+    return tuple(at for at in kinds[:-1] if at < len(head)), 0, min(len(head), TAG_BEGIN)
 
 
 def _send(port: FramePort, blocks: Sequence[Frames]) -> int:
@@ -295,10 +321,22 @@ def _send(port: FramePort, blocks: Sequence[Frames]) -> int:
     return sum(len(frames) - port.send_nowait(frames) for frames in blocks)
 
 
+class _Total(PortCounters):
+    """What all members have counted; a rule that somebody applies to the port counts from then on."""
+
+    def __init__(self, kept: PortCounters) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def drop(self, rule: str, frames: int = 1) -> None:
+        super().drop(rule, frames)
+        self._kept.drop(rule, frames)
+
+
 def _add(total: PortCounters, counters: PortCounters) -> None:
     total.frames_in += counters.frames_in
     total.frames_out += counters.frames_out
     total.bytes_in += counters.bytes_in
     total.bytes_out += counters.bytes_out
     for rule, count in counters.drops.items():
-        total.drop(rule, count)
+        total.drops[rule] = total.drops.get(rule, 0) + count

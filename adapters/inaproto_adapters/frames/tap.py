@@ -234,4 +234,6 @@ class TapLink:
 def open_tap_link(interface: str, *, queue_bytes_max: int = 16 << 20) -> TapLink:
     """The link of that name. Raises ``ConfigError`` for a name or bounds that cannot be."""
     require_name(interface)
+    if "+" in interface:
+        raise ConfigError(f"port: tap:{interface}: devices of this kind are not joined; give each a port")
     return TapLink(interface, TapConfig(queue_bytes_max))

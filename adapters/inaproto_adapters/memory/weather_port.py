@@ -60,6 +60,7 @@ class WeatherPort:
             inner.frame_bytes_max,
             lossless=inner.lossless and self.weather.clear,
             way=inner.way,
+            links=inner.links,
         )
 
     @property

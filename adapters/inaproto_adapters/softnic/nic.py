@@ -173,6 +173,7 @@ class SoftNic:
     async def probe_path(self, mtus: Sequence[int]) -> int:
         """See ``inaproto.ports.ProbesPath``."""
         path, largest = self._engine.path, max(mtus)
+        path.begin(self._port.capabilities.links)
         for attempt in range(1, PROBES_MAX + 1):
             path.ask([mtu for mtu in mtus if mtu > path.mtu or mtu == min(mtus)])
             self._settle()

@@ -239,7 +239,10 @@ class Holdings:
     def _of_ring(self) -> QpAttributes:
         """Attributes of queue pairs of the present ring."""
         ring = self._job.ring
-        return self._attributes if ring is None or not ring.mtu else replace(self._attributes, mtu=ring.mtu)
+        if ring is None:
+            return self._attributes
+        # One of a switch that names no MTU has that of the path as it is now.
+        return replace(self._attributes, mtu=self._job.config.mtu_of(ring))
 
     # --- orders of engines
 

@@ -133,6 +133,7 @@ def _number_of_text(value: object) -> object:
 Mtu = Annotated[Literal[256, 512, 1024, 2048, 4096], BeforeValidator(_number_of_text)]
 AUTO_MTU: Final = "auto"
 """As large as the path carries."""
+AUTO_PACKETS_MAX: Final = 65535 // 4
 MtuOrAuto = Annotated[Literal["auto", 256, 512, 1024, 2048, 4096], BeforeValidator(_number_of_text)]
 Control = Annotated[str, AfterValidator(_control)]
 OptionalPath = Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())]
@@ -503,6 +504,11 @@ def load_host_settings(
     require_path_fits(loaded.settings.control_path, f"dir ({loaded.sources['dir']}), the switch's socket")
     settings = loaded.settings
     _require_address(settings, loaded.sources)
+    if settings.mtu == AUTO_MTU and settings.message_packets > AUTO_PACKETS_MAX:
+        raise ConfigError(
+            f"message_packets ({loaded.sources['message_packets']}): at most {AUTO_PACKETS_MAX} with "
+            "mtu = auto, as a message has four times as many where a path carries 256 bytes alone"
+        )
     require_path_fits(settings.listen_path, f"listen ({loaded.sources['listen']})")
     for field in ("models_nic", "models_ip", "models_port"):
         needed = "models" if field == "models_nic" else "models_nic"

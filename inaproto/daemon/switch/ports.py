@@ -380,8 +380,10 @@ class PortBoard:
 
     def _send_together(self, blocks_of: dict[PortId, list[Frames]]) -> None:
         for port_id, blocks in blocks_of.items():
-            # A pause that ended in this step has put things back as they were.
-            send = self._send_blocks.get(port_id) or self._sending_of(self._ports[port_id])
+            try:
+                send = self._send_blocks[port_id]
+            except KeyError:  # a pause that ended in this step has put things back as they were
+                send = self._sending_of(self._ports[port_id])
             try:
                 send(blocks)
             except PortClosed:  # its own task hears of it, too
