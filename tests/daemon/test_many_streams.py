@@ -225,3 +225,73 @@ async def test_a_stream_that_closes_another_one_is_no_harm_to_the_reader(pair: P
         nursery.cancel_scope.cancel()
     assert ended == ["by the other one"]
     assert len(heard) == 3
+
+
+async def test_a_number_that_is_used_again_is_of_the_new_stream() -> None:
+    """A socket is closed by another task, and its number watched anew, before its own task has its turn."""
+    heard: list[bytes] = []
+    async with reading() as many, trio.open_nursery() as nursery:
+        first, far = socket.socketpair()
+        number = first.fileno()
+        ended = trio.Event()
+        on_close: list[Callable[[], None]] = []
+
+        async def watch_first() -> None:
+            await many.until(number, lambda: False, on_close.append)
+            ended.set()
+
+        nursery.start_soon(watch_first)
+        await trio.testing.wait_all_tasks_blocked()
+        on_close[0]()
+        first.close()
+        far.close()
+        second, far = socket.socketpair()
+        if second.fileno() != number:
+            second, far = far, second
+        assert second.fileno() == number
+
+        def read() -> bool:
+            heard.append(second.recv(100))
+            return True
+
+        # Begun here, so that it watches before the first one's task goes on.
+        watching = many.until(number, read, lambda _: None)
+        async with trio.open_nursery() as inner:
+
+            async def send() -> None:
+                await ended.wait()
+                far.send(b"x")
+
+            inner.start_soon(send)
+            with trio.fail_after(30):
+                await watching
+        nursery.cancel_scope.cancel()
+    assert heard == [b"x"]
+    second.close()
+    far.close()
+
+
+async def test_an_error_is_raised_though_the_wait_was_cancelled_in_the_same_turn() -> None:
+    """What was read is not there any more: who lost it must hear of that."""
+    near, far = socket.socketpair()
+    many, raised = ManyStreams(), []
+
+    def read() -> bool:
+        raise DecodeError("control", "nonsense")
+
+    async def wait(scope: trio.CancelScope) -> None:
+        with scope:
+            try:
+                await many.until(near.fileno(), read, lambda _: None)
+            except DecodeError as error:
+                raised.append(error)
+
+    with near, far:
+        async with trio.open_nursery() as nursery:
+            scope = trio.CancelScope()
+            nursery.start_soon(wait, scope)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+            many._watched[near.fileno()].look()  # as its reader may, before the task has its turn
+    many._epoll.close()
+    assert len(raised) == 1

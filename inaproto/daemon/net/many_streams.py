@@ -43,17 +43,20 @@ class ManyStreams:
         """Call ``read`` whenever the socket of that number has something, until it returns True or raises,
         which is raised here. ``closed`` is given what to call when the socket is closed on this side."""
         watched = self._watched[number] = _Watched(read)
-        closed(watched.over.set)
-        self._epoll.register(number, select.EPOLLIN)
         try:
+            closed(watched.over.set)
+            self._epoll.register(number, select.EPOLLIN)
             await watched.over.wait()
         finally:
             closed(_nothing)
-            del self._watched[number]
-            with suppress(OSError, ValueError):  # it is closed, or all is
-                self._epoll.unregister(number)
-        if watched.error is not None:
-            raise watched.error
+            # A socket that was closed leaves its number to the next one, which may be watched by now.
+            if self._watched.get(number) is watched:
+                del self._watched[number]
+                with suppress(OSError, ValueError):  # it is closed, or all is
+                    self._epoll.unregister(number)
+            # Also where the wait was cancelled: what was read is not there any more.
+            if watched.error is not None:
+                raise watched.error
 
 
 class _Watched:
