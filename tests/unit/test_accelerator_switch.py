@@ -232,11 +232,11 @@ def test_a_ring_that_can_never_fit_is_not_to_be_tried_by_time() -> None:
     need = bytes_needed(spec)
     small, large = (Accelerator(AcceleratorConfig(memory_bytes_max=room)) for room in (need - 1, need))
     words = f"needs {need} bytes of memory, it has {need - 1} in all"
-    assert small.step(InstallRing(spec), NOW) == [RingRefused(spec.ring_id, words, until_room=True)]
+    assert small.step(InstallRing(spec), NOW) == [RingRefused(spec.ring_id, words, until_switch=True)]
     assert large.step(InstallRing(spec), NOW) == []
     [refused] = large.step(InstallRing(moved(spec, 1)), NOW)
     assert isinstance(refused, RingRefused)
-    assert not refused.until_room
+    assert not refused.until_switch
 
 
 def test_a_removed_ring_sums_no_more_and_can_be_installed_anew() -> None:

@@ -72,9 +72,9 @@ def ring(ring_id: int, request: int = 1, progress: int = 0) -> Ring:
 class Host:
     """Rank 0 of a job of two, and what its host was told by one connection to the switch."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: HostConfig = CONFIG) -> None:
         self.now = 0
-        self.job = HostJob(CONFIG)
+        self.job = HostJob(config)
         self.hearing = Hearing("boot")
         self.told: list[Message] = []
         self.failed: list[int] = []
@@ -202,6 +202,26 @@ def test_for_the_next_switch_links_are_made_and_memory_is_registered_anew() -> N
     host.feed(events.SwitchLost(SwitchUnreachable("gone")))
     assert host.job.deadline == CONFIG.recover_ns
     assert host.feed(events.SwitchBack((2,))) == [replace(host.job.opening, registers=True)]
+
+
+def test_a_ring_of_a_switch_that_names_no_mtu_has_the_one_that_was_announced() -> None:
+    """One of the release before takes the place of a switch whose path carried more."""
+    host = Host(replace(CONFIG, mtu=4096, message_packets=2, mtu_fits=True))
+    host.join()
+    host.hears(replace(ring(5), mtu=4096))
+    host.feed(events.LinkReady(BASE))
+    host.hears(Start(job="j", ring_id=5))
+    host.feed(events.SwitchLost(SwitchUnreachable("gone")))
+    host.hearing = Hearing("boot")
+    host.told.clear()
+    host.feed(events.SwitchBack((2,), 1024))
+    [member] = host.told
+    assert isinstance(member, Member)
+    assert (member.mtu, member.message_packets) == (1024, 8)
+    host.hears(ring(6, request=2))
+    assert host.job.engine is not None
+    config = host.job.engine.config
+    assert (config.mtu, config.message_packets) == (1024, 8)
 
 
 def test_the_next_switch_hears_of_a_rank_that_was_lost_while_there_was_none() -> None:

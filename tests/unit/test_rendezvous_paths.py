@@ -116,6 +116,49 @@ def test_a_refusal_until_room_is_made_is_not_tried_again_before() -> None:
     assert world.core.deadline == world.now + S, "another refusal is tried again after a while"
 
 
+def never_as_it_is(world: World) -> None:
+    world.step(RingRefused(world.job.ring_id, REFUSED, until_switch=True))
+
+
+def other_job_comes_and_goes(world: World, name: str) -> None:
+    for rank in range(3):
+        world.step(MemberAsked(world.session[rank], member(rank, job=name), 7))
+    for rank in range(3):
+        world.step(MemberReady(world.session[rank], Ready(job=name, rank=rank)))
+    for rank in range(3):
+        world.step(MemberLeft(world.session[rank], Left(job=name, rank=rank, operations=1)))
+
+
+def test_a_ring_that_no_present_switch_will_take_waits_for_another_one() -> None:
+    """That other rings end is of no use to it."""
+    world = World()
+    for rank in range(3):
+        world.asks(rank)
+    never_as_it_is(world)
+    world.all_halted()
+    world.ready()
+    for number in range(3):
+        other_job_comes_and_goes(world, f"other{number}")
+        assert deadline(world) is None
+    assert world.step(RoomMade()) == []
+    assert {halt.path for _, halt in sent(world.woke_at(world.now), Halt)} == {"switch"}
+
+
+def test_a_ring_that_ends_by_something_else_is_tried_there_again() -> None:
+    """Its next generation may be another one, at other switches."""
+    world = World()
+    for rank in range(3):
+        world.asks(rank)
+    never_as_it_is(world)
+    world.all_halted()
+    world.ready()
+    assert deadline(world) is None
+    world.broken(1, progress=4)
+    world.all_halted()
+    world.ready()
+    assert (world.job.path, deadline(world)) == ("chain", world.now + S)
+
+
 def test_room_that_is_made_while_the_hosts_connect_is_not_missed() -> None:
     world = World()
     for rank in range(3):

@@ -293,6 +293,19 @@ def test_a_ring_that_begins_parked_is_asked_for_again_before_its_start_too() -> 
     assert state(world) == TreeState("train", HOSTS, 3, "standing", "shared@spine1")
 
 
+def test_a_parked_ring_that_no_present_switch_takes_waits_for_another_one() -> None:
+    world = World({0: (0, 3), 1: (1,), 2: (2,)}, **CONFIG)
+    wish(world, 3, SPINE1)
+    asks_all(world)
+    halted_all(world)
+    ring_id = next(iter(world.trees))
+    world.step(RingRefused(ring_id, "it has less in all", until_switch=True))
+    world.ready()
+    assert world.core.deadline is None
+    world.step(RoomMade())
+    assert world.core.deadline == world.now
+
+
 def test_a_tree_that_adds_in_another_order_is_refused_and_the_ring_stays_parked() -> None:
     world = started(**THREE_LEAVES)
     parked(world)
@@ -408,8 +421,9 @@ def test_a_lost_rank_ends_the_job_and_what_is_wished_waits_for_the_next_of_that_
     assert state(world) == TreeState("train", HOSTS, 3, "parked")
 
 
-def test_a_ring_that_leaves_the_switches_makes_room_for_others() -> None:
-    """As one whose job ends: another job, that the switches refused, tries them again."""
+@pytest.mark.parametrize("cause", ["until_room", "until_switch"])
+def test_a_ring_that_leaves_the_switches_makes_room_for_others(cause: str) -> None:
+    """As one whose job ends: another job, that the switches refused, tries them again, if that is of use."""
     world = started()
     names = {"job": "other", "path": "shared"}
     for rank in range(world.size):
@@ -417,7 +431,7 @@ def test_a_ring_that_leaves_the_switches_makes_room_for_others() -> None:
     for host in world.ranks:
         halted(world, host, job="other")
     ring_id = max(world.installed)
-    world.step(RingRefused(ring_id, "no room", until_room=True))
+    world.step(RingRefused(ring_id, "no room", **{cause: True}))
     for host in world.ranks:
         world.step(MemberReady(world.session[host], Ready(job="other", rank=world.ranks[host][0])))
     assert world.core.deadline is None
@@ -427,7 +441,7 @@ def test_a_ring_that_leaves_the_switches_makes_room_for_others() -> None:
             job="train", rank=world.ranks[host][0], ring_id=min(world.installed), epoch=3, messages=1
         )
         world.step(MemberParked(world.session[host], told))
-    assert world.core.deadline == Instant(world.now)
+    assert world.core.deadline == (Instant(world.now) if cause == "until_room" else None)
 
 
 def test_only_starts_and_their_like_say_that_a_ring_stands() -> None:

@@ -13,7 +13,7 @@ from inaproto.wire.messages.switch import InstallRefused, RingFaulted
     "said",
     [
         RingRefused(7, "needs 9 bytes of memory, 3 are free"),
-        RingRefused(7, "needs 9 bytes of memory, it has 3 in all", until_room=True),
+        RingRefused(7, "needs 9 bytes of memory, it has 3 in all", until_switch=True),
         RingFault(7, 1, "packet layout", "a stray"),
     ],
 )

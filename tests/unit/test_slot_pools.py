@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inaproto.core.switch.accelerator import (
+    Accelerator,
     AcceleratorConfig,
     Action,
     InstallRing,
@@ -370,8 +371,9 @@ def test_a_pool_is_charged_once_for_its_greatest_ring() -> None:
         more, ring_id=5, window_messages=4, flows=tuple(replace(f, dst_qp=7) for f in more.flows)
     )
     [refused] = one.accelerator.step(InstallRing(greater), NOW)
-    missing = bytes_needed(large)
-    assert refused == RingRefused(5, f"needs {missing} bytes of memory, 0 are free")
+    whole = 2 * bytes_needed(large)
+    reason = f"needs {whole} bytes of memory, it has {room} in all"
+    assert refused == RingRefused(5, reason, until_switch=True)
     for ring_id in (3, 4):
         one.accelerator.step(RemoveRing(ring_id), NOW)
     assert pool_of(one).memory_bytes == bytes_needed(small)
@@ -435,3 +437,18 @@ def test_short_last_packets_of_one_ring_say_nothing_of_the_other() -> None:
     assert by_port(one.finish(0, last_bytes=MTU - 8)) == one.results(0, last_bytes=MTU - 8)
     turn(two, 2, 0)
     assert POOL.capacity == 1
+
+
+def test_a_pool_that_is_larger_than_all_memory_will_never_be() -> None:
+    """Whoever has a part of it already: what is missing would fit, the whole does not."""
+    small = replace(ring_of(2), pool=POOL)
+    flows = tuple(replace(flow, dst_qp=9) for flow in small.flows)
+    large = replace(small, ring_id=9, flows=flows, window_messages=4 * small.window_messages)
+    room = POOL.capacity * bytes_needed(large) - 1
+    for before in ([], [small]):
+        accelerator = Accelerator(AcceleratorConfig(memory_bytes_max=room))
+        for spec in before:
+            assert accelerator.step(InstallRing(spec), NOW) == []
+        [refused] = accelerator.step(InstallRing(large), NOW)
+        reason = f"needs {room + 1} bytes of memory, it has {room} in all"
+        assert refused == RingRefused(large.ring_id, reason, until_switch=True)

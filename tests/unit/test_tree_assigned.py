@@ -505,12 +505,13 @@ def test_what_a_switch_says_of_a_ring_that_has_left_it_hurts_nobody(has_less: bo
     assert world.core.view().counters["trees_refused"] == 1
 
 
-@pytest.mark.parametrize("until_room", [True, False])
-def test_whether_trying_again_helps_is_what_the_switch_says(until_room: bool) -> None:
+@pytest.mark.parametrize("until_switch", [True, False])
+def test_whether_trying_again_helps_is_what_the_switch_says(until_switch: bool) -> None:
     world = TwoSpines()
     world.wanted(ALONG_0)
-    refusal = RingRefused(RING, "no room", until_room)
-    assert world.step(Refused("leaf0", refusal)) == [Tell(RingRefused(RING, "leaf0: no room", until_room))]
+    refusal = RingRefused(RING, "no room", until_switch=until_switch)
+    told = RingRefused(RING, "leaf0: no room", until_switch=until_switch)
+    assert world.step(Refused("leaf0", refusal)) == [Tell(told)]
 
 
 def test_a_switch_that_restarts_owes_no_answers() -> None:

@@ -93,6 +93,8 @@ class Carrier:
     """Carries out what ``ranks`` of one job on one host have called."""
 
     def __init__(self, config: HostConfig, ranks: HostedRanks) -> None:
+        self.config = config
+        """For the rings from now on; the job changes it."""
         self.engine: Engine | None = None
         self.accumulators: Accumulators | None = None
         """Those of the present ring, if its hosts sum along it."""
@@ -110,7 +112,6 @@ class Carrier:
         self._has_started = False
         self._past: Past | None = None
         """Where the daemon before this one was, until there is an engine."""
-        self._config = config
         self._ranks = ranks
         self._ring: Ring | None = None
         self._gathering = Gathering((), stall_ns=0, timeout_ns=0)
@@ -176,7 +177,7 @@ class Carrier:
         self._out = []
         self._ring = ring
         operations = None if self.engine is None else self.engine.halt()
-        config = self._config.ring(ring)
+        config = self.config.ring(ring)
         is_successor = self._past is not None
         if self._past is not None:
             operations = self._of_successor(config, self._past)
@@ -200,7 +201,7 @@ class Carrier:
     def succeed(self, past: Past, now: Instant) -> None:
         """Go on where a daemon before this one was; what the ranks had called that lacks results they call
         again, before the next ring."""
-        config, numbers, self._now = self._config, self._ranks.numbers, now
+        config, numbers, self._now = self.config, self._ranks.numbers, now
         self._past, self._has_started = past, True
         self._gathering = Gathering(
             numbers, stall_ns=config.stall_ns, timeout_ns=config.timeout_ns, first=past.next_index
@@ -394,7 +395,7 @@ class Carrier:
 
     def _stand_beside(self, ring: Ring) -> None:
         """All hosts of the first ring that starts know alike whether the job has one."""
-        config, self.collective = self._config, None
+        config, self.collective = self.config, None
         if ring.collective and config.collective is not None and len(ring.peers) > 1:
             steady_ns = ring.position * MS
             self.collective = collective.CollectiveCalls(
@@ -451,7 +452,7 @@ class Carrier:
     def _ring_broken(self, code: str, message: str) -> None:
         message += explain_positions(self._ring)
         differs = code == TensorMismatch.code
-        if self._config.recover_ns and (differs or code == FabricLost.code):
+        if self.config.recover_ns and (differs or code == FabricLost.code):
             self.verdict = Unusable(message, differs=differs)
         else:
             self.verdict = JOB_ERRORS.get(code, JobError)(message)
@@ -510,13 +511,13 @@ class Carrier:
             calls = [*shared, *self._gathering.called_by(rank.number)][:CALLS_MAX]
             first = calls[0].index if calls else 0
             words = tuple(operation.call for operation in calls)
-            told = Calls(job=self._config.job, rank=rank.number, first=first, calls=words)
+            told = Calls(job=self.config.job, rank=rank.number, first=first, calls=words)
             self._out.append(events.Tell(told))
         return self._out
 
     @property
     def _them(self) -> str:
-        return self._ranks.describe(self._config.job)
+        return self._ranks.describe(self.config.job)
 
     def _give_up_if_overdue(self) -> None:
         why = self.watch.why_give_up(self._now)
@@ -529,7 +530,7 @@ class Carrier:
         path = engine.carrier if engine is not None and engine.operations.running is not None else None
         for number, operation in self._awaited.items():
             asked = OpStarted(
-                job=self._config.job,
+                job=self.config.job,
                 rank=number,
                 op_index=operation.index,
                 signature=operation.signature,

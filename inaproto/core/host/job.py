@@ -278,6 +278,7 @@ class HostJob:
                 self._lose_switch(error)
             case events.SwitchBack(ids, mtu):
                 self.config = self.config.with_mtu(mtu)
+                self._carrier.config = self.config
                 self._switch_back(ids)
             case events.JoinDenied(id, error):
                 self._denied(id, error)

@@ -49,6 +49,8 @@ class JobTree:
     """When the switches that refused it are asked again."""
     waits_for_room: bool = False
     """They are not asked again before that was made."""
+    waits_for_switch: bool = False
+    """Room by the end of another ring is of no use."""
     _retry_ns: int = RETURN_FIRST_NS
     tells_start: bool = False
     """While it is INSTALLING its hosts wait for the start of their generation, which says that it stands."""
@@ -76,29 +78,32 @@ class JobTree:
         """All switches have it, and its hosts were told."""
         self.state, self.tells_start, self._retry_ns = TreeIs.STANDING, False, RETURN_FIRST_NS
 
-    def is_refused(self, reason: str, now: Instant, *, until_room: bool) -> None:
+    def is_refused(self, reason: str, now: Instant, *, until_room: bool, until_switch: bool = False) -> None:
         """Its switches have refused it, and have it no more; its hosts have not heard that it stands.
 
         They are asked again after a while, doubled each time, or when room was made; or only then.
         """
         self.state, self.refused, self.tells_start = TreeIs.PARKED, reason, False
-        self.waits_for_room = until_room
-        if not until_room:
+        self.waits_for_room, self.waits_for_switch = until_room or until_switch, until_switch
+        if not self.waits_for_room:
             self.retry_at = Instant(now + self._retry_ns)
             self._retry_ns = min(2 * self._retry_ns, RETURN_LAST_NS)
 
-    def room_made(self, now: Instant) -> None:
-        """The switches may take it now."""
+    def room_made(self, now: Instant, *, by_switch: bool) -> None:
+        """The switches may take it now. ``by_switch``: one is there that was not, or a link of it."""
+        if self.waits_for_switch and not by_switch:
+            return
         if self.waits_for_room or self.retry_at is not None:
             self.retry_at, self._retry_ns = now, RETURN_FIRST_NS
-        self.waits_for_room = False
+        self.waits_for_room = self.waits_for_switch = False
 
     def is_settled(self) -> None:
         """The switches are asked no more."""
-        self.refused, self.retry_at, self.waits_for_room = "", None, False
+        self.refused, self.retry_at = "", None
+        self.waits_for_room = self.waits_for_switch = False
 
     def ends(self) -> None:
         """It ends with its generation. What was wished last is remembered, and why it was refused."""
         self.state, self.messages, self.park_until = TreeIs.ABSENT, 0, None
-        self.retry_at, self.waits_for_room = None, False
+        self.retry_at, self.waits_for_room, self.waits_for_switch = None, False, False
         self.parked.clear()

@@ -154,10 +154,11 @@ class Job:
     def __post_init__(self) -> None:
         self.recovery = JobRecovery.on(self.first.path)
 
-    def room_made(self, now: Instant) -> None:
-        """In the switches, which may take a ring of it now."""
-        self.recovery.room_made(now)
-        self.tree.room_made(now)
+    def room_made(self, now: Instant, *, by_switch: bool = False) -> None:
+        """In the switches, which may take a ring of it now. ``by_switch``: one came, or a link of it; else a
+        ring has left them."""
+        self.recovery.room_made(now, by_switch=by_switch)
+        self.tree.room_made(now, by_switch=by_switch)
 
     def note_refusal(self, rank: int, host: str, pid: int, reason: str) -> bool:
         """Whether those who wait are to hear of it: a cause once, whichever process it meets, and few."""

@@ -9,6 +9,7 @@ the rank that is ahead was (:mod:`inaproto.core.host.recovery`), on a path that 
   if every path that the job may take breaks there, the job fails;
 - one that the switches refused is summed by its hosts, and the switches are tried again after a while,
   doubled each time, or when another ring has made room; only then, if they said that trying helps no sooner;
+  if they said that the present ones will never take it, not before one comes, or its ring ends by itself;
 - a job that asked for a path by the hosts keeps it: the switches are never asked;
 - one whose hosts are *predicted* to be faster than the switches (:mod:`~inaproto.core.rendezvous.path_costs`)
   is summed by them until its ring ends and the prediction is the other way round, or their path breaks;
@@ -62,6 +63,10 @@ class JobRecovery:
     """When the switches are to be tried again."""
     waits_for_room: bool = False
     """They are not tried again before that was made."""
+    waits_for_switch: bool = False
+    """Room by the end of another ring is of no use."""
+    _is_refused: bool = False
+    """The ring ends because of that."""
     _return_ns: int = RETURN_FIRST_NS
     _breaks: dict[RingPath, int] = field(default_factory=dict)
     """How often each path broke, since the job came past ``_broke_at``."""
@@ -116,6 +121,9 @@ class JobRecovery:
 
     def halt(self, reason: str, now: Instant, recover_ns: int) -> None:
         """The ring has ended."""
+        if self.waits_for_switch and not self._is_refused:  # the next may be another ring, at other switches
+            self.waits_for_room = self.waits_for_switch = False
+        self._is_refused = False
         self.reason = reason
         self.recoveries += 1
         self.return_at = None
@@ -123,12 +131,15 @@ class JobRecovery:
         self._waited(now)
         self.wait(now, recover_ns)
 
-    def refused(self, reason: str, path: RingPath, *, until_room: bool = False) -> None:
+    def refused(
+        self, reason: str, path: RingPath, *, until_room: bool = False, until_switch: bool = False
+    ) -> None:
         """The switches do not take the ring: the hosts sum themselves, on ``path``."""
         self.path = path
         self.fallback = reason
         self.is_predicted = False
-        self.waits_for_room = until_room
+        self.waits_for_room, self.waits_for_switch = until_room or until_switch, until_switch
+        self._is_refused = True
         self._breaks[self.fast] = BREAKS_MAX  # no help for a path that breaks here
 
     def leaves_for_good(self, reason: str, path: RingPath) -> None:
@@ -170,18 +181,20 @@ class JobRecovery:
         self._waited(now)
         if self.path == self.fast:
             self.fallback = ""
-            self.waits_for_room = False
+            self.waits_for_room = self.waits_for_switch = False
         elif not self.is_asked and not self.is_predicted and not self.waits_for_room:
             self.return_at = Instant(now + self._return_ns)
             self._return_ns = min(2 * self._return_ns, RETURN_LAST_NS)
 
-    def room_made(self, now: Instant) -> None:
-        """Another ring has ended: the switches may take this one now."""
+    def room_made(self, now: Instant, *, by_switch: bool = False) -> None:
+        """Another ring has ended, or a switch or link is there again: the switches may take this one now."""
+        if self.waits_for_switch and not by_switch:
+            return
         is_running = self.deadline is None
         if self.return_at is not None or (self.waits_for_room and is_running):
             self.return_at = now
             self._return_ns = RETURN_FIRST_NS
-        self.waits_for_room = False
+        self.waits_for_room = self.waits_for_switch = False
 
     def return_to_switch(self) -> None:
         self.path = self.fast

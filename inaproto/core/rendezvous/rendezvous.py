@@ -211,7 +211,7 @@ class Rendezvous:
                 return []
             case RoomMade():
                 for job in self._state.jobs.values():
-                    job.room_made(now)
+                    job.room_made(now, by_switch=True)
                 return []
             case Woke():
                 return [

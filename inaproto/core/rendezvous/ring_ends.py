@@ -82,9 +82,13 @@ class RingEnds:
     def no_room(self, job: Job, event: RingRefused) -> list[RendezvousAction]:
         path = job.host_path
         if self._trees.is_on_its_way(job, event.ring_id):
-            return self._trees.stay_parked(job, event.reason, until_room=event.until_room)
+            return self._trees.stay_parked(
+                job, event.reason, until_room=event.until_room, until_switch=event.until_switch
+            )
         if self._state.config.recover_ns and path is not None:
-            job.recovery.refused(event.reason, path, until_room=event.until_room)
+            job.recovery.refused(
+                event.reason, path, until_room=event.until_room, until_switch=event.until_switch
+            )
             self._state.counters["fallbacks"] += 1
             if event.ring_id == job.ina_ring_id and job.phase is Phase.CONNECTING:
                 noted = f"job {job.name}: begins without a ring in the switches: {event.reason}"

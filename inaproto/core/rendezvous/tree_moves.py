@@ -144,11 +144,13 @@ class TreeMoves:
         is_on_its_way = ring_id == job.ina_ring_id and job.tree.state is TreeIs.INSTALLING
         return is_on_its_way and job.name in self._state.wishes and not self._old_hosts(job)
 
-    def stay_parked(self, job: Job, reason: str, *, until_room: bool) -> list[RendezvousAction]:
+    def stay_parked(
+        self, job: Job, reason: str, *, until_room: bool, until_switch: bool = False
+    ) -> list[RendezvousAction]:
         ring_id, messages, waits = job.ina_ring_id, job.tree.messages, job.tree.tells_start
         removed = self._endings.remove_ring(job)
         job.ina_ring_id, job.tree.messages = ring_id, messages
-        job.tree.is_refused(reason, self._state.now, until_room=until_room)
+        job.tree.is_refused(reason, self._state.now, until_room=until_room, until_switch=until_switch)
         noted = Noted(f"job {job.name}: its ring stays parked: {reason}", is_problem=True)
         start = Start(job=job.name, ring_id=job.ring_id, ina_ring_id=ring_id, ina_parked=True)
         return [*removed, *(self._state.tell_all(job, start) if waits else []), noted, *self.follow(job)]

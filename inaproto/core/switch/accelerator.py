@@ -286,7 +286,7 @@ class Accelerator:
                 return
             need = self._pools.growth(spec)
         if self._memory_bytes + need > self._config.memory_bytes_max:
-            actions.append(self._without_room(spec.ring_id, need))
+            actions.append(self._without_room(spec, need))
             return
         self._memory_bytes += need
         for flow in spec.flows:
@@ -308,13 +308,16 @@ class Accelerator:
         self._repairs.add(ring)
         self._add(ring)
 
-    def _without_room(self, ring_id: int, need: int) -> RingRefused:
-        in_all = self._config.memory_bytes_max
-        if need > in_all:
-            return RingRefused(
-                ring_id, f"needs {need} bytes of memory, it has {in_all} in all", until_room=True
-            )
-        return RingRefused(ring_id, f"needs {need} bytes of memory, {in_all - self._memory_bytes} are free")
+    def _without_room(self, spec: RingSpec, need: int) -> RingRefused:
+        in_all, whole = self._config.memory_bytes_max, bytes_needed(spec)
+        if spec.pool is not None:
+            whole *= spec.pool.capacity
+        if whole > in_all:
+            reason = f"needs {whole} bytes of memory, it has {in_all} in all"
+            return RingRefused(spec.ring_id, reason, until_switch=True)
+        return RingRefused(
+            spec.ring_id, f"needs {need} bytes of memory, {in_all - self._memory_bytes} are free"
+        )
 
     def _add(self, ring: RingState) -> None:
         self._rings[ring.spec.ring_id] = ring

@@ -121,6 +121,8 @@ class RingRefused:
     reason: str
     until_room: bool = False
     """Trying again is of no use before it is said that there is room."""
+    until_switch: bool = False
+    """Or before another switch is there, or a link: the present ones will never take it."""
 
 
 class ForLink(NamedTuple):

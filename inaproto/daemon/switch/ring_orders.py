@@ -42,8 +42,8 @@ def message_of(said: RingFault | RingRefused) -> Message:
     match said:
         case RingFault(ring_id, rank, rule, evidence):
             return RingFaulted(ring_id=ring_id, rank=rank, rule=rule, evidence=evidence)
-        case RingRefused(ring_id, reason, until_room):
-            return InstallRefused(ring_id=ring_id, reason=reason, until_room=until_room)
+        case RingRefused(ring_id, reason, until_switch=until_switch):
+            return InstallRefused(ring_id=ring_id, reason=reason, until_switch=until_switch)
 
 
 def said_by(
@@ -53,7 +53,7 @@ def said_by(
     match message:
         case RingInstalled(ring_id=ring_id):
             return Installed(switch, ring_id)
-        case InstallRefused(ring_id=ring_id, reason=reason, until_room=until_room):
-            return RingRefused(ring_id, reason, until_room)
+        case InstallRefused(ring_id=ring_id, reason=reason, until_switch=until_switch):
+            return RingRefused(ring_id, reason, until_switch=until_switch)
         case RingFaulted(ring_id=ring_id, rank=rank, rule=rule, evidence=evidence):
             return RingFault(ring_id, rank, rule, evidence)

@@ -257,8 +257,8 @@ class InstallRefused(Message, type="install_refused"):
 
     ring_id: U32
     reason: Explanation
-    until_room: Flag = False
-    """Trying again is of no use before it is said that there is room."""
+    until_switch: Flag = False
+    """It never will, as it is: trying again is of no use before a switch or a link comes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -390,7 +390,7 @@ class TreeControl:
         refusal = event.refusal
         self._counters["trees_refused"] += 1
         reason = f"{event.switch}: {refusal.reason}"
-        return self._fail(tree, RingRefused(refusal.ring_id, reason, refusal.until_room))
+        return self._fail(tree, replace(refusal, reason=reason))
 
     def _faulted(self, tree: _Tree, event: Faulted) -> list[TreeAction]:
         return self._fail(tree, event.fault)
