@@ -74,6 +74,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_collectives.py::test_what_is_added_has_the_bits_of_an_all_reduce": ("one host",),
     "daemon/test_collectives.py::test_what_is_moved_keeps_its_bits": ("overlay",),
     "daemon/test_collectives_live.py": (),
+    "daemon/test_congestion_links.py": (),
     "daemon/test_crashes.py": (),
     "daemon/test_host_successors.py::test_nothing_is_left_of_many_replacements": (),
     "daemon/test_host_successors.py::test_a_rank_whose_process_dies_meanwhile_is_named": (
