@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from inaproto.core.rdma.congestion import FlowCongestion
 from inaproto.core.rdma.dcqcn import NotificationPoint, ReactionPoint
 from inaproto.core.rdma.requester import RcRequester
 from tests.planted.planting import fault
 
 RATES: Final = "docs/protocol.md 4.5, congestion control"
 DCQCN: Final = "tests/unit/test_dcqcn.py"
-NIC: Final = "tests/unit/test_softnic_congestion.py"
+TIMER: Final = "tests/unit/test_rc_paced.py"
 
 CONGESTION_FAULTS: Final = (
     fault(
@@ -44,9 +45,30 @@ CONGESTION_FAULTS: Final = (
         "timer_runs_while_the_rate_holds_a_group_back",
         RATES,
         "starts the retransmission timer with the first packet of a group that its rate holds back",
+        RcRequester._transmit,
+        "if is_held and self._hold():",
+        "if is_held and self._hold() and False:",
+        test=f"{TIMER}::test_the_timer_waits_for_the_rest_of_a_group_that_asks_nobody_yet",
+        arguments=(RcRequester,),
+    ),
+    fault(
+        "timer_set_anew_for_each_group_held_back",
+        RATES,
+        "starts the timer anew whenever a group is held back, also for groups that have asked",
         RcRequester._hold,
-        "self._timer = None",
-        "pass",
-        test=f"{NIC}::test_the_retransmission_timer_waits_for_the_rest_of_an_ack_group",
+        "and self._cursor - left <= self._una",
+        "and True",
+        test=f"{TIMER}::test_a_group_that_has_asked_is_not_waited_for_until_others_have_left",
+        arguments=(10,),
+    ),
+    fault(
+        "growth_lost_to_a_notification",
+        RATES,
+        "cuts a rate without the steps of its timer that were due before the notification",
+        FlowCongestion.notified,
+        "grown = self.reaction.step(TimerExpired(), now)",
+        "grown: list[SetRate] = []",
+        test="tests/unit/test_softnic_paced.py::test_a_notification_loses_no_growth_that_was_due_before_it",
+        arguments=(60,),
     ),
 )
