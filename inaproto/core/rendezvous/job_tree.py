@@ -50,7 +50,7 @@ class JobTree:
     waits_for_room: bool = False
     """They are not asked again before that was made."""
     waits_for_switch: bool = False
-    """Room by the end of another ring is of no use."""
+    """Room by the end of another ring is of no use, as was said with the last refusal."""
     _retry_ns: int = RETURN_FIRST_NS
     tells_start: bool = False
     """While it is INSTALLING its hosts wait for the start of their generation, which says that it stands."""
@@ -78,7 +78,7 @@ class JobTree:
         """All switches have it, and its hosts were told."""
         self.state, self.tells_start, self._retry_ns = TreeIs.STANDING, False, RETURN_FIRST_NS
 
-    def is_refused(self, reason: str, now: Instant, *, until_room: bool, until_switch: bool = False) -> None:
+    def is_refused(self, reason: str, now: Instant, *, until_room: bool, until_switch: bool) -> None:
         """Its switches have refused it, and have it no more; its hosts have not heard that it stands.
 
         They are asked again after a while, doubled each time, or when room was made; or only then.
@@ -95,15 +95,14 @@ class JobTree:
             return
         if self.waits_for_room or self.retry_at is not None:
             self.retry_at, self._retry_ns = now, RETURN_FIRST_NS
-        self.waits_for_room = self.waits_for_switch = False
+        self.waits_for_room = False
 
     def is_settled(self) -> None:
         """The switches are asked no more."""
-        self.refused, self.retry_at = "", None
-        self.waits_for_room = self.waits_for_switch = False
+        self.refused, self.retry_at, self.waits_for_room = "", None, False
 
     def ends(self) -> None:
         """It ends with its generation. What was wished last is remembered, and why it was refused."""
         self.state, self.messages, self.park_until = TreeIs.ABSENT, 0, None
-        self.retry_at, self.waits_for_room, self.waits_for_switch = None, False, False
+        self.retry_at, self.waits_for_room = None, False
         self.parked.clear()

@@ -56,7 +56,7 @@ class RingEnds:
         """The accelerator forwards nothing of this ring any more."""
         if self._trees.is_on_its_way(job, event.ring_id):
             return self._trees.stay_parked(
-                job, event.evidence, until_room=event.rule in (SWITCH_LOST, TRUNK_LOST)
+                job, event.evidence, until_room=event.rule in (SWITCH_LOST, TRUNK_LOST), until_switch=False
             )
         if event.rule == SWITCH_LOST and self._state.config.recover_ns:
             return self._endings.halt(job, event.evidence)

@@ -145,7 +145,7 @@ class TreeMoves:
         return is_on_its_way and job.name in self._state.wishes and not self._old_hosts(job)
 
     def stay_parked(
-        self, job: Job, reason: str, *, until_room: bool, until_switch: bool = False
+        self, job: Job, reason: str, *, until_room: bool, until_switch: bool
     ) -> list[RendezvousAction]:
         ring_id, messages, waits = job.ina_ring_id, job.tree.messages, job.tree.tells_start
         removed = self._endings.remove_ring(job)
