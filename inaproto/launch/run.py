@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +53,7 @@ LOOK_S: Final = 1.0
 TICK_S: Final = 0.1
 LAST_OUTPUT_S: Final = 1.0
 """What a rank has started may hold its output open for longer; what comes then comes later."""
+LOOKS: Final = 10
 ASK_S: Final = 3.0
 READ_BYTES: Final = 1 << 16
 STANDARD_OUTPUT: Final = "-"
@@ -291,9 +292,7 @@ class Run:
                     nursery.start_soon(self._copy, process, source, target, f"[{rank}] ", event)
             code = await process.wait()
             if self.manner.is_labelled:
-                with trio.move_on_after(LAST_OUTPUT_S):
-                    for event in ended:
-                        await event.wait()
+                await until_ended(ended)
             self._perform(self.supervision.exited(rank, code, trio.current_time()))
             if not self.supervision.running:
                 self.over.set()
@@ -378,6 +377,18 @@ class Run:
 def is_shielded(number: signal.Signals) -> bool:
     """Whether it is to pass by, as ``nohup`` wishes. (Shells ignore SIGINT for what is in the background.)"""
     return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+
+
+async def until_ended(outputs: Sequence[trio.Event]) -> None:
+    """Until what is copied has ended, but no longer than :data:`LAST_OUTPUT_S`.
+
+    In parts: on a machine that is busy this process may not run for a second, and has copied nothing then.
+    """
+    for _ in range(LOOKS):
+        with trio.move_on_after(LAST_OUTPUT_S / LOOKS):
+            for event in outputs:
+                await event.wait()
+            return
 
 
 def _write_all(target: int, data: bytes) -> None:
