@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -430,3 +430,53 @@ def test_a_database_that_is_not_there_is_said(tmp_path: Path) -> None:
 def test_tokens_are_for_nobody_else(tmp_path: Path) -> None:
     lead(open_store(str(tmp_path / "store")))
     assert {oct(path.stat().st_mode & 0o077) for path in tmp_path.iterdir()} == {"0o0"}
+
+
+@pytest.fixture
+def database_of(postgresql: str) -> Iterator[Callable[[str], str]]:  # noqa: F811
+    """Makes a database with that encoding; returns its URL."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    made: list[str] = []
+
+    def make(encoding: str) -> str:
+        name = f"in_{encoding.lower()}"
+        with psycopg.connect(postgresql, autocommit=True) as connection:
+            how = f"ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+            connection.execute(f"CREATE DATABASE {name} {how}".encode())
+        made.append(name)
+        parts: dict[str, Any] = {**conninfo_to_dict(postgresql), "dbname": name}
+        return make_conninfo(**parts)
+
+    yield make
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        for name in made:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.mark.parametrize("encoding", ["UTF8", "SQL_ASCII"])
+def test_a_database_without_an_encoding_keeps_names_too(
+    encoding: str, database_of: Callable[[str], str]
+) -> None:
+    """One that was made in the C locale: the next leader reads what this one has promised."""
+    url = database_of(encoding)
+    first = PostgresqlStore(url)
+    first.lead()
+    found = first.load()
+    promised = replace(grant(1, Slot("h0", "", 0)), agent="h\u00e9\u4e2d")
+    changes: list[Change] = [SetJob(job(1)), Give(promised)]
+    after = applied(found, changes)
+    first.commit(changes, after)
+    first.resign()
+    second = PostgresqlStore(url)
+    second.lead()
+    assert replace(second.load(), revision=after.revision) == after
+    second.resign()
+
+
+def test_a_database_whose_encoding_lacks_names_is_refused(database_of: Callable[[str], str]) -> None:
+    store = PostgresqlStore(database_of("LATIN1"))
+    with pytest.raises(ConfigError, match="has the encoding LATIN1"):
+        store.lead()
+    store.resign()

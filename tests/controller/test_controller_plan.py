@@ -433,3 +433,13 @@ def test_jobs_that_are_over_are_forgotten_in_order() -> None:
         cluster.cancel(cluster.submit(1))
     changes = plan(cluster.desired, Observed(), cluster.planner, history_max=1)
     assert sorted(applied(cluster.desired, changes).jobs) == [4]
+
+
+def test_a_job_that_was_there_for_long_is_not_forgotten_when_it_ends() -> None:
+    """Why it ended is asked now; jobs that came after it have been over for longer."""
+    cluster = PlannedCluster(racks(), 0)
+    first, *others = [cluster.submit(1) for _ in range(4)]
+    for number in (*others, first):
+        cluster.cancel(number)
+    changes = plan(cluster.desired, Observed(), cluster.planner, history_max=2)
+    assert sorted(applied(cluster.desired, changes).jobs) == [first, others[-1]]

@@ -109,6 +109,33 @@ async def test_a_store_that_takes_long_is_waited_for(autojump_clock: object) -> 
         nursery.cancel_scope.cancel()
 
 
+async def test_any_number_of_people_may_ask_for_roots_at_once(autojump_clock: object) -> None:
+    """While the store is slow: they wait for it, and the controller does not end by that."""
+    its = service()
+    is_back = trio.Event()
+    disk: dict[str, bytes] = {}
+
+    async def stands(owner: str, body: bytes | None) -> None:
+        await is_back.wait()
+        assert body is not None
+        disk[owner] = body
+
+    its.lead(1, {}, stands)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(its.run)
+        await trio.testing.wait_all_tasks_blocked()
+        its.heard("spine0", TreeReport(term=0, revision=0, trees=()))
+        async with trio.open_nursery() as people:
+            for number in range(2 * WRITES_MAX):
+                people.start_soon(its.pin, f"job{number % 3}", "spine", stands)
+            await trio.sleep(10)
+            is_back.set()
+        assert decode_pins(disk[PINS]) == {f"job{number}": "spine" for number in range(3)}
+        await its.pin("later", "spine", stands)
+        assert decode_pins(disk[PINS])["later"] == "spine"
+        nursery.cancel_scope.cancel()
+
+
 def leading(its: TreeService) -> None:
     async def keeps(owner: str, body: bytes | None) -> None:
         await trio.lowlevel.checkpoint()

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 from hypercorn.config import Config
-from hypercorn.trio import serve
 
 from inaproto.ca.identity import Role
 from inaproto.daemon.net.control_address import Holder, credentials_of, parse_listen
+from inaproto.daemon.net.http_server import serve
 from inaproto.daemon.net.tls_listener import TlsListener, listen_tls
 from inaproto.daemon.net.unix_sockets import BACKLOG, BoundSocket, listen_unix, make_run_directory
 from inaproto.daemon.observe.loop_watch import LoopWatch

@@ -385,10 +385,12 @@ class _Plan:
         return found + [name for name in sorted(summing) if not self._is_usable(self._observed.agent(name))]
 
     def forget(self, history_max: int) -> None:
+        """Jobs that have been over for longest, not those that came first: one may just have ended."""
         busy = self.draft.index.of_job.keys()
         if len(self.draft.jobs) - len(self.draft.index.live) <= history_max:
             return
-        over = sorted(self.draft.jobs.keys() - self.draft.index.live.keys())
+        jobs = self.draft.jobs
+        over = sorted(jobs.keys() - self.draft.index.live.keys(), key=lambda one: (jobs[one].revision, one))
         for number in over[: len(over) - history_max]:
             if number not in busy:
                 self.draft.make(Forget(number))

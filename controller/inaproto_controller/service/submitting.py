@@ -37,7 +37,8 @@ def submit_and_wait(
     """As the API answers, once the job has hosts. A job of that name that ends just now is waited for, and so
     is a controller that is not there; ``tell`` hears of these, once each.
 
-    Raises ``NotPlaced``, ``ControllerRefused``, ``ControllerUnreachable``; the job is cancelled then.
+    Raises ``NotPlaced``, ``ControllerRefused``, ``ControllerUnreachable``; the job is cancelled then, and no
+    other one that has its name by now.
     """
     until = time.monotonic() + wait_s
 
@@ -47,9 +48,11 @@ def submit_and_wait(
         )
 
     found = _again(submit, until, "name_taken", tell=tell)
-    job = found["job"]
+    job, number = found["job"], found["job"]["number"]
     try:
-        while not job["hosts"]:
+        while not job["hosts"] or job["state"] in _OVER or job["number"] != number:
+            if job["number"] != number:
+                raise NotPlaced(f"job {name} is over, and another one has its name")
             left = until - time.monotonic()
             if left <= 0 or job["state"] in _OVER:
                 what = f"it is {job['state']}: {job['why']}"
@@ -58,7 +61,8 @@ def submit_and_wait(
             job = _again(newer, until, tell=tell)
     except BaseException:
         with suppress(InaprotoError):
-            client.cancel(name)
+            if client.job(name)["number"] == number:
+                client.cancel(name)
         raise
     return {**found, "job": job}
 

@@ -17,7 +17,6 @@ from typing import Any, Final, cast
 
 import trio
 from hypercorn.config import Config
-from hypercorn.trio import serve
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
@@ -27,6 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from inaproto.daemon.net.http_server import serve
 from inaproto.daemon.net.metrics_address import TcpAddress, parse_metrics
 from inaproto.daemon.net.unix_sockets import listen_unix
 from inaproto.errors import ConfigError

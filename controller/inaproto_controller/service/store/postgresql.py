@@ -26,6 +26,8 @@ from inaproto_controller.service.store.records import Row, StoreLost
 if TYPE_CHECKING:
     import psycopg
 
+_ENCODINGS: Final = ("UTF8", "SQL_ASCII")
+"""Of databases; the second has none, and keeps the bytes that it is given."""
 _LOCK_KEY: Final = 0x696E6170726F746F
 """Any number, the same in all controllers: "inaproto"."""
 _CONNECT_S: Final = 5
@@ -113,6 +115,7 @@ class _Postgresql(Session):
                 autocommit=True,
                 connect_timeout=_CONNECT_S,
                 application_name="inaproto controller",
+                client_encoding="utf8",  # also of a database without one, whose text would be bytes
                 options=f"{timeouts} -c synchronous_commit=on",
                 keepalives_idle=5,
                 keepalives_interval=2,
@@ -121,6 +124,13 @@ class _Postgresql(Session):
             )
         except psycopg.Error as error:
             raise StoreLost(f"{where}: {_line(error)}") from None
+        encoding = self._connection.info.parameter_status("server_encoding")
+        if encoding not in _ENCODINGS:
+            self._connection.close()
+            raise ConfigError(
+                f"{where}: the database has the encoding {encoding}, which lacks names that may be; make one "
+                "with ENCODING 'UTF8' TEMPLATE template0"
+            )
         self._watch = _Watch(answer_s, self._cut)
 
     def has_tables(self) -> bool:

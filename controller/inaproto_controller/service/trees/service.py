@@ -102,8 +102,8 @@ class TreeService:
         self._refused = ""
         """Why what an agent has just said cannot be."""
         self._roots_to_write: deque[PersistRoots] = deque()
-        self._queued = 0
-        """Token of the last of them that the writer knows of."""
+        self._is_queued = False
+        """The writer is told of roots, once, however many there are: it writes all that are wanted then."""
         self._one_write = trio.Lock()
         """Lock of writes of roots: those that were wanted first are written first."""
         self._news = trio.Event()
@@ -132,7 +132,7 @@ class TreeService:
         self._core = service.TreeService(self._config(term), stored, wanted)
         self._put_record = put_record
         self._roots_to_write.clear()
-        self._queued = 0
+        self._is_queued = False
         self._to_write, self._writes = trio.open_memory_channel[PersistTrees | PersistRoots](WRITES_MAX)
 
     async def run(self) -> None:
@@ -149,6 +149,7 @@ class TreeService:
     async def _keep_writing(self, put_record: PutRecord) -> None:
         async for due in self._writes:
             if isinstance(due, PersistRoots):
+                self._is_queued = False
                 await self._write_roots(due.token, put_record)
             else:
                 await put_record(OWNER, encode_record(due.stored))
@@ -157,10 +158,9 @@ class TreeService:
     def _wake(self) -> None:
         self._step(PlacesTold(self._places()))
         self._step(Woke())
-        for due in self._roots_to_write:
-            if due.token > self._queued:
-                self._queued = due.token
-                self._to_write.send_nowait(due)
+        if self._roots_to_write and not self._is_queued:
+            self._is_queued = True
+            self._to_write.send_nowait(self._roots_to_write[-1])
 
     def _places(self) -> dict[str, int]:
         places = ((job, self._sharing.operation(job)) for job in self._core.states)
