@@ -29,10 +29,11 @@ from functools import wraps
 from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
+import trio
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
@@ -53,6 +54,8 @@ from inaproto_controller.service.tokens import new_submission
 from inaproto_controller.service.tree_requests import move_job
 
 BODY_BYTES_MAX: Final = 1 << 16
+BODY_S: Final = 30.0
+"""Who has not sent a request's body within this time is not waited for."""
 WAIT_S_MAX: Final = 60.0
 HOSTS_MAX: Final = 1 << 16
 RANKS_MAX: Final = 1 << 10
@@ -215,10 +218,16 @@ async def _body(request: Request) -> Any:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(415, "the body must be JSON: content-type: application/json")
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > BODY_BYTES_MAX:
-            raise HTTPException(413, f"the body is longer than {BODY_BYTES_MAX} bytes")
+    try:
+        with trio.fail_after(BODY_S):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > BODY_BYTES_MAX:
+                    raise HTTPException(413, f"the body is longer than {BODY_BYTES_MAX} bytes")
+    except trio.TooSlowError:
+        raise HTTPException(408, f"the body has not come within {BODY_S:g} s") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the connection ended in the middle of the body") from None
     try:
         return json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
