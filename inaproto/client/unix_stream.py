@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from inaproto.client.foreign_descriptors import discard
 from inaproto.errors import DecodeError
 from inaproto.ports import ByteStream
 
@@ -53,7 +54,7 @@ class UnixStream:
                 descriptors.extend(whole)
         if flags & _CUT_OFF:
             for descriptor in descriptors:
-                os.close(descriptor)
+                discard(descriptor)
             raise DecodeError("control", f"more than {DESCRIPTORS_MAX} descriptors at once")
         return data, descriptors
 

@@ -38,6 +38,7 @@ from typing import Final
 import numpy as np
 import trio
 
+from inaproto.client.foreign_descriptors import discard
 from inaproto.errors import ConfigError, FabricError, LocalMisuse, Unsupported
 from inaproto.ports import FramePortCapabilities, PortClosed, PortCounters
 from inaproto.units import FRAME_BYTES_MAX, Frames, S
@@ -173,7 +174,7 @@ class ShmPort:
                 self._sock.send(_NO + str(error).encode())
         finally:
             for fd in fds:
-                os.close(fd)
+                discard(fd)
         return True
 
     def _say(self, what: bytes) -> None:

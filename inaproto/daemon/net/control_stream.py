@@ -11,7 +11,6 @@ messages is the order of the calls.
 from __future__ import annotations
 
 import math
-import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import NoReturn
 
 import trio
 
+from inaproto.client.foreign_descriptors import discard
 from inaproto.client.unix_stream import DESCRIPTORS_MAX, UnixStream, as_stream
 from inaproto.daemon.net.many_streams import ManyStreams
 from inaproto.daemon.net.tcp_stream import TcpStream
@@ -315,7 +315,7 @@ class ControlStream:
         self._output.clear()
         self._output_bytes = 0
         while self._descriptors:
-            os.close(self._descriptors.popleft())
+            discard(self._descriptors.popleft())
         self._stream.close()
         self._closing()
         self._wake_writer.set()

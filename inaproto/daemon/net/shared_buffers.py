@@ -19,6 +19,7 @@ import mmap
 import os
 from dataclasses import dataclass
 
+from inaproto.client.foreign_descriptors import discard
 from inaproto.client.huge_pages import map_shared
 from inaproto.core.host.operations import Memory, Operation
 from inaproto.errors import JobError
@@ -100,7 +101,7 @@ def map_memory(descriptor: int, *, segment: int, nbytes: int) -> mmap.mmap:
         except (OSError, ValueError) as error:
             raise JobError(f"segment {segment} of {nbytes} bytes cannot be mapped: {error}") from None
     finally:
-        os.close(descriptor)
+        discard(descriptor)
 
 
 def _check(descriptor: int, segment: int, nbytes: int) -> None:

@@ -30,6 +30,10 @@ _READS_MAX: Final = 2
 """In a row: a peer that always has more to say, if only changes of keys, keeps no other task waiting."""
 
 
+_UNREAD_MAX: Final = 4 * _RECORD_BYTES
+"""Encrypted bytes that a peer may leave unread while it asks for new keys, each of which is answered."""
+
+
 class TlsStream:
     """Made by :func:`handshake`; takes ownership of the stream below."""
 
@@ -61,6 +65,10 @@ class TlsStream:
                 data = self._session.read(_RECORD_BYTES)
             except ssl.SSLWantReadError:
                 self._output.flush()  # an answer to a change of keys
+                if self._output.nbytes > _UNREAD_MAX:
+                    raise OSError(
+                        errno.EPROTO, "TLS: its peer asks for new keys, and reads no answer"
+                    ) from None
                 if self._reads >= _READS_MAX:
                     raise BlockingIOError(errno.EAGAIN, "Others have their turn") from None
                 self._reads += 1
@@ -142,6 +150,10 @@ class _Output:
     @property
     def is_empty(self) -> bool:
         return not self._left and not self._outgoing.pending
+
+    @property
+    def nbytes(self) -> int:
+        return len(self._left) + self._outgoing.pending
 
     def flush(self) -> None:
         """As much as the stream below takes now. Raises its ``OSError`` when it has failed."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import trio
 
+from inaproto.client.foreign_descriptors import discard, discard_socket
 from inaproto.daemon.capture.recording import Recording, Sink
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.switch.ports import PortBoard
@@ -82,7 +83,7 @@ class CaptureDesk:
         finally:
             self.finish(recording, "its capture was cancelled")
             self._asked_for.remove(recording)
-            sock.close()
+            discard_socket(sock)
 
     async def _end_after(self, recording: Recording, duration_ms: int) -> None:
         await trio.sleep(duration_ms / 1000)
@@ -189,7 +190,7 @@ class CaptureClient:
                 raise CaptureRefused("this connection has a capture already")
             recording = self._desk.begin(asked, f"process {self._stream.peer_pid()}")
         except CaptureRefused:
-            sock.close()
+            discard_socket(sock)
             raise
         self._recording = recording
         self._tell(CaptureBegun(id=asked.id, ports=recording.ports))
@@ -210,15 +211,15 @@ def stream_socket(descriptors: Sequence[int]) -> socket.socket:
     """Takes ownership. Raises ``CaptureRefused`` unless it is one connected stream socket."""
     if len(descriptors) != 1:
         for descriptor in descriptors:
-            os.close(descriptor)
+            discard(descriptor)
         raise CaptureRefused("a capture comes with one descriptor, that of a socket for what is captured")
     try:
         sock = socket.socket(fileno=descriptors[0])
     except OSError as error:
-        os.close(descriptors[0])
+        discard(descriptors[0])
         raise CaptureRefused(f"what came with the request is no socket: {error.strerror}") from None
     if sock.type != socket.SOCK_STREAM:
-        sock.close()
+        discard_socket(sock)
         raise CaptureRefused("what came with the request is no stream socket")
     sock.setblocking(False)
     return sock
