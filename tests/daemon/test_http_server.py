@@ -64,3 +64,17 @@ async def test_a_daemon_outlives_it(odd: str) -> None:
 
 def test_controller_and_metrics_are_served_so() -> None:
     assert vars(metrics_server)["serve"] is vars(daemon)["serve"] is http_server.serve
+
+
+async def test_who_asks_for_a_format_that_is_none_gets_the_usual_one() -> None:
+    odd = b"application/openmetrics-text;version=\xff;escaping=;;q"
+    async with trio.open_nursery() as nursery:
+        url = await nursery.start(serve_metrics, "127.0.0.1:0", lambda status: [], dict)
+        port = int(url.removesuffix("/metrics").rpartition(":")[2])
+        with trio.fail_after(30):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                head = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: "
+                await stream.send_all(head + odd + b"\r\n\r\n")
+                answer = b"".join([part async for part in stream])
+        assert answer.startswith(b"HTTP/1.1 200")
+        nursery.cancel_scope.cancel()

@@ -92,7 +92,10 @@ def application(make: MakeMetrics, status: Callable[[], Mapping[str, Any]]) -> S
     registry.register(_Now(lambda: make(status())))
 
     async def metrics(request: Request) -> Response:
-        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        try:
+            encode, kind = choose_encoder(request.headers.get("accept", ""))
+        except (TypeError, ValueError):  # it asks for what there is not
+            encode, kind = choose_encoder("")
         return Response(encode(registry), headers={"content-type": kind})
 
     return Starlette(routes=[Route("/metrics", metrics, methods=["GET"])])
