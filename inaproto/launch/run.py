@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -83,6 +84,15 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
+def _locks() -> dict[int, trio.Lock]:
+    """Of standard output and error: one, if they are one pipe or file, so that whole lines leave."""
+    out = trio.Lock()
+    with suppress(OSError):  # one of them is closed
+        if os.path.sameopenfile(1, 2):
+            return {1: out, 2: out}
+    return {1: out, 2: trio.Lock()}
+
+
 @contextmanager
 def private_directory() -> Iterator[Path]:
     """A new directory (0700) of a short path, for sockets and logs; it is removed."""
@@ -128,7 +138,7 @@ class Run:
     daemons_end: bool = False
     """From now on daemons end because they are told to."""
     began: float = field(default_factory=time.monotonic)
-    locks: dict[int, trio.Lock] = field(default_factory=lambda: {1: trio.Lock(), 2: trio.Lock()})
+    locks: dict[int, trio.Lock] = field(default_factory=_locks)
 
     def tell(self, text: str) -> None:
         if not self.manner.is_quiet:
@@ -392,9 +402,15 @@ async def until_ended(outputs: Sequence[trio.Event]) -> None:
 
 
 def _write_all(target: int, data: bytes) -> None:
+    """Waits for who reads it, also where somebody who shares it has made it one that does not block."""
     view = memoryview(data)
     while view:
-        view = view[os.write(target, view) :]
+        try:
+            view = view[os.write(target, view) :]
+        except BlockingIOError:
+            room = select.poll()
+            room.register(target, select.POLLOUT)
+            room.poll()
 
 
 def launch(wish: Wish, wanted: Wanted, manner: Manner, environment: Mapping[str, str]) -> int:

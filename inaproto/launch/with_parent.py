@@ -18,4 +18,8 @@ if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores, and a command would inherit that
     if os.getppid() == int(parent):
-        os.execv(command[0], command)
+        try:
+            os.execv(command[0], command)
+        except OSError as error:
+            sys.stderr.write(f"{command[0]}: cannot be executed: {error.strerror}\n")
+            sys.exit(127 if isinstance(error, FileNotFoundError) else 126)

@@ -7,6 +7,7 @@ whose sum is the same in any order and on any path.
 
 # Annotations are objects here, not text: DDP looks at those of a hook.
 
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -61,7 +62,7 @@ def fixed_point(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[tor
         if tensor.numel()
         else torch.zeros(1, dtype=torch.float64, device=tensor.device)
     )
-    largest.nan_to_num_(nan=float("inf"))
+    largest.nan_to_num_(nan=math.inf, posinf=math.inf)  # else an infinity becomes the largest number
     _reduced(group, largest, "max").wait()
     scale = _scale(float(largest), size)
     if scale is None:
@@ -79,7 +80,7 @@ def _scale(largest: float, size: int) -> float | None:
     """The largest power of two with which ``size`` numbers up to ``largest`` have a sum in int32; None:
     none.
     """
-    if largest in (float("inf"), float("nan")):
+    if not math.isfinite(largest * size):
         return None
     if largest == 0:
         return 1.0

@@ -290,6 +290,17 @@ def test_a_signal_goes_to_all_and_leaves_nothing(runtime_dir: Path, number: sign
     assert [path.name for path in runtime_dir.iterdir()] == ["script.py"]
 
 
+def test_a_program_that_cannot_be_executed_is_named(runtime_dir: Path) -> None:
+    program = runtime_dir / "program"
+    program.write_text("no interpreter is named here\n")
+    program.chmod(0o755)
+    with started(runtime_dir, "-n", "1", "--", str(program), **NOBODY) as run:
+        code, _, err = run.end()
+    assert code == 126
+    assert f"{program}: cannot be executed: Exec format error" in err
+    assert "Traceback" not in err
+
+
 def test_nohup_is_heeded(runtime_dir: Path) -> None:
     words = ("-n", "1", "--label", "--", "python", str(script(runtime_dir, WAITING)))
     had = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the launcher inherits

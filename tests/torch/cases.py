@@ -7,10 +7,12 @@ here.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -371,6 +373,23 @@ def hooks_of_ours(place: Place, hook: str) -> dict[str, Any]:
     found = {"weights": digest_of(model), "groups": [group.all_reduces for group in _status().groups]}
     if place.rank == 0:
         found["alone"] = trained_alone(place.size, 4)
+    dist.destroy_process_group()
+    return found
+
+
+def fixed_points_of_odd_numbers(place: Place) -> list[list[float]]:
+    """What the hook makes of gradients among which there is an infinity, or NaN, at the first rank."""
+    from inaproto.torch import hooks
+
+    place.begin("gloo")
+    found = []
+    for odd in (math.inf, -math.inf, math.nan, 3.0):
+        tensor = torch.ones(3)
+        if place.rank == 0:
+            tensor[1] = odd
+        bucket: Any = SimpleNamespace(buffer=lambda tensor=tensor: tensor)
+        hooks.fixed_point(None, bucket).wait()
+        found.append(tensor.tolist())
     dist.destroy_process_group()
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tests.torch.conftest import Ranks
@@ -73,6 +75,12 @@ def test_fixed_point_sums_have_the_same_bytes_on_every_path(one_host: Ranks, two
         found = ranks.results("hooks_of_ours", 4, {"INAPROTO_PATH": path}, hook="fixed_point")
         weights |= {each["weights"] for each in found}
     assert len(weights) == 1
+
+
+def test_a_bucket_with_an_infinity_becomes_nan_on_all_ranks(one_host: Ranks) -> None:
+    for *odd, usual in one_host.results("fixed_points_of_odd_numbers", 2):
+        assert all(math.isnan(number) for numbers in odd for number in numbers)
+        assert usual == [1.0, 2.0, 1.0]
 
 
 def test_an_all_reduce_that_is_waited_for_at_once_needs_no_other_thread(one_host: Ranks) -> None:
