@@ -55,6 +55,7 @@ TICK_S: Final = 0.1
 LAST_OUTPUT_S: Final = 1.0
 """What a rank has started may hold its output open for longer; what comes then comes later."""
 LOOKS: Final = 10
+"""Parts of that time."""
 ASK_S: Final = 3.0
 READ_BYTES: Final = 1 << 16
 STANDARD_OUTPUT: Final = "-"

@@ -182,7 +182,7 @@ async def test_one_lost_packet_stalls_nobody(softroce: Image) -> None:
 
     # A result: its receiver asks, its sender goes back, and the switch answers that flow alone: it kept it.
     # What others are slow to send is summed meanwhile: where such a result comes between two that were kept,
-    # its receiver asks for the next hole, too.
+    # its receiver asks for the next hole, too (tests/unit/test_accelerator.py has the order of both).
     for operation, host in ((5, 1), (6, 3)):
         assert set(asked_again(of[operation])) == {host}
         assert sent_again(of[operation], results=False) == {host}

@@ -12,6 +12,7 @@ from inaproto.core.host.performer import KeptResults
 from inaproto.core.plan.accumulators import added
 from inaproto.core.plan.neutral import neutral_bytes
 from inaproto.core.rendezvous.life import Joining, Running
+from inaproto.core.rendezvous.recovery import JobRecovery
 from inaproto.core.rendezvous.ring_ends import Halted
 from tests.planted.planting import SMALL, Change, PlantedFault, fault
 from tests.planted.shapes import (
@@ -29,6 +30,16 @@ RING: Final = "docs/protocol.md 9.4, ring; inaproto.core.host.engines.ring"
 TWO_RINGS: Final = "MINA IV-C; inaproto.core.host.engines.two_paths"
 
 RECOVERY_FAULTS: Final = (
+    fault(
+        "others_room_taken_for_a_switch",
+        "docs/protocol.md 13.4, which path",
+        "tries switches that will never take a ring again whenever another ring has ended",
+        JobRecovery.room_made,
+        "if self.waits_for_switch and not by_switch:",
+        "if False:",
+        test="tests/unit/test_rendezvous_paths.py::"
+        "test_a_ring_that_no_present_switch_will_take_waits_for_another_one",
+    ),
     fault(
         "kept_told_apart_by_ring_id",
         RECOVERY,

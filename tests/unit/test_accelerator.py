@@ -10,6 +10,7 @@ from inaproto.core.switch.accelerator import AcceleratorConfig, InstallRing, Rem
 from inaproto.errors import Blame
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.roce import RocePacket
 from tests.accelerators import EACH_ACCELERATOR, FIXED, ONE_BY_ONE, software_only
 from tests.unit.switched_ring import (
     MTU,
@@ -43,6 +44,24 @@ def test_every_flow_gets_the_sum_under_its_own_headers_in_psn_order(ranks: int) 
     counters = ring.accelerator.view().counters
     assert counters.aggregated_in == counters.results_out == 6 * 4 * ranks
     assert dropped(ring) == {}
+
+
+def test_what_is_summed_meanwhile_leaves_between_results_that_were_kept() -> None:
+    """Rank 0 has lost a result and goes back, while rank 1 is slow: who receives that flow asks once more."""
+    ring = SwitchedRing(2, message_packets=8, psn0=40)
+
+    def sent(rank: int, offset: int) -> list[tuple[int, int]]:
+        """Port and packet of each result."""
+        frames = emitted(ring.send(rank, 0, offset))
+        return sorted((port, RocePacket.decode_frame(frame).bth.psn - ring.psn0) for port, frame in frames)
+
+    for offset in range(6):
+        assert sent(0, offset) == []
+    for offset in range(4):
+        assert sent(1, offset) == [(0, offset), (1, offset)]
+    assert sent(0, 1) == [(1, 1)], "kept, for that flow alone"
+    assert sent(1, 4) == [(0, 4), (1, 4)]
+    assert sent(0, 2) == [(1, 2)]
 
 
 @pytest.mark.parametrize("op", Op)

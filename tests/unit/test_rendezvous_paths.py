@@ -15,8 +15,9 @@ from inaproto.core.rendezvous.events import (
     Noted,
     RoomMade,
 )
+from inaproto.core.rendezvous.recovery import JobRecovery
 from inaproto.core.switch.accelerator import RingRefused
-from inaproto.units import S
+from inaproto.units import Instant, S
 from inaproto.wire.control_messages import (
     Halt,
     Halted,
@@ -273,3 +274,15 @@ def test_a_ring_that_broke_twice_fails_where_no_chain_can_follow() -> None:
         "the queue pair failed; its hosts cannot sum in the order [[0, 2], 1], but with exact_plan=False in "
         "another"
     )
+
+
+def test_a_refusal_of_the_ring_beside_another_is_not_why_that_one_ends() -> None:
+    """It goes on with the first alone; when that ends by something else the switches are tried anew."""
+    recovery = JobRecovery.on("shared")
+    recovery.refused("it has less in all", "chain", until_switch=True)
+    recovery.started(Instant(0))
+    assert recovery.return_at is None
+    recovery.halt("a cable", Instant(S), 5 * S)
+    assert recovery.came(3, Instant(S), 5 * S)
+    recovery.started(Instant(S))
+    assert recovery.return_at == 2 * S

@@ -178,6 +178,7 @@ class JobRecovery:
     def started(self, now: Instant) -> None:
         """The next ring runs."""
         self.deadline = None
+        self._is_refused = False  # also where only the ring beside it was, and it has not ended by that
         self._waited(now)
         if self.path == self.fast:
             self.fallback = ""

@@ -134,6 +134,7 @@ Mtu = Annotated[Literal[256, 512, 1024, 2048, 4096], BeforeValidator(_number_of_
 AUTO_MTU: Final = "auto"
 """As large as the path carries."""
 AUTO_PACKETS_MAX: Final = 65535 // 4
+"""Packets of a message are counted at 1024 bytes, and a path may carry 256."""
 MtuOrAuto = Annotated[Literal["auto", 256, 512, 1024, 2048, 4096], BeforeValidator(_number_of_text)]
 Control = Annotated[str, AfterValidator(_control)]
 OptionalPath = Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())]
