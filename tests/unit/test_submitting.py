@@ -34,7 +34,7 @@ class Answers:
         self.cancelled.append(name)
 
 
-def placed(answers: Answers) -> dict[str, Any]:
+def placed(answers: Answers, wait_s: float = 600.0) -> dict[str, Any]:
     return submit_and_wait(
         cast("JobClient", answers),
         "j",
@@ -43,7 +43,7 @@ def placed(answers: Answers) -> dict[str, Any]:
         model=None,
         on=(),
         submission="s" * 32,
-        wait_s=0.05,
+        wait_s=wait_s,
     )
 
 
@@ -70,5 +70,5 @@ def test_another_job_of_its_name_is_neither_ours_nor_cancelled(hosts: list[str])
 def test_ours_is_cancelled_when_its_time_is_over() -> None:
     answers = Answers(job(1, "queued"))
     with pytest.raises(NotPlaced, match="has no hosts after"):
-        placed(answers)
+        placed(answers, wait_s=0.0)
     assert answers.cancelled == ["j"]
