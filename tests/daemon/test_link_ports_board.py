@@ -7,8 +7,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from inaproto.core.switch.accelerator import Action, Event, ForLink, FramesArrived, PortDown, PortUp
+from inaproto.core.switch.port_pauses import Silences
 from inaproto.daemon.switch.link_ports import LinkPorts
-from inaproto.daemon.switch.port_pauses import Silences
 from inaproto.daemon.switch.ports import PortBoard
 from inaproto.errors import FabricError
 from inaproto.ports import FramePort

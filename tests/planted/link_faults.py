@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
+from inaproto.core.rdma.nic import SoftNicEngine
 from inaproto.core.rdma.path_probes import PathProbes
 from inaproto.core.rdma.requester import RcRequester
 from inaproto.core.rendezvous.jobs import Job
 from inaproto.core.switch.accelerator import Accelerator
-from inaproto.daemon.switch.port_pauses import PortPauses
+from inaproto.core.switch.port_pauses import PortPauses
 from inaproto.daemon.switch.ports import PortBoard
+from inaproto.faults.streams import Draws
+from inaproto.sim.frames.draw.pauses import paused
+from inaproto.sim.frames.draw.swarm import WorldConfig
 from tests.planted.planting import PlantedFault, fault
 
 MTU: Final = "docs/protocol.md 12.4, MTU"
 PROBES: Final = "docs/protocol.md 3.10"
 PAUSES: Final = "docs/protocol.md 6.11, pauses"
+
+
+def with_pauses(config: WorldConfig) -> WorldConfig:
+    return paused(config, Draws(config.seed, "planted/pauses"))
 
 
 LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
@@ -82,6 +90,33 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
         "if self._tell_silence is not None and",
         "if False and",
         test="tests/daemon/test_link_ports_board.py::test_who_has_a_port_there_too_is_told_of_a_pause",
+    ),
+    fault(
+        "nic_silent_for_ever",
+        PAUSES,
+        "lets timers of a NIC go on when a pause is over, and sends nothing",
+        SoftNicEngine._end_silence,
+        "self.take_output = self._may_send",
+        "pass",
+        shape=with_pauses,
+    ),
+    fault(
+        "all_go_on_with_one",
+        PAUSES,
+        "lets all go that it held back when one priority may go on",
+        PortPauses.release,
+        "held = (self._held.pop(priority, ()) for priority in over)",
+        "held = (self._held.pop(priority, ()) for priority in list(self._held))",
+        test="tests/unit/test_port_pauses.py::test_priorities_that_go_on_later_are_held_until_then",
+    ),
+    fault(
+        "timer_runs_while_paused",
+        PAUSES,
+        "has the retransmission timer run while the link is paused",
+        RcRequester._leaves_now,
+        "began = max(since, self._timer - self._timer_ns)",
+        "began = now",
+        test="tests/unit/test_rc_requester_timeouts.py::test_a_timer_stands_still_while_the_link_is_paused",
     ),
     fault(
         "way_not_shown_again",

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from inaproto.core.rdma.pause import pauses_of
+from inaproto.core.switch import port_pauses
 from inaproto.core.switch.accelerator import Accelerator, ForLink, FramesArrived, PortUp
-from inaproto.daemon.switch import port_pauses
-from inaproto.daemon.switch.port_pauses import BLOCK_BYTES, HELD_TOO_MUCH, PortPauses, silences_asked
+from inaproto.core.switch.port_pauses import BLOCK_BYTES, HELD_TOO_MUCH, PortPauses, silences_asked
 from inaproto.ports import PortCounters
 from inaproto.units import Frames, Instant, PortId
+from inaproto.wire.pause import pauses_of
 from tests.accelerators import software_only
 from tests.unit.switched_ring import block
 from tests.unit.test_softnic_edge import pause
@@ -30,7 +30,7 @@ class Port:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.counters = PortCounters()
-        self.pauses = PortPauses(self.send, self.counters)
+        self.pauses = PortPauses(self.send, self.counters.drop)
 
     def send(self, blocks: Sequence[Frames]) -> int:
         self.sent += [row.tobytes() for frames in blocks for row in frames]
@@ -119,3 +119,14 @@ def test_the_accelerator_tells_of_frames_for_a_link_and_passes_none_on() -> None
     assert isinstance(action, ForLink)
     assert (action.port, action.frames.tobytes()) == (1, frames.tobytes())
     assert accelerator.counters.bridged == 1, "each frame is in one of the counters, whoever it was for"
+
+
+def test_priorities_that_go_on_later_are_held_until_then() -> None:
+    port = Port()
+    port.heard(pause(100, 3), T0)
+    port.heard(pause(200, 4), T0)
+    port.push(tagged(3), tagged(4))
+    port.pauses.release(Instant(5120))
+    assert port.sent == [tagged(3)]
+    port.pauses.release(Instant(10240))
+    assert port.sent == [tagged(3), tagged(4)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inaproto.core.rdma.reliable_connection import NAK_SEQUENCE, RETRY_FOREVER, RNR_NAK, Outcome
-from inaproto.core.rdma.requester import LATE_PARTS, RcRequester, TimerExpired
+from inaproto.core.rdma.requester import LATE_PARTS, LinkWasSilent, RcRequester, TimerExpired
 from inaproto.units import Instant, S
 from tests.unit.test_rc_requester import CONFIG, T0, TIMER, ack, asking, at, ended, post, sent, write
 
@@ -213,3 +213,24 @@ def test_time_that_is_not_counted_is_no_try() -> None:
     assert expire(requester, TIMER) == []
     assert requester.deadline is not None
     assert ended(requester.step(TimerExpired(), requester.deadline)) == [(1, Outcome.RETRY_EXCEEDED)]
+
+
+def test_a_timer_stands_still_while_the_link_is_paused() -> None:
+    requester = RcRequester(WIDE)
+    post(requester, MESSAGE)
+    over = Instant(at(TIMER) + 7)
+    assert requester.step(LinkWasSilent(at(TIMER - 100)), over) == []
+    assert requester.deadline == over + 100, "what was left of it when the pause began"
+    assert expire(requester) == [100, 100]
+
+
+def test_what_was_sent_into_a_paused_link_has_all_its_time_from_when_it_leaves() -> None:
+    requester = RcRequester(CONFIG)
+    requester.step(write(1), at(50))
+    over = at(1_000_000)
+    requester.step(LinkWasSilent(T0), over)
+    assert requester.deadline == over + TIMER
+    ack(requester, 100, now=Instant(over + 3000))
+    assert requester.view().round_trip_ns == 3000, "without the pause"
+    requester.step(LinkWasSilent(T0), over)
+    assert requester.deadline is None

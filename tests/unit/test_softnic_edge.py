@@ -11,13 +11,16 @@ from inaproto.core.rdma.counters import NicCounters
 from inaproto.core.rdma.edge import Edge
 from inaproto.core.rdma.neighbours import neighbour_advertisements, neighbour_solicitation
 from inaproto.core.rdma.nic import SoftNicConfig, SoftNicEngine
+from inaproto.core.rdma.reliable_connection import TIMEOUT_UNIT_NS
 from inaproto.core.rdma.verbs import QpAddress, QpAttributes, Segment
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import Frames, Instant
 from inaproto.wire.outer import dress
+from inaproto.wire.pause import pause_frame
 from inaproto.wire.vlan import with_tag
 
 T0 = Instant(0)
+TIMER = TIMEOUT_UNIT_NS << 14
 MACS = b"\x52\x54\0\0\0\1", b"\x52\x54\0\0\0\2"
 SIX = tuple(bytes.fromhex("fd00") + bytes(13) + bytes([host]) for host in (1, 2, 3))
 FOUR = b"\x0a\0\0\1", b"\x0a\0\0\2"
@@ -224,3 +227,40 @@ def test_who_paused_a_link_may_end_that_sooner() -> None:
     right.handle_frames(frames, T0)
     assert bytes(target) == b"gradient" * 8
     assert left.statistics()["pauses"] == 2
+
+
+def test_no_timer_of_a_connection_runs_while_its_link_is_paused() -> None:
+    left, right = engines({}, {}, FOUR)
+    left.handle_frames([pause(0xFFFF)], T0)
+    frames, target = written(left, right)
+    assert frames == []
+    now = T0
+    for _ in range(100):  # longer than the timer
+        now = Instant(now + 2_000_000)
+        left.handle_timer(now)
+        left.handle_frames([pause(0xFFFF)], now)
+    assert left.statistics()["timeouts"] == 0
+    left.handle_frames([pause(0)], now)
+    right.handle_frames([block.copy() for block in left.take_output()], now)
+    assert bytes(target) == b"gradient" * 8
+    assert left.deadline == now + TIMER
+    left.handle_timer(Instant(now + TIMER))
+    assert left.statistics()["timeouts"] == 1
+
+
+def test_what_comes_beside_a_pause_is_taken() -> None:
+    left, _ = engines({}, {}, FOUR)
+    question = np.pad(Edge(mac=MACS[1], ip=FOUR[1]).question(FOUR[0]), ((0, 0), (0, 18)))[:, :60]
+    asked = pause(100)
+    left.handle_frames([np.concatenate([asked, question, asked])], T0)
+    assert left.take_output() == []
+    left.handle_timer(Instant(5120))
+    (reply,) = left.take_output()
+    assert reply[0, :6].tobytes() == MACS[1]
+    counters = left.statistics()
+    assert (counters["pauses"], counters["other_frames"], counters["arp_replies"]) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("priorities", [(), (3,), (0, 7)])
+def test_a_pause_frame_is_as_the_standard_has_it(priorities: tuple[int, ...]) -> None:
+    assert pause_frame(MACS[1], 512, priorities).tobytes() == pause(10, *priorities).tobytes()

@@ -33,7 +33,6 @@ from inaproto.core.rdma.nic_config import SoftNicConfig as SoftNicConfig  # noqa
 from inaproto.core.rdma.output import Output
 from inaproto.core.rdma.packetiser import GatherList
 from inaproto.core.rdma.path_probes import PathProbes
-from inaproto.core.rdma.pause import silence_asked
 from inaproto.core.rdma.queue_pair import Connection, QueueLimits, QueuePair
 from inaproto.core.rdma.receiving import Payloads, Receiving
 from inaproto.core.rdma.reliable_connection import Outcome
@@ -42,6 +41,7 @@ from inaproto.core.rdma.requester import (
     Closing,
     Complete,
     Failed,
+    LinkWasSilent,
     PostWrite,
     RateChanged,
     RequesterAction,
@@ -73,6 +73,7 @@ from inaproto.units import PSN_MASK, Frames, Instant
 from inaproto.wire.cnp import CNP_BYTES, OPCODE_CNP, decode_cnp
 from inaproto.wire.outer import is_dressed, short_ip
 from inaproto.wire.packet import Packet
+from inaproto.wire.pause import pauses_of, silence_asked
 from inaproto.wire.vector import PlainRun
 
 UNANSWERED_BEFORE_ARP: Final = 3
@@ -88,8 +89,6 @@ _SUCCESS: Final = Status.SUCCESS
 _DONE: Final = Outcome.SUCCESS
 _SEND: Final = CompletionKind.SEND
 _RECEIVE_IMM: Final = CompletionKind.RECEIVE_IMM
-_LINK: Final = -1
-"""Key of the link's own deadline, among those of queue pairs."""
 
 
 def _nothing() -> list[Frames]:
@@ -120,6 +119,8 @@ class SoftNicEngine:
         self._may_send = self._take_dressed if self._edge.changes_all else self._output.take
         self.take_output = self._may_send
         """Frames to send, in order; none while the link is paused."""
+        self._silent: tuple[Instant, Instant] | None = None
+        """Since when the link is paused, and until when; no timer of a queue pair runs meanwhile."""
         self._completions: list[Completion] = []
         self._work = 0  # requests open or completed but not polled
         self._receiving = Receiving(
@@ -235,17 +236,22 @@ class SoftNicEngine:
     # ---- the world -------------------------------------------------------------------------------
 
     @property
+    def is_silent(self) -> bool:
+        """Whether the link is paused."""
+        return self._silent is not None
+
+    @property
     def deadline(self) -> Instant | None:
-        return self._deadlines.earliest
+        return self._deadlines.earliest if self._silent is None else self._silent[1]
 
     @property
     def rest_ns(self) -> int:
         """For how long what comes may be left alone (``RcRequester.rest_ns``), by every connection that has
         packets on the way; 0: not at all."""
         rest = 0
+        if self._silent is not None:
+            return 0
         for qpn in self._deadlines.keys:
-            if qpn == _LINK:
-                return 0
             connection = self._qps[qpn].connection
             # Marks and notifications are answered at once, which a rest would put off.
             is_asleep = connection is not None and connection.congestion is None
@@ -257,10 +263,11 @@ class SoftNicEngine:
 
     def handle_timer(self, now: Instant) -> None:
         """Run what is due; too early a call does nothing."""
+        if self._silent is not None:
+            if now < self._silent[1]:
+                return
+            self._end_silence(now)
         for qpn in self._deadlines.due(now):
-            if qpn == _LINK:
-                self.take_output = self._may_send
-                continue
             qp = self._qps[qpn]
             if qp.connection is None:
                 raise InvariantBroken(f"queue pair {qpn} has a timer but no connection")
@@ -274,6 +281,25 @@ class SoftNicEngine:
             self._perform_requests(qp, connection, connection.requester.step(TimerExpired(), now), now)
             if connection.requester.counters.timeouts > before:
                 self._unanswered(connection)
+
+    def _be_silent(self, silence_ns: int, now: Instant) -> None:
+        if silence_ns:
+            since = now if self._silent is None else self._silent[0]
+            self._silent = (since, Instant(now + silence_ns))
+            self.take_output = _nothing
+        elif self._silent is not None:
+            self._end_silence(now)
+
+    def _end_silence(self, now: Instant) -> None:
+        """What waited may leave, and timers go on."""
+        assert self._silent is not None
+        over = LinkWasSilent(self._silent[0])
+        self._silent = None
+        self.take_output = self._may_send
+        for qp in self._qps.values():
+            if qp.connection is not None:
+                self.requester_steps += 1
+                self._perform_requests(qp, qp.connection, qp.connection.requester.step(over, now), now)
 
     def _unanswered(self, connection: Connection) -> None:
         """A timer has passed; of many in a row the bridges on the way may be the reason."""
@@ -337,19 +363,22 @@ class SoftNicEngine:
         if not self._edge.changes_all and is_dressed(run.frames):
             self._receiving.frames(self._edge.inward([run.frames], self._counters), now)
             return
-        silence_ns = silence_asked(run.frames, self.config.priority)
+        frames = run.frames
+        silence_ns = silence_asked(frames, self.config.priority)
         if silence_ns is not None:
-            self._counters.pauses += 1
-            self._deadlines.arm(_LINK, Instant(now + silence_ns) if silence_ns else None)
-            self.take_output = _nothing if silence_ns else self._may_send
+            pauses = pauses_of(frames)
+            self._counters.pauses += len(pauses)
+            self._be_silent(silence_ns, now)
+            frames = frames[[row[: len(pauses[0])].tobytes() not in pauses for row in frames]]
+            if not len(frames):
+                return
+        if self.path.heard(frames):
             return
-        if self.path.heard(run.frames):
-            return
-        count = len(run.frames)
-        if run.frames.shape[1] == CNP_BYTES and run.frames[0, _OPCODE] == OPCODE_CNP:
-            count -= sum(self._notified(row.tobytes(), now) for row in run.frames)
+        count = len(frames)
+        if frames.shape[1] == CNP_BYTES and frames[0, _OPCODE] == OPCODE_CNP:
+            count -= sum(self._notified(row.tobytes(), now) for row in frames)
         self._counters.other_frames += count
-        for reply in self._edge.replies(run.frames):
+        for reply in self._edge.replies(frames):
             self._counters.arp_replies += 1
             self._output.emit(reply)
 

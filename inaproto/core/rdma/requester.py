@@ -40,7 +40,8 @@ slowest rank has sent, and if that waits for a packet that another rank lost, it
 A timer made of round trips (RFC 6298, or of their minimum) feeds on the timers of all others and they on
 it, up to any bound, and a needless timeout costs a few packets only. A timer that is served late by more
 than an eighth of itself shows that this process did not run: it is set again, once, by as much as it was
-late, and only then taken for a timeout. Who serves it takes in first what has been received.
+late, and only then taken for a timeout. Who serves it takes in first what has been received. While the link
+is paused it stands still (``LinkWasSilent``): what was sent meanwhile has not left.
 
 Window. What a go-back costs is what the window let out. So each go-back halves the window, not below
 one ACK group, and each window's worth of acknowledged packets lets it grow by one group, up to
@@ -101,6 +102,7 @@ from inaproto.core.rdma.requester_events import (
     Closing,
     Complete,
     Failed,
+    LinkWasSilent,
     Message,
     PostWrite,
     RateChanged,
@@ -123,6 +125,7 @@ __all__ = [
     "Closing",
     "Complete",
     "Failed",
+    "LinkWasSilent",
     "Message",
     "PostWrite",
     "RateChanged",
@@ -249,6 +252,8 @@ class RcRequester:
                 return self._timer_expired(now)
             case RateChanged(rate_bps):
                 return self._change_rate(rate_bps, now)
+            case LinkWasSilent(since):
+                return self._leaves_now(since, now)
             case Closing():
                 return self._close()
             case _:
@@ -320,6 +325,17 @@ class RcRequester:
         else:
             self._pace.set_rate(rate_bps, now)
         return self._transmit(now)
+
+    def _leaves_now(self, since: Instant, now: Instant) -> list[RequesterAction]:
+        """Times that ran while the link was silent begin now, or go on."""
+        if self._timer is not None:
+            began = max(since, self._timer - self._timer_ns)
+            self._timer = Instant(self._timer + now - began)
+        if self._timing is not None and self._timing[1] >= since:
+            self._timing = (self._timing[0], now)
+        if self._went_back is not None and self._went_back[1] >= since:
+            self._went_back = (self._went_back[0], now)
+        return []
 
     def _back_off(self) -> None:
         """The next timer is a longer one."""
@@ -503,7 +519,7 @@ class RcRequester:
 
     @property
     def _has_sent_again(self) -> bool:
-        """Of what is not acknowledged."""
+        """Whether some of what is not acknowledged was sent before."""
         return self._cursor < self._sent
 
     def _probe(self, now: Instant) -> list[RequesterAction]:

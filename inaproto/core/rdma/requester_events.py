@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from inaproto.core.rdma.reliable_connection import RETRY_FOREVER, TIMEOUT_EXPONENT_MAX, Outcome
 from inaproto.errors import Blame, ConfigError
-from inaproto.units import PSN_MASK, S
+from inaproto.units import PSN_MASK, Instant, S
 from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, AtSwitch, BehindGap
 
 
@@ -95,7 +95,14 @@ class RateChanged:
     rate_bps: int | None
 
 
-RequesterEvent = PostWrite | AckArrived | TimerExpired | RateChanged | Closing
+@dataclass(frozen=True, slots=True)
+class LinkWasSilent:
+    """Since that instant nothing has left, as the link was paused; what was sent since then leaves now."""
+
+    since: Instant
+
+
+RequesterEvent = PostWrite | AckArrived | TimerExpired | RateChanged | LinkWasSilent | Closing
 
 
 class Message(NamedTuple):

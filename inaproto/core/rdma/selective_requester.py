@@ -260,6 +260,11 @@ class SelectiveRequester(RcRequester):
     def _after_rnr(self, now: Instant) -> list[RequesterAction]:
         return self._send_again([self._una], now) + self._transmit(now)
 
+    def _leaves_now(self, since: Instant, now: Instant) -> list[RequesterAction]:
+        if self._timed is not None and self._timed[1] >= since:
+            self._timed = (self._timed[0], now)
+        return super()._leaves_now(since, now)
+
     def _ask(self, now: Instant) -> list[RequesterAction]:
         if self._is_exhausted():
             return self._fail(Outcome.RETRY_EXCEEDED)

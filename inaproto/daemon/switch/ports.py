@@ -21,7 +21,6 @@ from typing import Any, Protocol
 
 import trio
 
-from inaproto.core.rdma.pause import pauses_of
 from inaproto.core.switch.accelerator import (
     Action,
     EmitFrames,
@@ -33,10 +32,10 @@ from inaproto.core.switch.accelerator import (
     RoundArrived,
 )
 from inaproto.core.switch.moderation import Moderation
+from inaproto.core.switch.port_pauses import PausedPorts, Silences, silences_asked
 from inaproto.daemon.capture.recording import Recording
 from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.daemon.switch.narrow_ports import PortSize
-from inaproto.daemon.switch.port_pauses import NEVER_PAUSED, PortPauses, Silences, silences_asked
 from inaproto.daemon.switch.rounds import Rounds
 from inaproto.errors import FabricError
 from inaproto.ports import (
@@ -49,6 +48,7 @@ from inaproto.ports import (
     TakesNow,
 )
 from inaproto.units import Frames, Instant, PortId
+from inaproto.wire.pause import pauses_of
 
 log = logging.getLogger("inaproto.switch")
 
@@ -116,12 +116,10 @@ class PortBoard:
         """Whether ports may come up."""
         self._ended = _Totals()
         self._sent_to_closed = 0
-        self._pauses: dict[PortId, PortPauses] = {}
-        """Of ports whose far end has asked for silence, ever."""
-        self._paused: dict[PortId, PortPauses] = {}
-        """Those that are silent now."""
+        self._pauses = PausedPorts()
+        self._paused = self._pauses.silent
         self._tell_silence = tell_silence
-        self._alarm = Alarm(self._pause_ends, self._release)
+        self._alarm = Alarm(lambda: self._pauses.until, self._release)
         self._rounds = None if moderation is None else Rounds(moderation, self._arrived)
 
     async def accept_ports(self, listener: PortListener) -> None:
@@ -256,8 +254,7 @@ class PortBoard:
         del self._ports[port_id], self._scopes[port_id], self._names[port_id]
         self._send_blocks.pop(port_id, None)
         self._rings.pop(port_id, None)
-        self._pauses.pop(port_id, None)
-        self._paused.pop(port_id, None)
+        self._pauses.forget(port_id)
         self._ended.add(port)
         self._do(PortDown(port_id))
         return True
@@ -339,33 +336,23 @@ class PortBoard:
         port = self._ports.get(port_id)
         if port is None:
             return
-        pauses = self._pauses.get(port_id)
-        if pauses is None:
-            pauses = self._pauses[port_id] = PortPauses(self._sending_of(port), port.counters)
-        with suppress(PortClosed):  # its own task hears of it, too
-            pauses.ask(silences, frames, current_instant())
-        self._look_at_pause(port_id)
+        now = current_instant()
+        self._pauses.ask(port_id, silences, frames, now, self._sending_quietly(port), port.counters.drop)
+        self._look_at_pause(port_id, port)
         self._alarm.look()
 
-    def _look_at_pause(self, port_id: PortId) -> None:
+    def _look_at_pause(self, port_id: PortId, port: FramePort) -> None:
         """Have what is for the port pass by its pauses, while there are any."""
-        pauses = self._pauses[port_id]
-        if pauses.until is not None:
-            self._paused[port_id] = pauses
+        pauses = self._paused.get(port_id)
+        if pauses is not None:
             self._send_blocks[port_id] = pauses.push
-        elif self._paused.pop(port_id, None) is not None:
-            self._send_blocks.pop(port_id)
-            self._send_as_before(port_id, self._ports[port_id])
-
-    def _pause_ends(self) -> Instant | None:
-        return min((at for its in self._paused.values() if (at := its.until) is not None), default=None)
+        else:
+            self._send_blocks.pop(port_id, None)
+            self._send_as_before(port_id, port)
 
     def _release(self) -> None:
-        now = current_instant()
-        for port_id, pauses in list(self._paused.items()):
-            with suppress(PortClosed):  # its own task hears of it, too
-                pauses.release(now)
-            self._look_at_pause(port_id)
+        for port_id in self._pauses.release(current_instant()):
+            self._look_at_pause(port_id, self._ports[port_id])
 
     def _send_as_before(self, port_id: PortId, port: FramePort) -> None:
         if isinstance(port, RingsLater):
@@ -377,6 +364,20 @@ class PortBoard:
         if isinstance(port, SendsBlocks):
             return port.send_blocks_nowait
         return lambda blocks: sum(len(frames) - port.send_nowait(frames) for frames in blocks)
+
+    def _sending_quietly(self, port: FramePort) -> Callable[[Sequence[Frames]], int]:
+        """As ``_sending_of``; what finds the port closed is counted."""
+        send = self._sending_of(port)
+
+        def quietly(blocks: Sequence[Frames]) -> int:
+            try:
+                return send(blocks)
+            except PortClosed:  # its own task hears of it, too
+                lost = sum(map(len, blocks))
+                self._sent_to_closed += lost
+                return lost
+
+        return quietly
 
     def _send_together(self, blocks_of: dict[PortId, list[Frames]]) -> None:
         for port_id, blocks in blocks_of.items():
@@ -404,7 +405,7 @@ class PortBoard:
                 "kind": port.capabilities.name,
                 "way": port.capabilities.way,
                 **_counters(port.counters),
-                **(self._pauses[port_id].status(now) if port_id in self._pauses else NEVER_PAUSED),
+                **self._pauses.status(port_id, now),
                 "weather": _weather(port),
             }
             for port_id, port in sorted(self._ports.items())

@@ -26,8 +26,8 @@ import trio
 from inaproto.core.rendezvous.fabric.events import Installed
 from inaproto.core.rendezvous.fabric.shards import shard_name
 from inaproto.core.switch.accelerator import RingFault, RingRefused
+from inaproto.core.switch.port_pauses import Silences
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.switch.port_pauses import Silences
 from inaproto.daemon.switch.ring_orders import said_by
 from inaproto.errors import DecodeError
 from inaproto.wire.control_messages import Message, Status, StatusReply

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final
 
 from inaproto.errors import LocalMisuse
 from inaproto.faults.streams import Seed
 from inaproto.sim.frames.draw.machines import draw_machines
+from inaproto.sim.frames.draw.pauses import with_pauses
 from inaproto.sim.frames.draw.racks import draw_racks
 from inaproto.sim.frames.draw.recovering import draw_recovery
 from inaproto.sim.frames.draw.shared import draw_shared
@@ -44,25 +45,22 @@ FRAME_KINDS: Final = tuple(kind for kind in WorldKind if kind not in WORD_KINDS)
 """Those of hosts, links and switches that carry frames."""
 
 
+_DRAWN_BY: Final = {
+    WorldKind.SINGLE: draw_world,
+    WorldKind.RACKS: draw_racks,
+    WorldKind.RECOVERY: draw_recovery,
+    WorldKind.MACHINES: draw_machines,
+    WorldKind.SHARED: draw_shared,
+    WorldKind.SUCCESSORS: draw_successors,
+}
+
+
 def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
     """The world of ``seed``, of one of ``FRAME_KINDS``."""
-    match kind:
-        case WorldKind.SINGLE:
-            return draw_world(seed)
-        case WorldKind.RACKS:
-            return draw_racks(seed)
-        case WorldKind.RECOVERY:
-            return draw_recovery(seed)
-        case WorldKind.MACHINES:
-            return draw_machines(seed)
-        case WorldKind.SHARED:
-            return draw_shared(seed)
-        case WorldKind.SUCCESSORS:
-            return draw_successors(seed)
-        case WorldKind.CONTROL | WorldKind.WEATHER | WorldKind.TREES | WorldKind.OVERLAY:
-            raise LocalMisuse("draw_kind: worlds of frames; draw_any draws all")
-        case _:
-            assert_never(kind)
+    draw = _DRAWN_BY.get(kind)
+    if draw is None:
+        raise LocalMisuse("draw_kind: worlds of frames; draw_any draws all")
+    return with_pauses(draw(seed))
 
 
 def kind_of(config: WorldConfig) -> WorldKind:

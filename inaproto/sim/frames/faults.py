@@ -15,6 +15,7 @@ from inaproto.errors import FabricLost
 from inaproto.faults.weather import Weather
 from inaproto.sim.frames.draw.swarm import Fault, FaultKind, WorldConfig
 from inaproto.sim.frames.draw.topology import node_names
+from inaproto.sim.frames.link_pauses import LinkPauses
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.host import SimHost
@@ -33,6 +34,7 @@ class Faults:
         """In force on a link, by the name of its upward direction."""
         self._cuts: dict[str, int] = {}
         """How many partitions are in force on a link direction."""
+        self._link_pauses = LinkPauses(world)
         self._is_healed = False
 
     def begin(self) -> None:
@@ -105,6 +107,8 @@ class Faults:
                 hit = links if fault.kind is FaultKind.PARTITION else one_way
                 self._cut(hit, 1)
                 after(lambda _: self._cut(hit, -1))
+            case FaultKind.LINK_PAUSE:
+                return self._link_pauses.begin(fault, host)
             case FaultKind.CLOCK_JUMP:
                 host.jump(fault.duration_ns)
             case FaultKind.SWITCH_REBOOT:

@@ -94,6 +94,15 @@ class SimLink:
                     self._recorder.lost_under_way(frame, RESET)
             self._together = []
 
+    def begin_here(self, frame: Frames) -> None:
+        """A frame comes from something on the way, not from who sends on this link, and arrives at once."""
+        self.sent += 1
+        if self.is_cut:
+            self._lose(PARTITION, frame)
+        else:
+            self.delivered += 1
+            self._deliver([frame])
+
     def send(self, frames: Frames) -> None:
         """Send each row; ``frames`` may be overwritten afterwards."""
         if len(frames) == 1:

@@ -8,6 +8,7 @@ control plane that runs now has admitted both its ends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from inaproto.core.rendezvous.fabric.events import Admit, Installed
@@ -25,6 +26,7 @@ from inaproto.core.switch.accelerator import (
     RingFault,
     RingRefused,
 )
+from inaproto.core.switch.port_pauses import PausedPorts, silences_asked
 from inaproto.errors import Blame, InvariantBroken
 from inaproto.faults.announcement import announcement
 from inaproto.sim.frames.control_plane import DETECTION_NS, ControlPlane, SwitchSession
@@ -33,7 +35,7 @@ from inaproto.sim.frames.link import SimLink
 from inaproto.sim.frames.notes import note_kind
 from inaproto.sim.frames.shards import ShardedAccelerator, SimShard
 from inaproto.sim.kernel.violated import Violated
-from inaproto.units import MS, Frames, PortId
+from inaproto.units import MS, Frames, Instant, PortId
 from inaproto.wire.messages.switch import Role
 from inaproto.wire.tree_note import NoteKind
 
@@ -128,6 +130,10 @@ class SimSwitch:
         """Over all boots."""
         self.lost_in = 0
         """Frames that found the switch down; over all boots."""
+        self.lost_in_pauses = 0
+        """Frames that were held back by pauses of links, and found no room or a port that was gone."""
+        self._pauses = PausedPorts()
+        self._pause_wake_at: Instant | None = None
         self.accelerator: Accelerator | ShardedAccelerator
         self.shards = [SimShard(world, self, shard) for shard in range(1, 1 + world.config.shards)]
 
@@ -261,6 +267,7 @@ class SimSwitch:
         self._world.downlinks[host.number].reset()
         port = self._port_of.pop(host.number, None)
         if port is not None:
+            self._pauses.forget(port)
             del self._ports[port], self._egress[port]
             if self.is_up:
                 self._step_accelerator(PortDown(port))
@@ -270,6 +277,7 @@ class SimSwitch:
         if is_up:
             self._egress[port] = trunk.up if trunk.below is self else trunk.down
         else:
+            self._pauses.forget(port)
             del self._egress[port]
         if self.is_up:
             self._step_accelerator(PortUp(port) if is_up else PortDown(port))
@@ -309,11 +317,43 @@ class SimSwitch:
                     sent(self, egress, frames)
                 if egress in self._trunk_of:
                     self._mark_notes(frames)
-                links[egress].send(frames)
+                if egress in self._pauses.silent:
+                    world.mark("a paused port held frames back")
+                    self._pauses.silent[egress].push((frames,))
+                else:
+                    links[egress].send(frames)
+            elif type(action) is ForLink:
+                self._paused(*action)
             else:
                 self._perform_of_accelerator(action)
         for stepped in hooks.switch_stepped:
             stepped(self)
+
+    def _paused(self, port: PortId, frames: Frames) -> None:
+        silences, link, now = silences_asked(frames), self._egress[port], Instant(self._world.agenda.now)
+
+        def send(blocks: Sequence[Frames]) -> int:
+            for block in blocks:
+                link.send(block)
+            return 0
+
+        self._pauses.ask(port, silences, len(frames), now, send, self._lose_in_pause)
+        self._wake_for_pauses()
+
+    def _wake_for_pauses(self) -> None:
+        until = self._pauses.until
+        if until is not None and until != self._pause_wake_at:
+            self._pause_wake_at = until
+            self._world.agenda.at(until, self._pause_ends, until)
+
+    def _pause_ends(self, planned: Instant) -> None:
+        if planned == self._pause_wake_at:
+            self._pause_wake_at = None
+            self._pauses.release(planned)
+            self._wake_for_pauses()
+
+    def _lose_in_pause(self, _: str, frames: int) -> None:
+        self.lost_in_pauses += frames
 
     def _mark_notes(self, frames: Frames) -> None:
         if frames.shape[1] > _NOTE_FRAME_BYTES_MAX or len(frames) > 1:
@@ -354,9 +394,7 @@ class SimSwitch:
             case RingRefused():
                 self._world.mark("a ring was refused for want of memory")
                 self._world.control.said_of_ring(shard or self, action)
-            case ForLink():
-                pass
-            case EmitFrames():
+            case EmitFrames() | ForLink():
                 raise InvariantBroken("frames are sent where they arrive, nowhere else")
             case _:
                 assert_never(action)

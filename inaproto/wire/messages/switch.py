@@ -281,4 +281,4 @@ class LinkPaused(Message, type="link_paused"):
     silences_ns: Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF_FFFF), 8)]
     """One for each of them; 0: it may go on."""
     frames: Annotated[int, Integer(1, FRAMES_TOLD_MAX)] = 1
-    """By which it asks."""
+    """How many frames ask for it."""

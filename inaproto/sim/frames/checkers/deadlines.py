@@ -27,8 +27,9 @@ class Deadlines(Checker):
             is_waiting = host.nic.resources["unacknowledged"] > 0
             if is_waiting and host.nic.deadline is None:
                 raise Violated(self.name, f"{host}: its NIC waits for an ACK and has no timer")
-            regulates = world.config.congestion is not None  # rates grow and senders are told by timers, too
-            if host.nic.deadline is not None and not is_waiting and not regulates:
+            # Rates grow and senders are told by timers, too, and pauses of links end.
+            may_have_one = world.config.congestion is not None or host.nic.is_silent
+            if host.nic.deadline is not None and not is_waiting and not may_have_one:
                 raise Violated(
                     "no deadline without work", f"{host}: its NIC waits for nothing and has a timer"
                 )

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from inaproto.sim.frames.world import World
     from inaproto.units import Frames, PortId
 
-_ARRIVALS = ("packets_received", "icrc_errors", "not_for_us", "unknown_qp", "wrong_source", "other_frames")
+_ARRIVALS = (
+    "packets_received",
+    "icrc_errors",
+    "not_for_us",
+    "unknown_qp",
+    "wrong_source",
+    "other_frames",
+    "pauses",
+)
 _ACK_FRAME_BYTES = 62
 _OPCODE = 42
 _ACK = 0x11
@@ -189,7 +197,7 @@ class Ledger(Checker):
                 self.name,
                 f"{host}: its NIC took {host.frames_in} frames in and accounts for {told}: {statistics}",
             )
-        if statistics["packets_sent"] != host.frames_out:
+        if statistics["packets_sent"] != host.frames_out + host.nic.resources["output_frames"]:
             raise Violated(
                 self.name,
                 f"{host}: its NIC says it sent {statistics['packets_sent']} frames, not {host.frames_out}",

@@ -36,6 +36,7 @@ from inaproto.sim.frames.checkers.checker import Checker, each_frame, is_intact
 from inaproto.sim.kernel.violated import Violated
 from inaproto.wire.behind_gap import AtSwitch, BehindGap, decode_behind
 from inaproto.wire.ipv4 import internet_checksum
+from inaproto.wire.pause import pauses_of
 
 if TYPE_CHECKING:
     from inaproto.core.switch.ring_spec import RingSpec
@@ -279,6 +280,8 @@ class ReasonToResend(Checker):
         self._answers: dict[tuple[int, bytes], Sender] = {}
         """By those of what they are answered with."""
         self._rings: dict[bytes, int] = {}
+        self._paused: set[int] = set()
+        """Hosts whose links have been paused: what they send leaves later than it was decided."""
 
     def ring_installed(self, switch: SimSwitch, spec: RingSpec) -> None:
         if not spec.selective:
@@ -286,7 +289,7 @@ class ReasonToResend(Checker):
         for flow in spec.flows:
             key = flow.src_ip + flow.dst_ip + flow.dst_qp.to_bytes(3, "big")
             found = self._world.sender_of(flow)
-            if found is None or self._rings.get(key) == spec.ring_id:
+            if found is None or found[0].host.number in self._paused or self._rings.get(key) == spec.ring_id:
                 continue
             ring, out = found
             name = f"rank {flow.rank} in ring {spec.ring_id}"
@@ -296,6 +299,8 @@ class ReasonToResend(Checker):
             self._answers[number, flow.dst_ip + flow.src_ip + out.qpn.to_bytes(3, "big")] = sender
 
     def nic_received(self, host: SimHost, blocks: list[Frames]) -> None:
+        if any(pauses_of(block) for block in blocks if block.shape[1] < _ACK_BYTES):
+            self._paused.add(host.number)
         if not self._answers:
             return
         for block in blocks:
@@ -314,7 +319,7 @@ class ReasonToResend(Checker):
                         sender.is_known = False
 
     def nic_sent(self, host: SimHost, frames: Frames) -> None:
-        if not self._senders:
+        if not self._senders or host.number in self._paused:
             return
         for frame in each_frame(frames):
             sender = self._senders.get((host.number, frame[26:34] + frame[47:50]))

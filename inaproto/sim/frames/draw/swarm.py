@@ -58,6 +58,9 @@ class FaultKind(StrEnum):
     another one begins ``duration_ns`` later."""
     PROCESS_DEATH = "process death"
     """A training process of host ``target`` dies, and is started again ``duration_ns`` later."""
+    LINK_PAUSE = "link pause"
+    """Host ``target`` is asked to send nothing for a while, or the switch is to it; of what says ``process``
+    (:mod:`inaproto.sim.frames.link_pauses`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +77,13 @@ class Fault:
     that would then outlast the weather is cut short."""
     operation: int = 0
     trunk: int = -1
-    """At least 0, for bursts and partitions: the link of that switch to the one above, not that of a host."""
+    """At least 0, for bursts, partitions and link pauses: the link of that switch to the one above, not that
+    of a host."""
     is_downward: bool = False
-    """A one-way partition stops what comes from the switch, or from the switch above."""
+    """A one-way partition or a link pause stops what comes from the switch, or from the switch above."""
     process: int = 0
-    """Which process of the host dies, modulo their number; or after how many orders its daemon does."""
+    """Which process of the host dies, modulo their number; or after how many orders its daemon does; or what
+    kind of link pause it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +249,8 @@ class WorldConfig(Recorded):
         if not -1 <= self.along < roots:
             raise ConfigError(f"world: along is {self.along}; it has {roots} further roots")
         trunks = 0 if self.topology is None else len(self.topology.switches) - 1
-        of_trunks = (FaultKind.BURST, FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION)
+        cuts = (FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION)
+        of_trunks = (FaultKind.BURST, *cuts, FaultKind.LINK_PAUSE)
         for fault in self.faults:
             if fault.trunk >= 0 and (fault.kind not in of_trunks or not 0 < fault.trunk <= trunks):
                 raise ConfigError(f"world: {fault}: no such trunk, or none of its faults")
@@ -262,11 +268,13 @@ class Swarm:
     kinds: tuple[FaultKind, ...] = tuple(
         kind
         for kind in FaultKind
-        if kind not in (FaultKind.DAEMON_CRASH, FaultKind.PROCESS_DEATH, FaultKind.SHARD_DEATH)
+        if kind
+        not in (FaultKind.DAEMON_CRASH, FaultKind.PROCESS_DEATH, FaultKind.SHARD_DEATH, FaultKind.LINK_PAUSE)
     )
     """Host daemons die in worlds of their own (:mod:`inaproto.sim.frames.draw.successors`), processes alone
     where hosts have several (:mod:`inaproto.sim.frames.draw.machines`), shards where a switch has any
-    (:mod:`inaproto.sim.frames.draw.shards`)."""
+    (:mod:`inaproto.sim.frames.draw.shards`); some of all worlds get pauses of links later
+    (:mod:`inaproto.sim.frames.draw.pauses`)."""
 
 
 def draw_world(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:

@@ -1,13 +1,17 @@
-"""Pause frames for a NIC without hardware: IEEE 802.3 annex 31B, and by priority (PFC, IEEE 802.1Qbb).
+"""Pause frames, of everything (IEEE 802.3 annex 31B) and by priority (PFC, IEEE 802.1Qbb).
 
 Whoever runs out of room on a link says for how long nothing may come: of everything, or of a priority. Both
-are frames to an address that no bridge forwards. They count in quanta, times of 512 bits; a NIC in user space
-has no rate, and takes those of a link of 10 Gbit/s: on a faster one it is silent for longer than it must.
+are frames to an address that no bridge forwards. They count in quanta, times of 512 bits; a port in user
+space has no rate, and takes those of a link of 10 Gbit/s: on a faster one it is silent for longer than it
+must.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
+
+import numpy as np
 
 from inaproto.units import Frames
 
@@ -17,6 +21,8 @@ _TYPE_BEGIN: Final = 12
 _PAUSE, _BY_PRIORITY = b"\x00\x01", b"\x01\x01"
 _BYTES_MIN: Final = 34
 _QUANTUM_NS_TENTHS: Final = 512
+_QUANTA_MAX: Final = 0xFFFF
+_FRAME_BYTES: Final = 60
 
 
 def pauses_of(frames: Frames) -> list[bytes]:
@@ -44,3 +50,15 @@ def silence_asked(frames: Frames, priority: int) -> int | None:
             continue
         asked = int.from_bytes(frame[at : at + 2], "big") * _QUANTUM_NS_TENTHS // 10
     return asked
+
+
+def pause_frame(mac: bytes, silence_ns: int, priorities: Collection[int] = ()) -> Frames:
+    """One frame by which the station ``mac`` asks for that much silence, at most 3.4 ms.
+
+    0: all may go on. It is of these priorities, of everything if there are none.
+    """
+    quanta = min(_QUANTA_MAX, silence_ns * 10 // _QUANTUM_NS_TENTHS).to_bytes(2, "big")
+    asked = sum(1 << priority for priority in priorities)
+    body = _BY_PRIORITY + asked.to_bytes(2, "big") + quanta * 8 if priorities else _PAUSE + quanta
+    frame = (_HEAD + mac + _TYPE + body).ljust(_FRAME_BYTES, b"\0")
+    return np.frombuffer(bytearray(frame), np.uint8)[None]

@@ -1,7 +1,7 @@
 """Pauses of a switch's ports: what the far end of a link asks silence of is held back.
 
 All of it (IEEE 802.3 annex 31B), or what has a priority (PFC, IEEE 802.1Qbb): as NICs without hardware do
-(:mod:`inaproto.core.rdma.pause`).
+(:mod:`inaproto.wire.pause`).
 A frame's priority is that of its VLAN tag, 0 without one. What is held leaves in order when its priority may
 go on, and is bounded: who pauses a link for long loses frames, which are counted, as at any switch. A port
 that is not paused does not pass here. Where the port is an interface with hardware, the network card keeps
@@ -19,9 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from inaproto.core.rdma.pause import silence_asked
-from inaproto.ports import PortCounters
-from inaproto.units import MS, Frames, Instant
+from inaproto.units import MS, Frames, Instant, PortId
+from inaproto.wire.pause import silence_asked
 from inaproto.wire.vlan import TAG_BEGIN, TAG_END
 
 HELD_BYTES_MAX: Final = 16 << 20
@@ -44,11 +43,14 @@ def silences_asked(frames: Frames) -> Silences:
 
 
 class PortPauses:
-    """What one port holds back; ``send`` passes frames on, and returns how many were not accepted."""
+    """What one port holds back; ``send`` passes frames on, and returns how many were not accepted.
 
-    def __init__(self, send: Callable[[Sequence[Frames]], int], counters: PortCounters) -> None:
+    ``drop`` is told of frames that are lost here, by which rule and how many.
+    """
+
+    def __init__(self, send: Callable[[Sequence[Frames]], int], drop: Callable[[str, int], None]) -> None:
         self._send = send
-        self._counters = counters
+        self._drop = drop
         self._until: dict[int, Instant] = {}
         """Priorities that are silent, and until when."""
         self._held: dict[int, deque[tuple[int, Frames]]] = {}
@@ -83,7 +85,7 @@ class PortPauses:
                 if priority not in self._until:
                     lost += self._send((rows,))
                 elif self._bytes + _room(rows) > HELD_BYTES_MAX:
-                    self._counters.drop(HELD_TOO_MUCH, len(rows))
+                    self._drop(HELD_TOO_MUCH, len(rows))
                     lost += len(rows)
                 else:
                     self._held.setdefault(priority, deque()).append((next(self._numbers), rows.copy()))
@@ -108,6 +110,59 @@ class PortPauses:
     def status(self, now: Instant) -> dict[str, Any]:
         lasts = now - self._since if self._until else 0
         return {"pauses": self._count, "paused_ms": round((self._paused_ns + lasts) / MS, 3)}
+
+
+class PausedPorts:
+    """The ports of a switch whose far ends have ever asked for silence."""
+
+    def __init__(self) -> None:
+        self._all: dict[PortId, PortPauses] = {}
+        self.silent: dict[PortId, PortPauses] = {}
+        """Those that are silent now, wholly or in part: what is for them is pushed there."""
+
+    def ask(
+        self,
+        port_id: PortId,
+        silences: Silences,
+        frames: int,
+        now: Instant,
+        send: Callable[[Sequence[Frames]], int],
+        drop: Callable[[str, int], None],
+    ) -> None:
+        """The far end of a port asks for this, with so many frames; ``send`` and ``drop`` are those of
+        :class:`PortPauses`, the same each time until the port is forgotten."""
+        pauses = self._all.get(port_id)
+        if pauses is None:
+            pauses = self._all[port_id] = PortPauses(send, drop)
+        pauses.ask(silences, frames, now)
+        self._look_at(port_id, pauses)
+
+    @property
+    def until(self) -> Instant | None:
+        """When the next may go on; None: no port is silent."""
+        return min((at for its in self.silent.values() if (at := its.until) is not None), default=None)
+
+    def release(self, now: Instant) -> list[PortId]:
+        """Let those go on that have been silent for long enough; returns all that were silent."""
+        were = list(self.silent.items())
+        for port_id, pauses in were:
+            pauses.release(now)
+            self._look_at(port_id, pauses)
+        return [port_id for port_id, _ in were]
+
+    def forget(self, port_id: PortId) -> None:
+        """The port is down: what it held back is lost with it."""
+        self._all.pop(port_id, None)
+        self.silent.pop(port_id, None)
+
+    def status(self, port_id: PortId, now: Instant) -> dict[str, Any]:
+        return self._all[port_id].status(now) if port_id in self._all else NEVER_PAUSED
+
+    def _look_at(self, port_id: PortId, pauses: PortPauses) -> None:
+        if pauses.until is not None:
+            self.silent[port_id] = pauses
+        else:
+            self.silent.pop(port_id, None)
 
 
 def _room(rows: Frames) -> int:
