@@ -6,6 +6,8 @@ What else is asked of the memory: that chunks come back, that runs are views, wh
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -17,7 +19,7 @@ from trio.testing import wait_all_tasks_blocked
 from inaproto.errors import ConfigError, FabricError, Unsupported
 from inaproto.ports import Link, PortClosed, load_adapter
 from inaproto.units import Frames
-from inaproto_adapters.frames import XdpPort, open_packet_link, open_xdp_link
+from inaproto_adapters.frames import XdpPort, link_output, open_packet_link, open_xdp_link, xdp_socket
 from tests.contract import frame_port_contract
 from tests.contract.frame_port_contract import FramePortContract, Pair, as_bytes, collect, numbered
 from tests.namespaces import Namespace, join, namespaces, require_namespaces, require_xdp
@@ -165,6 +167,90 @@ async def test_frames_that_find_no_chunk_are_counted(here: Namespace) -> None:
         assert drops["receive ring full"] >= 8192 - 2048 - 512
         got = await collect(right, 8192 - sum(drops.values()) - sum(left.counters.drops.values()))
         assert got[0] == dressed(0, 512, 100)[0].tobytes()
+
+
+async def test_frames_that_the_kernel_has_no_room_for_leave_once_and_in_order(
+    here: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes some of what it was given, then is given less than the rest was."""
+    monkeypatch.setattr(xdp_socket, "_SOCKET_BYTES", 64 << 10)  # of frames that wait at an interface
+    monkeypatch.setattr(link_output, "REFUSED_S", 0)
+    shape = ("dev", "left", "root", "tbf", "limit", "10mb", "burst", "100kb", "rate")
+    here.run("tc", "qdisc", "add", *shape, "8bit")
+    # Shaping holds below it: it hands its frames to the queue of another interface.
+    here.ip("link", "add", "link", "left", "name", "upper", "type", "macvlan")
+    here.ip("link", "set", "upper", "up")
+    link = open_packet_link("right")
+    await link.wait_usable()
+    upper, right = await attached("upper"), await link.attach()
+    blocks = [dressed(0, 300, 1082), dressed(300, 3, 1000), dressed(303, 1, 1082), dressed(304, 40, 62)]
+    push, last, got = numbered(344, 1, 100), blocks[-1][-1].tobytes(), list[bytes]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(upper.run)
+        upper.send_nowait(blocks[0])
+        await wait_all_tasks_blocked()
+        here.run("tc", "qdisc", "change", *shape, "10gbit")
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as kernel:
+            kernel.bind(("left", 0))
+            kernel.send(push[0].tobytes())  # a queue goes on when something comes
+        with trio.fail_after(60):
+            while push[0].tobytes() not in got:
+                got += await collect(right, 1)
+            for block in blocks[1:]:
+                upper.send_nowait(block)
+            while last not in got:
+                got += await collect(right, 1)
+        got.remove(push[0].tobytes())
+        assert got == as_bytes(blocks)
+        assert upper.counters.drops == {}
+        assert upper.counters.frames_out == 344
+        assert upper.counters.bytes_out == sum(block.size for block in blocks)
+        await upper.aclose()
+    await right.aclose()
+
+
+async def test_frames_that_the_far_end_does_not_take_are_counted_and_not_as_sent(here: Namespace) -> None:
+    here.ip("link", "set", "right", "mtu", "600")
+    async with two_ports() as (left, right):
+        for first, n, length in [(0, 1, 1000), (1, 3, 100), (4, 70, 1000), (74, 40, 62)]:
+            assert left.send_nowait(dressed(first, n, length)) == n
+        assert await collect(right, 43) == as_bytes([dressed(1, 3, 100), dressed(74, 40, 62)])
+        assert left.counters.drops == {"dropped by the link": 71}
+        assert (left.counters.frames_out, left.counters.bytes_out) == (43, 3 * 100 + 40 * 62)
+
+
+async def test_a_kernel_that_says_at_the_end_how_far_it_is_is_asked_until_then(
+    here: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those before 6.17, which send 16 frames to a system call."""
+    left = await attached("left")
+    memory = left._sockets[0]
+    taken, calls = [0], [0]
+
+    def call() -> int:
+        ring = memory._transmit
+        calls[0] += 1
+        taken[0] = min(taken[0] + 16, ring.producer)
+        if taken[0] < ring.producer:
+            return errno.EAGAIN
+        ring.consumer = taken[0]
+        return 0
+
+    monkeypatch.setattr(memory, "_call", call)
+    for n in (168, 1, 16, 17):
+        left.send_nowait(dressed(0, n, 100))
+        assert memory.waiting == 0
+    assert calls == [11 + 1 + 1 + 2]
+    await left.aclose()
+
+
+async def test_frames_that_have_not_left_when_the_link_goes_down_are_counted(here: Namespace) -> None:
+    async with two_ports() as (left, _):
+        here.ip("link", "set", "left", "down")
+        left.send_nowait(dressed(0, 10, 100))  # the port has not heard of it yet
+        with pytest.raises(PortClosed, match="left is down"):
+            await collect(left, 1 << 30)
+        assert left.counters.drops == {"link down": 10}
 
 
 async def test_an_end_of_the_process_leaves_the_interface_as_it_was(here: Namespace) -> None:

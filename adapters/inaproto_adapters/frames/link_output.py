@@ -43,14 +43,15 @@ PROOFS: Final = 3
 had room for one in between."""
 _BLOCKS_AT_ONCE: Final = 64
 """Of the queue, whose end may be far."""
+LINK_DOWN: Final = "link down"
 _RULES: Final = {
     errno.EMSGSIZE: "longer than the link's MTU",
-    errno.ENETDOWN: "link down",
-    errno.ENXIO: "link down",
-    errno.ENODEV: "link down",
-    errno.EIO: "link down",
-    errno.EBADF: "link down",
-    errno.EBADFD: "link down",
+    errno.ENETDOWN: LINK_DOWN,
+    errno.ENXIO: LINK_DOWN,
+    errno.ENODEV: LINK_DOWN,
+    errno.EIO: LINK_DOWN,
+    errno.EBADF: LINK_DOWN,
+    errno.EBADFD: LINK_DOWN,
 }
 
 
@@ -131,14 +132,18 @@ class LinkOutput:
             self._lost += left - queued
             self._counters.drop("output queue full", left - queued)
 
+    def _has_work(self) -> bool:
+        """Whether ``flush`` would find something."""
+        return bool(self._queue)
+
     async def run(self, file: socket.socket | int) -> None:
         """Send what waits, until closed; ``file`` becomes writable when the kernel takes more."""
         while not self._is_closed:
-            if not self._queue:
+            if not self._has_work():
                 await self._work.park()
                 continue
             self.flush()
-            if not self._queue:
+            if not self._has_work():
                 continue
             if self._wait_writable:
                 await trio.lowlevel.wait_writable(self.full or file)

@@ -41,7 +41,7 @@ from inaproto_adapters.frames.interfaces import (
     receive_queues,
     require_name,
 )
-from inaproto_adapters.frames.link_output import LinkOutput
+from inaproto_adapters.frames.link_output import LINK_DOWN, LinkOutput
 from inaproto_adapters.frames.packet import PacketConfig, PacketLink, PacketPort
 from inaproto_adapters.frames.xdp_program import MODE_DRIVER, MODE_GENERIC, Program, require_programs
 from inaproto_adapters.frames.xdp_socket import (
@@ -55,6 +55,8 @@ from inaproto_adapters.frames.xdp_socket import (
 
 QUEUES_MAX: Final = 8
 """Each has memory and a socket of its own."""
+DROPPED: Final = "dropped by the link"
+"""The kernel says so of each frame, as it sends it, and keeps none: there is nothing to wait for."""
 _TAG_BYTES: Final = 4
 
 
@@ -239,24 +241,40 @@ class _XdpOutput(LinkOutput):
         self._memory = memory
         self._frame_bytes_max = frame_bytes_max
 
+    def _has_work(self) -> bool:
+        return super()._has_work() or self._memory.waiting > 0
+
+    def flush(self) -> None:
+        self._pump()
+        super().flush()
+
+    def close(self) -> None:
+        if self._memory.waiting:
+            self._counters.drop(LINK_DOWN, self._memory.waiting)
+        super().close()
+
     def _send(self, frames: Frames) -> int:
         n, length = len(frames), frames.shape[1]
         if length > self._frame_bytes_max:
             return super()._send(frames)
         self._wait_writable = False  # the socket tells of its ring, not of chunks
-        done = 0
-        while done < n:
-            try:
-                sent = self._memory.send(frames[done:])
-            except OSError as error:
-                self.refused(error, n - done)
-                return n
-            if not sent:
-                break
-            self._counters.frames_out += sent
-            self._counters.bytes_out += sent * length
-            done += sent
+        done = left = 0
+        while done < n and (given := self._memory.send(frames[done:])):
+            done += given
+            if self._memory.has_room:  # for which ``run`` asks otherwise, at times
+                given = max(0, given - self._pump())  # those that are dropped may have been given before
+            left += given
+        self._counters.frames_out += left
+        self._counters.bytes_out += left * length
         return done
+
+    def _pump(self) -> int:
+        dropped = self._memory.pump()
+        if dropped:
+            self._counters.drop(DROPPED, dropped)
+        if self._memory.waiting:
+            self._work.unpark_all()
+        return dropped
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ Invariants:
   out. The first half of the memory is for receiving, the second for sending.
 * Received chunks go back to the kernel in the order in which they came, so that those of a message stay
   neighbours.
-* In copy mode the kernel reads the transmit ring during the system call of ``send`` alone: what it has not
-  taken then is taken back, and is the caller's to send again.
+* What is on the transmit ring stays there: the kernel knows how far the ring was filled, and goes on to there
+  with the next system call, or while somebody waits for the socket.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ _UMEM_REG: Final = 4
 _FILL_RING: Final = 5
 _COMPLETION_RING: Final = 6
 _STATISTICS: Final = 7
-_OPTIONS: Final = 8
-_OPTION_ZERO_COPY: Final = 1
 COPY: Final = 1 << 1
 ZERO_COPY: Final = 1 << 2
 _USE_NEED_WAKEUP: Final = 1 << 3
@@ -62,8 +60,8 @@ CHUNK_BYTES: Final = (2048, 4096)
 _MASK_32: Final = 0xFFFF_FFFF
 _SO_SNDBUFFORCE: Final = 32
 _SOCKET_BYTES: Final = 8 << 20
-_KICKS_MAX: Final = 1024
-"""System calls for one send; each moves frames, or it is the last."""
+_SENT_AT_ONCE: Final = 16
+"""Frames that the kernel sends by one system call, if there is room; newer ones send 32."""
 TAKE_MAX: Final = 1024
 """Frames that one ``take`` gives; the other ports have their turn after it."""
 _LIBC: Final = CDLL(None, use_errno=True)
@@ -153,14 +151,14 @@ class XdpSocket:
             address = struct.pack("=HHIII", AF_XDP, flags | _USE_NEED_WAKEUP, index, queue, 0)
             if _LIBC.bind(fd, address, len(address)) < 0:
                 raise OSError(get_errno(), os.strerror(get_errno()))
-            (options,) = struct.unpack("=I", self.sock.getsockopt(_SOL_XDP, _OPTIONS, 4))
-            self.is_zero_copy = bool(options & _OPTION_ZERO_COPY)
             undo.pop_all()
         self._transmit.entries["options"] = 0
         # Numbers of the chunks to be sent from, as a stack, its top at the end: those used last, which the
         # processor's cache still holds, are used next. Neighbours lie in it so that they are taken in order.
         self._free = np.arange(2 * chunks - 1, chunks - 1, -1, dtype=np.int64)
         self._free_count = chunks
+        self.has_room = True
+        """Whether the kernel sent what it was given, as far as it says."""
         self._taken: NDArray[np.uint64] | None = None
         self._dropped = 0
 
@@ -221,10 +219,15 @@ class XdpSocket:
 
     # ---- sending
 
-    def send(self, frames: Frames) -> int:
-        """Copy frames (n, bytes) into chunks and hand them over; returns how many. Raises ``OSError``.
+    @property
+    def waiting(self) -> int:
+        """Frames that were handed over and that the kernel has not taken, for all that it says."""
+        return self._transmit.filled
 
-        The rest found no free chunk, or the kernel took no more.
+    def send(self, frames: Frames) -> int:
+        """Copy frames (n, bytes) into chunks and hand them over; returns how many: the rest found no chunk.
+
+        They leave by ``pump``.
         """
         self._collect()
         n = min(len(frames), self._free_count)
@@ -236,49 +239,44 @@ class XdpSocket:
             self._data[first : first + n, :length] = frames[:n]
         else:
             self._data[rows, :length] = frames[:n]
-        ring, begin, done = self._transmit, self._transmit.producer, 0
-        for piece in ring.pieces(begin, n):
+        ring, done = self._transmit, 0
+        for piece in ring.pieces(ring.producer, n):
             size = piece.stop - piece.start
             ring.entries["addr"][piece] = rows[done : done + size] * self._chunk_bytes
             ring.entries["length"][piece] = length
             done += size
-        ring.producer = begin + n
-        sent = self._kick(begin, n)
-        self._free_count -= sent
-        return sent
+        self._free_count -= n
+        ring.producer += n
+        return n
 
-    def _kick(self, begin: int, n: int) -> int:
-        """Have the kernel take the ``n`` entries from ``begin`` on; returns how many it took."""
-        ring = self._transmit
-        if self.is_zero_copy:  # the driver takes them when it has room
-            if ring.needs_wakeup:
-                self._call()
-            return n
-        fault: OSError | None = None
-        left = n
-        for _ in range(_KICKS_MAX):
+    def pump(self) -> int:
+        """Have the kernel send what was handed over; returns how many frames the link has dropped.
+
+        What it has no room for waits for the next call.
+        """
+        ring, dropped = self._transmit, 0
+        self.has_room = True
+        # Kernels before 6.17 do not say how far they are until they have sent all.
+        left = ring.filled if ring.needs_wakeup else 0
+        while left > 0:
             fault = self._call()
-            now = n - ((ring.consumer - begin) & _MASK_32)
-            if not now or now == left:
-                left = now
+            if fault == errno.EBUSY:  # the link has dropped one, behind which it stopped
+                dropped += 1
+                left -= 1
+            elif fault == errno.EAGAIN:  # it has sent as many as it does at once, or has no room
+                left -= _SENT_AT_ONCE
+                self.has_room = left > 0
+            else:
                 break
-            left = now
-        if left:
-            ring.producer = begin + n - left
-            if (
-                left == n
-                and fault is not None
-                and fault.errno not in (errno.EAGAIN, errno.ENOBUFS, errno.EBUSY)
-            ):
-                raise fault
-        return n - left
+        return dropped
 
-    def _call(self) -> OSError | None:
+    def _call(self) -> int:
+        """Returns the kernel's error."""
         try:
             self.sock.send(b"", socket.MSG_DONTWAIT)
         except OSError as error:
-            return error
-        return None
+            return error.errno or 0
+        return 0
 
     def _collect(self) -> None:
         """Chunks whose frames have left are free."""
