@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,9 +18,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from inaproto.errors import ConfigError, FabricError, Unsupported
-from inaproto.ports import Link, PortClosed, load_adapter
+from inaproto.ports import FramePort, Link, PortClosed, load_adapter
 from inaproto.units import Frames
-from inaproto_adapters.frames import XdpPort, link_output, open_packet_link, open_xdp_link, xdp_socket
+from inaproto_adapters.frames import XdpPort, lag, link_output, open_packet_link, open_xdp_link, xdp_socket
 from tests.contract import frame_port_contract
 from tests.contract.frame_port_contract import FramePortContract, Pair, as_bytes, collect, numbered
 from tests.namespaces import Namespace, join, namespaces, require_namespaces, require_xdp
@@ -105,6 +106,88 @@ class TestRoceOnACable(_Cable):
     @pytest.fixture(autouse=True)
     def _roce(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(frame_port_contract, "numbered", dressed)
+
+
+def of_one_flow(first: int, n: int, length: int) -> Frames:
+    frames = dressed(first, n, length)
+    if length >= ROCE_AT:
+        frames[:, 20:22] = 0  # no fragment
+        frames[:, 26:36] = np.arange(10)  # addresses and source port
+    return frames
+
+
+class TestRoceOnTwoCables(_Cable):
+    """A flow leaves by one of them."""
+
+    @pytest.fixture(autouse=True)
+    def _roce(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(frame_port_contract, "numbered", of_one_flow)
+
+    @asynccontextmanager
+    async def pair(self, queue_bytes_max: int) -> AsyncIterator[Pair]:
+        with namespaces("cables") as (here,), here.entered():
+            async with two_cables(here, queue_bytes_max=queue_bytes_max, chunks=4096) as ports:
+                yield ports
+
+    async def test_strided_frames_are_sent(self) -> None:
+        """Without their first columns they are of several flows."""
+        view = of_one_flow(0, 40, 1200)[::2, :1112]
+        async with self.running() as (left, right):
+            assert left.send_nowait(view) == 20
+            assert await collect(right, 20) == as_bytes([view])
+
+
+@asynccontextmanager
+async def two_cables(here: Namespace, **limits: int) -> AsyncIterator[Pair]:
+    """A port that joins two interfaces at either end."""
+    ports: list[FramePort] = []
+    for number in (0, 1):
+        join(here, f"left{number}", here, f"right{number}", mtu=MTU)
+    for side in ("left", "right"):
+        for number in (0, 1):
+            await open_xdp_link(f"{side}{number}").wait_usable()
+        link: Link = load_adapter("xdp").open(f"{side}0+{side}1", **limits)
+        link.require()
+        ports.append(await link.attach())
+    yield ports[0], ports[1]
+    for port in ports:
+        await port.aclose()
+
+
+def is_on(port: FramePort, links: int) -> bool:
+    return port.capabilities.way.startswith(f"{links} of 2 links")
+
+
+async def until(what: Callable[[], bool]) -> None:
+    with trio.fail_after(60):
+        while not what():
+            await trio.lowlevel.checkpoint()
+
+
+async def test_joined_ports_go_on_by_the_link_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lag, "RETRY_S", 0.01)
+    flows, got = dressed(0, 64, 1082), list[bytes]()
+    with namespaces("cables") as (here,), here.entered():
+        async with two_cables(here) as (left, right), trio.open_nursery() as nursery:
+
+            async def take_all() -> None:
+                while True:
+                    got.extend(await collect(right, 1))
+
+            for task in (left.run, right.run, take_all):
+                nursery.start_soon(task)
+            assert left.capabilities.way == "2 of 2 links: xdp:left0 generic, xdp:left1 generic"
+            for count, then in (2, "down"), (1, "up"), (2, "down"):
+                for port in (left, right):
+                    await until(partial(is_on, port, count))
+                left.send_nowait(flows)
+                await until(lambda: len(got) == 64)
+                assert sorted(got) == sorted(as_bytes([flows]))
+                got.clear()
+                here.ip("link", "set", "left0", then)
+            assert left.counters.frames_out == right.counters.frames_in == 3 * 64
+            assert left.counters.drops == right.counters.drops == {}
+            nursery.cancel_scope.cancel()
 
 
 @pytest.fixture

@@ -278,7 +278,8 @@ def test_links_are_joined_by_their_names() -> None:
     assert isinstance(open_link("eth1"), PacketLink)
     with pytest.raises(ConfigError, match="twice"):
         open_link("eth1+eth1")
-    assert load_adapter("veth").open("eth1+eth2").name == "veth:eth1+eth2"
+    for kind in ("veth", "xdp"):
+        assert load_adapter(kind).open("eth1+eth2").name == f"{kind}:eth1+eth2"
 
 
 @pytest.mark.parametrize("port", ["packet:eth1+", "packet:+eth1", "packet:eth1+eth2 packet:eth2"])

@@ -89,7 +89,7 @@ ADAPTER = Adapter(name="frames", kinds=frozenset({"frame port"}), open=open_fram
 SHM = Adapter(name="shm", kinds=frozenset({"frame port"}), open=open_shm)
 PACKET = Adapter(name="packet", kinds=frozenset({"link"}), open=joined(open_packet_link))
 VETH = Adapter(name="veth", kinds=frozenset({"link"}), open=joined(open_veth_link))
-XDP = Adapter(name="xdp", kinds=frozenset({"link"}), open=open_xdp_link)
+XDP = Adapter(name="xdp", kinds=frozenset({"link"}), open=joined(open_xdp_link))
 TAP = Adapter(name="tap", kinds=frozenset({"link"}), open=open_tap_link)
 UDP = Adapter(name="udp", kinds=frozenset({"nic link"}), open=open_udp_link)
 """A switch cannot be there: frames go from NIC to NIC."""
