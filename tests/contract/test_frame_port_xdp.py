@@ -158,6 +158,10 @@ def is_on(port: FramePort, links: int) -> bool:
     return port.capabilities.way.startswith(f"{links} of 2 links")
 
 
+def takes(port: FramePort, nbytes: int) -> bool:
+    return port.capabilities.frame_bytes_max == nbytes
+
+
 async def until(what: Callable[[], bool]) -> None:
     with trio.fail_after(60):
         while not what():
@@ -360,6 +364,28 @@ async def test_another_mtu_closes_the_port(here: Namespace) -> None:
         here.ip("link", "set", "left", "mtu", "3000")
         with pytest.raises(PortClosed, match="is 3000 now"):
             await collect(left, 1 << 30)
+
+
+async def test_frames_longer_than_the_mtu_that_is_now_are_refused_and_shorter_ones_go_by_the_memory(
+    here: Namespace,
+) -> None:
+    async with two_ports() as (left, right):
+        for mtu, length in ((1000, 1015), (1600, 1614)):
+            here.ip("link", "set", "right", "mtu", str(mtu))
+            here.ip("link", "set", "left", "mtu", str(mtu))
+            await until(partial(takes, left, mtu + 14))
+            left.send_nowait(dressed(0, 3, length))
+        assert left.counters.drops == {"longer than the link's MTU": 3}
+        assert await collect(right, 3) == as_bytes([dressed(0, 3, 1614)])
+        assert left._sockets[0]._transmit.producer == 3
+
+
+async def test_another_address_of_the_interface_closes_the_port(here: Namespace) -> None:
+    """The program at the interface would take from the kernel what is for it."""
+    async with two_ports() as (_, right):
+        here.ip("link", "set", "right", "address", "02:00:00:00:00:77")
+        with pytest.raises(PortClosed, match="is 02:00:00:00:00:77 now"), trio.fail_after(60):
+            await collect(right, 1 << 30)
 
 
 async def test_an_interface_whose_frames_fit_no_chunk_is_refused(here: Namespace) -> None:

@@ -99,6 +99,7 @@ class PacketPort:
         self.name = f"{self.adapter}:{interface.name}"
         self._index = interface.index
         self._mtu = interface.mtu
+        self._mac = interface.mac
         self._config = config
         self._closed: str | None = None
         self._counters = PortCounters()
@@ -253,7 +254,7 @@ class PacketPort:
         elif found.trouble is not None:
             self._close(found.trouble)
         else:
-            self._mtu = found.mtu
+            self._mtu, self._mac = found.mtu, found.mac
 
     def _close(self, reason: str) -> None:
         if self._closed is not None:

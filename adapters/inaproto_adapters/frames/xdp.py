@@ -87,10 +87,13 @@ class XdpPort(PacketPort):
     """:class:`inaproto.ports.FramePort` on the interface that ``interface`` describes; made by a link."""
 
     adapter = "xdp"
+    _output: _XdpOutput
 
     def __init__(self, interface: Interface, config: XdpConfig) -> None:
         """Raises ``OSError``."""
         super().__init__(interface, config)
+        self._own_mac = interface.mac
+        """Packets for it are the kernel's, as long as the program is at the interface."""
         self._chunk_bytes = chunk_for(interface.mtu) or CHUNK_BYTES[-1]
         self._sockets: list[XdpSocket] = []
         self._stack = contextlib.ExitStack()
@@ -209,8 +212,11 @@ class XdpPort(PacketPort):
 
     def _look(self) -> None:
         super()._look()
-        if self._closed is None and chunk_for(self._mtu) != self._chunk_bytes:
+        self._output.frame_bytes_max = self._mtu + ETHERNET_HEADER_BYTES
+        if chunk_for(self._mtu) != self._chunk_bytes:
             self._close(f"the MTU of the interface of {self.name} is {self._mtu} now")
+        if self._mac != self._own_mac:
+            self._close(f"the address of the interface of {self.name} is {self._mac.hex(':')} now")
 
     def _close(self, reason: str) -> None:
         if self._closed is not None:
@@ -239,7 +245,8 @@ class _XdpOutput(LinkOutput):
     ) -> None:
         super().__init__(name, packets.send, counters, queue_bytes_max=queue_bytes_max)
         self._memory = memory
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
+        """Of the interface."""
 
     def _has_work(self) -> bool:
         return super()._has_work() or self._memory.waiting > 0
@@ -255,7 +262,7 @@ class _XdpOutput(LinkOutput):
 
     def _send(self, frames: Frames) -> int:
         n, length = len(frames), frames.shape[1]
-        if length > self._frame_bytes_max:
+        if length > self.frame_bytes_max:
             return super()._send(frames)
         self._wait_writable = False  # the socket tells of its ring, not of chunks
         done = left = 0
