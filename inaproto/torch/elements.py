@@ -68,7 +68,8 @@ class Vector:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         parts = [_real(tensor.detach()) for tensor in tensors]
         self._parts: list[torch.Tensor] | None = None
-        if len(parts) == 1 and parts[0].is_contiguous():
+        # The memory of a view that is negated lazily holds other numbers than the view.
+        if len(parts) == 1 and parts[0].is_contiguous() and not parts[0].is_neg():
             self.elements = parts[0].view(-1)
         else:
             self._parts = parts

@@ -32,16 +32,19 @@ NEWEST: Final = (2, 15)
 """Of the versions with which the tests were run."""
 EVENT: Final = "inaproto:all_reduce"
 """As gloo's works are gloo:all_reduce to a profiler."""
+_WITH_FACTOR: Final = int(dist.ReduceOp.PREMUL_SUM)
+"""A sum of multiples: the one reduction that is more than its number."""
 
 _lock = threading.Lock()
 _library: Any = None
 _allreduce: Any = None
+_allreduce_coalesced: Any = None
 _shutdown: Any = None
 
 
 def install() -> None:
     """Take the all-reduces over, once. Raises ``Unsupported`` for a version of torch that is too old."""
-    global _library, _allreduce, _shutdown  # noqa: PLW0603  a process has one torch
+    global _library, _allreduce, _allreduce_coalesced, _shutdown  # noqa: PLW0603  a process has one torch
     with _lock:
         if _library is not None:
             return
@@ -54,8 +57,10 @@ def install() -> None:
                 library.impl("allreduce_coalesced_", _coalesced_kernel, key)
         _library = library
         _allreduce = dist.ProcessGroup.allreduce
+        _allreduce_coalesced = dist.ProcessGroup.allreduce_coalesced
         _shutdown = dist.ProcessGroup.shutdown
         dist.ProcessGroup.allreduce = _allreduce_method
+        dist.ProcessGroup.allreduce_coalesced = _coalesced_method
         dist.ProcessGroup.shutdown = _shutdown_method
 
 
@@ -113,7 +118,7 @@ def _from_kernel(
         options = dist.AllreduceOptions()
     else:
         options = dist.AllreduceCoalescedOptions()
-    options.reduceOp = dist.ReduceOp(dist.ReduceOp.RedOpType(op))
+    options.reduceOp = _reduction(reduce_op, op)
     options.timeout = asked
     if hasattr(options, "asyncOp"):
         options.asyncOp = async_op  # NCCL keeps to the caller's stream where nobody goes on meanwhile
@@ -127,12 +132,53 @@ def _op_of(reduce_op: Any) -> int:
     return int(reduce_op.op())
 
 
+def _reduction(reduce_op: Any, op: int) -> Any:
+    """The whole reduction, for torch's own backend. Raises ``RuntimeError`` where its factor is not to be
+    seen.
+    """
+    if hasattr(dist.ReduceOp, "unbox"):
+        return dist.ReduceOp.unbox(reduce_op)
+    if op == _WITH_FACTOR:
+        raise RuntimeError(
+            f"PREMUL_SUM: torch {torch.__version__} does not tell its factor to a kernel of Python, which "
+            "inaproto has; call it by torch.distributed.all_reduce, outside of dispatch modes"
+        )
+    return dist.ReduceOp(dist.ReduceOp.RedOpType(op))
+
+
 # --- what Python calls
 
 
 def _allreduce_method(self: Any, tensors: Any, *arguments: Any, **named: Any) -> Any:
     found = _of_python(self, tensors, arguments, named)
+    if found is None:
+        found = _by_factor(self, "allreduce", tensors, arguments)
     return _allreduce(self, tensors, *arguments, **named) if found is None else found
+
+
+def _coalesced_method(self: Any, tensors: Any, *arguments: Any, **named: Any) -> Any:
+    found = _by_factor(self, "allreduce_coalesced", tensors, arguments)
+    return _allreduce_coalesced(self, tensors, *arguments, **named) if found is None else found
+
+
+def _by_factor(group: Any, name: str, tensors: Any, arguments: tuple[Any, ...]) -> Any:
+    """The work of a sum of multiples, started by the group's own backend: before torch 2.15 our kernel is not
+    told the factor. None: it is no such call.
+    """
+    options = arguments[0] if arguments else None
+    kinds = (dist.AllreduceOptions, dist.AllreduceCoalescedOptions)
+    if not isinstance(options, kinds) or int(options.reduceOp.op) != _WITH_FACTOR:
+        return None
+    if not (isinstance(tensors, list | tuple) and tensors) or type(tensors[0]) not in PLAIN:
+        return None
+    if tensors[0].layout != torch.strided or tensors[0].device.type not in DEVICES:
+        return None  # its kernel is not ours
+    if hasattr(dist.ReduceOp, "unbox") or _get_current_dispatch_mode() is not None:
+        return None
+    found = served(group, tensors[0].device.type)
+    if found is not None:
+        went_elsewhere(found.record, why_elsewhere(tensors, _WITH_FACTOR))
+    return getattr(group._get_backend(tensors[0].device), name)(list(tensors), options)
 
 
 def _of_python(

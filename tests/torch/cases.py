@@ -210,6 +210,55 @@ def whatever_is_reduced(place: Place) -> dict[str, int]:
     return found
 
 
+def negated(place: Place) -> list[str]:
+    """Views that are negated lazily, on rank 0 alone, too: imaginary parts of conjugates are, and others."""
+    place.begin("gloo")
+    total = float(sum(range(1, place.size + 1)))
+    for name in ("float32", "bfloat16", "int64"):
+        for op, expected in (("SUM", -total), ("MAX", -1.0), ("AVG", -total / place.size)):
+            memory = torch.full((4,), place.rank + 1, dtype=TYPES[name])
+            view = torch._neg_view(memory)
+            dist.all_reduce(view, getattr(dist.ReduceOp, op))
+            assert view.tolist() == [expected] * 4, (name, op)
+            assert torch.equal(memory, -view)
+    imaginary = torch.full((3,), complex(1, place.rank + 1)).conj().imag
+    dist.all_reduce(imaginary)
+    assert imaginary.tolist() == [-total] * 3
+    one_negated = -torch.ones(3) if place.rank else torch._neg_view(torch.ones(3))
+    dist.all_reduce(one_negated)
+    assert one_negated.tolist() == [-place.size] * 3
+    found = carriers()
+    dist.destroy_process_group()
+    return found
+
+
+def sums_of_multiples(place: Place, backend: str) -> dict[str, Any]:
+    """What calls with PREMUL_SUM, which gloo does not do, are told: by all forms of a call."""
+    from torch.distributed.distributed_c10d import _coalescing_manager
+
+    place.begin(backend)
+    op = dist._make_nccl_premul_sum(0.5)
+
+    def in_one() -> None:
+        with _coalescing_manager():
+            dist.all_reduce(torch.ones(3), op)
+            dist.all_reduce(torch.ones(3), op)
+
+    forms: dict[str, Callable[[], Any]] = {
+        "plain": lambda: dist.all_reduce(torch.ones(3), op),
+        "coalesced": lambda: dist.all_reduce_coalesced([torch.ones(3), torch.ones(2)], op),
+        "in one": in_one,
+    }
+    found: dict[str, Any] = {name: error_of(call) for name, call in forms.items()}
+    found["kernel"] = error_of(lambda: dist.group.WORLD.allreduce([torch.ones(3)], op).wait())
+    after = torch.ones(3)
+    dist.all_reduce(after)
+    assert after.tolist() == [place.size] * 3
+    found["elsewhere"] = [dict(group.elsewhere) for group in inaproto.torch.status().groups]
+    dist.destroy_process_group()
+    return found
+
+
 def groups(place: Place) -> list[str]:
     """Groups in groups, groups of one, a mesh: each a job of its own."""
     place.begin("gloo")

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.torch.conftest import Ranks
+from tests.torch.conftest import Ranks, Zygote
 
 TAKEN = {"INAPROTO_TORCH": "gloo"}
 
@@ -14,6 +14,30 @@ TAKEN = {"INAPROTO_TORCH": "gloo"}
 def test_what_is_not_ours_goes_to_gloo_for_a_reason(one_host: Ranks) -> None:
     for found in one_host.results("whatever_is_reduced", 3, TAKEN):
         assert found == {"PRODUCT is none of sum, max, min and avg": 1, "elements of type uint8": 1}
+
+
+@pytest.mark.parametrize("carrier", ["inaproto", "gloo"])
+def test_views_that_are_negated_lazily_have_the_sums_of_their_numbers(
+    zygote: Zygote, one_host: Ranks, carrier: str
+) -> None:
+    """gloo itself sums what is in their memory."""
+    nowhere = {"INAPROTO_HOST_SOCKET": "/nowhere/h0.sock"} if carrier == "gloo" else {}
+    environment = [one_host.environment(rank, 3) | TAKEN | nowhere for rank in range(3)]
+    for rank in zygote.run("negated", environment):
+        assert rank.status == 0, rank.output
+        assert rank.result == [carrier]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "inaproto"])
+def test_sums_of_multiples_go_to_the_groups_backend_with_their_factor(one_host: Ranks, backend: str) -> None:
+    """gloo refuses them by its own words; a kernel that was not told the factor says so."""
+    for found in one_host.results("sums_of_multiples", 2, TAKEN, backend=backend):
+        for form in ("plain", "coalesced", "in one"):
+            assert "Cannot use ReduceOp.PREMUL_SUM with Gloo" in found[form], found
+        assert "PREMUL_SUM" in found["kernel"]
+        assert "INTERNAL ASSERT" not in found["kernel"]
+        (elsewhere,) = found["elsewhere"]
+        assert elsewhere["PREMUL_SUM is none of sum, max, min and avg"] >= 3
 
 
 def test_groups_in_groups_and_meshes_are_jobs_of_their_own(one_host: Ranks) -> None:
