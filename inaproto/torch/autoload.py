@@ -85,6 +85,14 @@ def create(store: Any, rank: int, size: int, timeout: Any) -> Any:
 
 
 def _is_for_cuda(store: Any) -> bool:
-    """torch does not tell a backend's maker for which device it is; the store's prefix does."""
-    store.set(_PROBE, "1")
-    return bool(store.underlying_store.check([f"cuda/{_PROBE}"]))
+    """torch does not tell a backend's maker for which device it is; the store's prefix does.
+
+    The key is fresh: other makers of the group, here and at other ranks, have left theirs in the store.
+    """
+    import secrets  # here, as few processes make a group
+
+    probe = f"{_PROBE}/{secrets.token_hex(8)}"
+    store.set(probe, "1")
+    below = store.underlying_store
+    # torch calls the prefix "cuda/", and its store puts a slash of its own behind a prefix.
+    return any(bool(below.check([f"{prefix}/{probe}"])) for prefix in ("cuda/", "cuda"))

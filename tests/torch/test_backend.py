@@ -17,6 +17,14 @@ def test_every_type_and_operation_has_the_bytes_of_additions_in_rank_order(
         assert found == ["inaproto"]
 
 
+@pytest.mark.parametrize("devices", [["cpu", "cuda"], ["cuda", "cpu"], ["cuda", "cuda", "cpu"]], ids=" ".join)
+def test_a_maker_knows_its_device_whatever_others_left_in_the_store(
+    one_host: Ranks, devices: list[str]
+) -> None:
+    (found,) = one_host.results("devices_of_makers", 1, devices=devices)
+    assert found == [device == "cuda" for device in devices]
+
+
 def test_without_a_wish_gloo_stays_gloo(one_host: Ranks) -> None:
     assert [found["carriers"] for found in one_host.results("train", 2, backend="gloo")] == [[], []]
 
