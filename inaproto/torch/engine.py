@@ -38,8 +38,8 @@ DRAIN_S: Final = 5.0
 """A group that is shut down waits so long for what is under way."""
 RUN_VARIABLE: Final = "TORCHELASTIC_RUN_ID"
 
-Reduce = Callable[[Vector, str], None]
-"""Reduces a vector in place, by anything but inaproto, and waits."""
+Reduce = Callable[[Vector, str, float], None]
+"""Reduces a vector in place, by anything but inaproto, and waits, so many seconds at most."""
 
 
 @dataclass(slots=True)
@@ -68,6 +68,8 @@ class GroupEngine:
         """In the order of the calls; what has ended is let go of with the next call."""
         self._error: BaseException | None = None
         self._is_closing = False
+        self._is_closed = False
+        """What was submitted has had its time to end."""
         self._comm: BlockingCommunicator | None = None
         self._takes_calls = False
         """The communicator is there, and what was queued before is called."""
@@ -128,8 +130,9 @@ class GroupEngine:
         return not self._queue
 
     def close(self, *, leaves: bool = True) -> None:
-        """Leave the job when what was submitted has ended. Not ``leaves``: the others hear that we are
-        lost.
+        """Leave the job when what was submitted has ended, also where the ranks have yet to agree.
+
+        Not ``leaves``: at once, and the others hear that we are lost.
         """
         with contextlib.suppress(ValueError):
             _ENGINES.remove(self)
@@ -141,19 +144,30 @@ class GroupEngine:
             until = time.monotonic() + DRAIN_S
             if leaves and self._error is None:
                 self._changed.wait_for(self._is_idle, DRAIN_S)
+            self._is_closed = True
             comm, begun = self._comm, tuple(self._begun)
+            calls = tuple(self._queue) if comm is None else ()
+            self._changed.notify_all()
+        for call in calls:
+            call.work.end(self._was_shut_down())
         if comm is None:
-            return
+            return  # whoever joins just now sees that
         if leaves:
             with contextlib.suppress(JobError):
                 for work in begun:
                     work.settle(max(0.0, until - time.monotonic()))
+        self._leave(comm, leaves=leaves)
+
+    def _leave(self, comm: BlockingCommunicator, *, leaves: bool = True) -> None:
         with contextlib.suppress(JobError):
             if leaves:
                 comm.close()
             else:
-                lost = JobError(f"{self.record.name}: the process ends by an error")
+                lost = JobError(f"{self.record.name}: the process ends by an error, or aborts the group")
                 comm.__exit__(type(lost), lost, None)
+
+    def _was_shut_down(self) -> JobError:
+        return JobError(f"{self.record.name}: the process group was shut down")
 
     def descriptors(self) -> list[int]:
         """Sockets of this rank."""
@@ -216,10 +230,16 @@ class GroupEngine:
     def _join(self, agreed: Agreed) -> None:
         record = self.record
         comm = connect_blocking(agreed.job, record.rank, size=record.size, key=agreed.key, timeout=JOIN_S)
+        with self._changed:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._comm = comm
+        if is_closed:
+            self._leave(comm, leaves=False)  # the others may wait for the call that has been given up
+            raise self._was_shut_down()
         record.carrier = "inaproto"
         if record.rank == 0:
             say(f"{record.name}: inaproto carries all-reduces of {record.size} ranks, job {agreed.job}")
-        self._comm = comm
 
     def _go_on_without(self, agreed: Agreed) -> None:
         """Some rank cannot be served. Raises ``DaemonUnreachable`` where that is an error."""
@@ -233,9 +253,9 @@ class GroupEngine:
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closing, seconds)
-            if self._is_closing:
-                raise JobError(f"{self.record.name}: the process group was shut down")
+            self._changed.wait_for(lambda: self._is_closed, seconds)
+            if self._is_closed:
+                raise self._was_shut_down()
 
     def _hand_over(self) -> None:
         with self._changed:
@@ -249,10 +269,10 @@ class GroupEngine:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._queue or self._is_closing)
-                if not self._queue:
+                if not self._queue or self._is_closed:
                     return
                 call = self._queue[0]
-            reduce(call.vector, call.op)
+            reduce(call.vector, call.op, max(0.001, call.until - time.monotonic()))
             call.vector.finish(call.op, self.record.size)
             call.work.end()
             with self._changed:

@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from inaproto.torch.device_engine import DeviceEngine
 from inaproto.torch.elements import Vector
-from inaproto.torch.engine import GroupEngine, close_all
+from inaproto.torch.engine import GroupEngine, Reduce, close_all
 from inaproto.torch.record import GroupRecord, record_of
 from inaproto.torch.staging import CudaDevice, Device
 from inaproto.torch.wishes import TorchWishes, torch_wishes
@@ -120,18 +120,17 @@ def _store_of(group: Any) -> Any:
     return c10d._world.pg_map[group][1]
 
 
-def _gloo_of(
-    store: Any, rank: int, size: int, backend: Any
-) -> Callable[[str], Callable[[Vector, str], None]]:
+def _gloo_of(store: Any, rank: int, size: int, backend: Any) -> Callable[[str], Reduce]:
     """Reduces by gloo, by connections of its own: what the script does by gloo itself keeps its order."""
 
-    def made(job: str) -> Callable[[Vector, str], None]:
+    def made(job: str) -> Reduce:
         timeout = getattr(getattr(backend, "options", None), "_timeout", timedelta(seconds=TIMEOUT_S))
         gloo = dist.ProcessGroupGloo(dist.PrefixStore(f"inaproto/{job}/", store), rank, size, timeout=timeout)
 
-        def reduce(vector: Vector, op: str) -> None:
+        def reduce(vector: Vector, op: str, timeout: float) -> None:
             options = dist.AllreduceOptions()
             options.reduceOp = _OPS[op]
+            options.timeout = timedelta(seconds=timeout)
             gloo.allreduce([vector.elements], options).wait()
 
         return reduce
@@ -139,12 +138,16 @@ def _gloo_of(
     return made
 
 
-def shut_down(group: Any) -> None:
-    """The group ends: its rank leaves the job."""
-    for each in (_groups.pop(group, {}), _hooked.pop(group, {})):
+def shut_down(group: Any, *, aborts: bool = False) -> None:
+    """The group ends: its rank leaves the job, when what is under way has ended. ``aborts``: at once, with an
+    error for all who wait, here and at other ranks.
+
+    What is called afterwards is refused: it must not meet anew, alone.
+    """
+    for each in (_groups.get(group, {}), _hooked.get(group, {})):
         for found in each.values():
             if found is not None:
-                found.engine.close()
+                found.engine.close(leaves=not aborts)
 
 
 def _at_exit() -> None:

@@ -40,11 +40,12 @@ _library: Any = None
 _allreduce: Any = None
 _allreduce_coalesced: Any = None
 _shutdown: Any = None
+_abort: Any = None
 
 
 def install() -> None:
     """Take the all-reduces over, once. Raises ``Unsupported`` for a version of torch that is too old."""
-    global _library, _allreduce, _allreduce_coalesced, _shutdown  # noqa: PLW0603  a process has one torch
+    global _library, _allreduce, _allreduce_coalesced, _shutdown, _abort  # noqa: PLW0603  a process has one torch
     with _lock:
         if _library is not None:
             return
@@ -59,9 +60,11 @@ def install() -> None:
         _allreduce = dist.ProcessGroup.allreduce
         _allreduce_coalesced = dist.ProcessGroup.allreduce_coalesced
         _shutdown = dist.ProcessGroup.shutdown
+        _abort = dist.ProcessGroup.abort
         dist.ProcessGroup.allreduce = _allreduce_method
         dist.ProcessGroup.allreduce_coalesced = _coalesced_method
         dist.ProcessGroup.shutdown = _shutdown_method
+        dist.ProcessGroup.abort = _abort_method
 
 
 def _check_version() -> None:
@@ -206,6 +209,11 @@ def _of_python(
 def _shutdown_method(self: Any) -> None:
     shut_down(self)
     _shutdown(self)
+
+
+def _abort_method(self: Any) -> None:
+    shut_down(self, aborts=True)
+    _abort(self)
 
 
 # --- both

@@ -82,8 +82,12 @@ class CollectiveWork(dist.Work):  # type: ignore[misc]  # torch has no types her
             started.add_done_callback(self._fulfil)
 
     def end(self, error: BaseException | None = None) -> None:
-        """It ends without having begun: the result is there, or never will be."""
+        """It ends without having begun: the result is there, or never will be. Once: who shuts a group down
+        ends what another thread may be about to end.
+        """
         with self._asking:
+            if self._has_ended:
+                return
             self._error = error
             self._end_event()
             self._has_ended = True

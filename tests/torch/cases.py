@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -677,6 +678,108 @@ def late(place: Place, elements: int) -> str:
     found = error_of(lambda: group.allreduce([torch.ones(elements or 3)], options).wait())
     (place.directory / "heard").touch()
     return found
+
+
+def until_there(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def shut_down_before_the_others_come(place: Place) -> list[Any]:
+    """Rank 0 shuts a group down whose first all-reduce has begun at rank 0 alone: it ends everywhere."""
+    engine: Any = import_module("inaproto.torch.engine")
+    engine.DRAIN_S = 120.0
+    place.begin("gloo")
+    tensor = torch.full((3,), place.rank + 1.0)
+    if place.rank:
+        until_there(place.directory / "shuts down")
+        dist.all_reduce(tensor)
+    else:
+        work = dist.all_reduce(tensor, async_op=True)
+        (place.directory / "shuts down").touch()
+        dist.destroy_process_group()
+        work.wait()
+    return [float(number) for number in tensor]
+
+
+def shut_down_where_nobody_comes(place: Place) -> list[str]:
+    """Rank 0 shuts a group down whose first all-reduce no other rank calls, and goes on calling it."""
+    engine: Any = import_module("inaproto.torch.engine")
+    engine.DRAIN_S = 0.05
+    place.begin("gloo")
+    found = []
+    if place.rank == 0:
+        group = dist.group.WORLD
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        dist.destroy_process_group()
+        found.append(error_of(work.wait))
+        found.append(error_of(lambda: group.allreduce([torch.ones(3)], dist.AllreduceOptions()).wait()))
+        (place.directory / "heard").touch()
+    until_there(place.directory / "heard")
+    return found
+
+
+def shut_down_while_joining(place: Place) -> str:
+    """Rank 0 shuts a group down, does not wait for it, and joins its job only then."""
+    import threading
+
+    engine: Any = import_module("inaproto.torch.engine")
+    engine.DRAIN_S = 0.05
+    joins, is_shut_down = threading.Event(), threading.Event()
+    connect = engine.connect_blocking
+
+    def connect_late(*given: Any, **named: Any) -> Any:
+        joins.set()
+        is_shut_down.wait()
+        return connect(*given, **named)
+
+    place.begin("gloo")
+    if place.rank == 0:
+        engine.connect_blocking = connect_late
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        joins.wait()
+        dist.destroy_process_group()
+        is_shut_down.set()
+        found = error_of(work.wait)
+    else:
+        found = error_of(lambda: dist.all_reduce(torch.ones(3)))
+        (place.directory / "heard").touch()
+    until_there(place.directory / "heard")
+    return found
+
+
+def aborted(place: Place, is_first: bool) -> list[str]:
+    """Rank 0 aborts a group of which it waits for an all-reduce that rank 1 has yet to call."""
+    import threading
+
+    place.begin("gloo")
+    group = dist.group.WORLD
+    if not is_first:
+        dist.all_reduce(torch.ones(3))
+    found: list[str] = []
+    if place.rank == 0:
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        waiter = threading.Thread(target=lambda: found.append(error_of(work.wait)))
+        waiter.start()
+        group.abort()
+        waiter.join()
+        found.append(error_of(lambda: group.allreduce([torch.ones(3)], dist.AllreduceOptions()).wait()))
+        (place.directory / "aborted").touch()
+    until_there(place.directory / "aborted")
+    if place.rank and not is_first:
+        found.append(error_of(lambda: dist.all_reduce(torch.ones(3))))
+        (place.directory / "heard").touch()
+    if not is_first:
+        until_there(place.directory / "heard")
+    return found
+
+
+def devices_of_makers(place: Place, devices: list[str]) -> list[bool]:
+    """For which of them the maker of a backend takes itself to be called for a GPU."""
+    from inaproto.torch import autoload
+
+    store = place.store()
+    return [autoload._is_for_cuda(dist.PrefixStore(f"{device}/", store)) for device in devices]
 
 
 def forked(place: Place) -> list[str]:

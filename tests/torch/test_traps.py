@@ -75,6 +75,51 @@ def test_who_does_not_come_is_named_after_the_timeout(one_host: Ranks, elements:
     assert "0.5 s" in found[0]
 
 
+@pytest.mark.parametrize("elements", [5, 0], ids=["later", "first"])
+def test_who_does_not_come_to_gloo_in_our_stead_is_late_after_the_calls_timeout(
+    zygote: Zygote, elements: int
+) -> None:
+    nowhere = {"INAPROTO_HOST_SOCKET": "/nowhere/h0.sock"}
+    ranks = zygote.run("late", [TAKEN | nowhere] * 2, elements=elements)
+    assert [rank.status for rank in ranks] == [0, 0], [rank.output for rank in ranks]
+    words = "Timed out waiting" if elements else "rank 1 of 2 did not come to the group's first all-reduce"
+    assert words in ranks[0].result
+
+
+@pytest.mark.parametrize("carrier", ["inaproto", "gloo"])
+def test_a_group_that_is_shut_down_ends_what_has_begun(zygote: Zygote, one_host: Ranks, carrier: str) -> None:
+    """As gloo does: the others would wait for it until their timeouts."""
+    nowhere = {"INAPROTO_HOST_SOCKET": "/nowhere/h0.sock"} if carrier == "gloo" else {}
+    environment = [one_host.environment(rank, 3) | TAKEN | nowhere for rank in range(3)]
+    for rank in zygote.run("shut_down_before_the_others_come", environment):
+        assert rank.status == 0, rank.output
+        assert rank.result == [6.0] * 3
+
+
+def test_a_group_that_is_shut_down_alone_says_so_and_does_not_meet_anew(one_host: Ranks) -> None:
+    found = one_host.results("shut_down_where_nobody_comes", 2, TAKEN)
+    assert len(found[0]) == 2
+    assert all("the process group was shut down" in words for words in found[0]), found
+
+
+def test_who_has_joined_a_group_that_was_shut_down_meanwhile_leaves_it(one_host: Ranks) -> None:
+    late, other = one_host.results("shut_down_while_joining", 2, TAKEN)
+    assert "the process group was shut down" in late
+    assert "RankLost: " in other
+    assert "rank 0" in other
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["later", "first"])
+def test_who_waits_for_a_group_that_is_aborted_hears_of_it(one_host: Ranks, is_first: bool) -> None:
+    here, there = one_host.results("aborted", 2, TAKEN, is_first=is_first)
+    waited, afterwards = here
+    assert ("was shut down" if is_first else "was closed") in waited
+    assert "the process group was shut down" in afterwards
+    if not is_first:
+        (words,) = there
+        assert "RankLost: rank 0" in words
+
+
 def test_a_forked_process_holds_none_of_the_ranks_sockets(one_host: Ranks) -> None:
     for found in one_host.results("forked", 2, TAKEN):
         *held, error = found
