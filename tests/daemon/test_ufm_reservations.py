@@ -22,7 +22,7 @@ from inaproto.errors import ConfigError
 from inaproto_controller.cluster.desired import Desired, Grant, GrantKind
 from inaproto_controller.cluster.reserved import UFM, Pool
 from inaproto_controller.service.metrics import controller_metrics
-from inaproto_controller.service.sharp.http_client import NoAnswer
+from inaproto_controller.service.sharp.http_client import HttpClient, NoAnswer
 from inaproto_controller.service.sharp.opening import read_guids
 from inaproto_controller.service.sharp.service import STATES, Reservations
 from inaproto_controller.service.sharp.ufm import AppCalls, PkeyCalls, UfmAddress, UfmCalls
@@ -432,6 +432,12 @@ async def test_settings_that_cannot_be_are_refused(
     ):
         async with running(runtime_dir, **given):
             pass
+
+
+@pytest.mark.parametrize("url", ["http://ufm..example", "http://.", "http://[::1", "http://\ud800"])
+def test_an_address_that_nobody_could_resolve_is_refused_before_it_is_asked(url: str) -> None:
+    with pytest.raises(ConfigError, match="without a user"):
+        HttpClient(url, headers={}, tls=None, answer_s=1)
 
 
 @pytest.mark.parametrize(

@@ -54,20 +54,24 @@ class HttpClient:
         self, url: str, *, headers: Mapping[str, str], tls: ssl.SSLContext | None, answer_s: float
     ) -> None:
         """Raises ``ConfigError`` for what is no address of a server."""
-        parts = urlsplit(url)
+        wrong = ConfigError(f"{url!r}: https://NAME or https://NAME:PORT, without a user")
         try:
+            parts = urlsplit(url)
             port = parts.port
+            # As it is resolved: a name that IDNA refuses would raise in the middle of a question.
+            host = (parts.hostname or "").encode("idna").decode("ascii")
         except ValueError:
-            port = -1
-        if parts.scheme not in _PORTS or not parts.hostname or port == -1 or parts.username is not None:
-            raise ConfigError(f"{url!r}: https://NAME or https://NAME:PORT, without a user")
+            raise wrong from None
+        if parts.scheme not in _PORTS or not host or parts.username is not None:
+            raise wrong
         if parts.scheme == "https" and tls is None:
             raise ConfigError(f"{url}: needs TLS")
         self.url = url.rstrip("/")
         self._path = parts.path.rstrip("/")
-        self._host: Final = parts.hostname
+        self._host: Final = host
         self._port: Final = port or _PORTS[parts.scheme]
-        self._netloc: Final = parts.netloc
+        bare = f"[{host}]" if ":" in host else host
+        self._netloc: Final = bare if port is None else f"{bare}:{port}"
         self._tls = tls if parts.scheme == "https" else None
         self._headers = dict(headers)
         self._answer_s = answer_s
