@@ -38,8 +38,10 @@ def offer(*, version: int = 1, slots: int = SHAPE.slots, data_bytes: int = SHAPE
 
 
 @contextmanager
-def memory(nbytes: int = 2 * SHAPE.nbytes, seals: int = fcntl.F_SEAL_SHRINK) -> Iterator[int]:
-    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+def memory(
+    nbytes: int = 2 * SHAPE.nbytes, seals: int = fcntl.F_SEAL_SHRINK, flags: int = 0
+) -> Iterator[int]:
+    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING | flags)
     os.ftruncate(fd, nbytes)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     yield fd
@@ -88,6 +90,16 @@ async def test_memory_that_cannot_be_is_refused_and_both_are_told(
         answer = far.recv(4096)
         assert answer.startswith(b"\xff\xff")
         assert said in answer[2:].decode()
+
+
+async def test_memory_in_huge_pages_is_refused() -> None:
+    """They are taken from a pool: a peer that gives its own back could let this process touch what there is
+    not."""
+    size = 2 * SHAPE.nbytes + -2 * SHAPE.nbytes % (2 << 20)
+    with accepted() as (port, far), memory(size, flags=os.MFD_HUGETLB) as fd:
+        socket.send_fds(far, [offer()], [fd])
+        with pytest.raises(PortClosed, match="pages of"):
+            await port.receive()
 
 
 async def test_memory_that_is_found_while_something_is_sent_is_found_by_who_waits_for_frames() -> None:

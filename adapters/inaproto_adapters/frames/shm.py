@@ -213,6 +213,9 @@ class ShmPort:
             raise _Refused("its memory is not sealed against shrinking")
         if os.fstat(fds[0]).st_size < 2 * shape.nbytes:
             raise _Refused(f"its memory has {os.fstat(fds[0]).st_size} bytes, of {2 * shape.nbytes}")
+        page = os.fstatvfs(fds[0]).f_bsize
+        if page != mmap.PAGESIZE:  # touching a huge page that cannot be had any more is SIGBUS
+            raise _Refused(f"its memory has pages of {page} bytes; only {mmap.PAGESIZE} are taken")
         self._map(fds[0], shape)
 
     def _map(self, fd: int, shape: RingShape) -> None:
