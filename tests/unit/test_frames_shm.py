@@ -38,9 +38,7 @@ def offer(*, version: int = 1, slots: int = SHAPE.slots, data_bytes: int = SHAPE
 
 
 @contextmanager
-def memory(
-    nbytes: int = 2 * SHAPE.nbytes, seals: int = fcntl.F_SEAL_SHRINK, flags: int = 0
-) -> Iterator[int]:
+def memory(nbytes: int = 2 * SHAPE.nbytes, seals: int = fcntl.F_SEAL_SHRINK, flags: int = 0) -> Iterator[int]:
     fd = os.memfd_create("test", os.MFD_ALLOW_SEALING | flags)
     os.ftruncate(fd, nbytes)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)

@@ -14,6 +14,7 @@ import os
 from typing import Final
 
 from inaproto.core.host.journal import JournalRefused
+from inaproto.daemon.net.shared_buffers import F_SEAL_EXEC
 
 ARENA_BYTES_MAX: Final = 1 << 40
 _SEALS: Final = fcntl.F_SEAL_SHRINK
@@ -53,7 +54,7 @@ class SharedArena:
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
         except OSError:
             raise JournalRefused("its descriptor is not a memfd") from None
-        if seals != _SEALS or os.fstatvfs(descriptor).f_bsize != mmap.PAGESIZE:
+        if seals & ~F_SEAL_EXEC != _SEALS or os.fstatvfs(descriptor).f_bsize != mmap.PAGESIZE:
             raise JournalRefused(f"its memfd has the seals {seals:#x}, or other pages than ordinary ones")
 
     def __del__(self) -> None:

@@ -30,7 +30,9 @@ from inaproto.wire.messages.client import AllReduce
 
 SEGMENT_BYTES_MAX = 1 << 40
 _NOWHERE = MemoryRegion(0, 0, 0)
-_SEALS_ALLOWED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+F_SEAL_EXEC = 0x20
+"""Not in Python's fcntl. Each memfd has it where ``vm.memfd_noexec`` is not 0, whoever makes it."""
+_SEALS_ALLOWED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL | F_SEAL_EXEC
 
 
 @dataclass(slots=True)
