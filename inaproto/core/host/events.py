@@ -121,7 +121,7 @@ class LinksRefused:
 
 @dataclass(frozen=True, slots=True)
 class LinkUnusable:
-    """A link cannot be connected to those addresses at all."""
+    """A link cannot be connected to those addresses at all, or its path does not carry the packets."""
 
     why: str
 

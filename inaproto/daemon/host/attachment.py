@@ -248,7 +248,12 @@ class Fabric:
             raise
 
     def rejoin(self, ring: HostRing) -> None:
-        """Announce ranks that waited for a switch in the middle of their job; or that they ended since."""
+        """Announce ranks that waited for a switch in the middle of their job; or that they ended since.
+
+        Where the path does not carry the packets of their job, they end: it would stand still.
+        """
+        if (problem := self._path.found.problem) and ring.is_away:
+            ring.give_up(f"host {self.settings.name}: {problem}")
         ring.rejoin(self._nic, self._tell, lambda: next(self._ids), self._path.found.mtu)
         if ring.phase is not Phase.ENDED:
             self._rings.append(ring)
@@ -258,6 +263,8 @@ class Fabric:
         """Go on with ranks that a daemon before this one had. Raises ``JobError``."""
         past, job = succession.past, succession.job
         try:
+            if problem := self._path.found.problem:
+                raise FabricLost(problem)
             ring = self._ring(job, None, (succession.arena, past))
             for join in past.joins:
                 rank = succession.ranks.get(join.rank) or left_rank(join)

@@ -509,6 +509,10 @@ class HostRing(HostDriver):
         self.nic, self._tell = nic, tell
         self.feed(events.SwitchBack(tuple(request() for _ in self.ranks), mtu))
 
+    def give_up(self, why: str) -> None:
+        """No ring of the job can be used by this host: its ranks end, and with them the job."""
+        self.feed(events.LinkUnusable(why))
+
     def lose_fabric(self, error: JobError) -> None:
         """The host has lost its switch: wait for the next, if it comes in time."""
         self.feed(events.SwitchLost(error))
