@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import re
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -175,6 +176,40 @@ def test_done_becomes_true_without_a_wait(
     for work in works:
         assert (work.wait(0) == 1).all()
         assert f"inaproto {comms[0].who}" not in [thread.name for thread in threading.enumerate()]
+
+
+def opened() -> dict[str, str]:
+    """The descriptors of this process, and what they are."""
+    found = {}
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # of this look itself, or of another thread
+            found[each.name] = str(each.readlink())
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+@pytest.mark.parametrize("is_driven", [False, True], ids=["without a progress thread", "with one"])
+@pytest.mark.parametrize("places", [(0, 1), (0, 0)], ids=["two hosts", "one host"])
+def test_who_drops_a_communicator_gives_its_descriptors_back(
+    cluster: LocalCluster, job: str, places: Sequence[int], is_driven: bool
+) -> None:
+    def use_and_drop(name: str) -> None:
+        with ExitStack() as closing:
+            comms = connect_all(cluster, closing, name, places)
+            closing.pop_all()
+            works = [comm.all_reduce(np.ones(1000, np.float32), in_place=True) for comm in comms]
+            on_threads(*(work.wait for work in works))
+            for comm in comms if is_driven else ():
+                comm.engine.start()
+
+    use_and_drop(f"{job}-first")  # what a process has once, it has from here on
+    gc.collect()
+    before = opened()
+    use_and_drop(job)
+    until = time.monotonic() + DEADLINE_S
+    while (left := opened().items() - before.items()) and time.monotonic() < until:
+        gc.collect()
+    assert not left
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -69,7 +69,7 @@ class Cause:
 
 @dataclass(slots=True)
 class Descriptors:
-    """What a rank's barrier is made of; whoever holds it closes it."""
+    """What a rank's barrier is made of; whoever holds it closes it, or nobody has it any more."""
 
     arrivals: int
     """The eventfd that rank 0 takes from."""
@@ -81,9 +81,11 @@ class Descriptors:
     """The reading ends of all others, by rank."""
 
     def close(self) -> None:
-        for descriptor in (self.arrivals, *self.releases, *self.others.values()):
+        """Idempotent."""
+        closed = (self.arrivals, *self.releases, *self.others.values()) if self.arrivals >= 0 else ()
+        self.arrivals, self.releases, self.others = -1, (), {}
+        for descriptor in closed:
             os.close(descriptor)
-        self.others = {}
         self.close_own_end()
 
     def close_own_end(self) -> None:
@@ -91,6 +93,9 @@ class Descriptors:
         own_end, self.own_end = self.own_end, -1  # before anybody forks
         if own_end >= 0:
             os.close(own_end)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class Barrier:
