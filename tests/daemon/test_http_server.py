@@ -78,3 +78,36 @@ async def test_who_asks_for_a_format_that_is_none_gets_the_usual_one() -> None:
                 answer = b"".join([part async for part in stream])
         assert answer.startswith(b"HTTP/1.1 200")
         nursery.cancel_scope.cancel()
+
+
+async def asked(port: int) -> tuple[trio.SocketStream, bool]:
+    """A connection, and whether it has had an answer."""
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    try:
+        await stream.send_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        return stream, (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+    except trio.BrokenResourceError:
+        return stream, False
+
+
+async def test_connections_at_a_time_are_limited_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "CONNECTIONS_MAX", 3)
+    async with trio.open_nursery() as nursery:
+        url = await nursery.start(serve_metrics, "127.0.0.1:0", lambda status: [], dict)
+        port = int(url.removesuffix("/metrics").rpartition(":")[2])
+        with trio.fail_after(30):
+            for _ in range(2):
+                held: list[trio.SocketStream] = []
+                while len(held) < 3:  # the server may have yet to see that those before are gone
+                    stream, is_answered = await asked(port)
+                    if is_answered:
+                        held.append(stream)
+                    else:
+                        await stream.aclose()
+                for _ in range(4):
+                    stream, is_answered = await asked(port)
+                    assert not is_answered
+                    await stream.aclose()
+                for stream in held:
+                    await stream.aclose()
+        nursery.cancel_scope.cancel()

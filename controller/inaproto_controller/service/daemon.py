@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
-from hypercorn.config import Config
 
 from inaproto.ca.identity import Role
 from inaproto.daemon.net.control_address import Holder, credentials_of, parse_listen
-from inaproto.daemon.net.http_server import serve
+from inaproto.daemon.net.http_server import HttpConfig, serve
 from inaproto.daemon.net.tls_listener import TlsListener, listen_tls
 from inaproto.daemon.net.unix_sockets import BACKLOG, BoundSocket, listen_unix, make_run_directory
 from inaproto.daemon.observe.loop_watch import LoopWatch
@@ -49,6 +48,8 @@ http_log = logging.getLogger("inaproto.controller.http")
 
 NAME_BYTES_MAX: Final = 128
 """Most bytes of names of hosts and switches, in messages."""
+CONNECTIONS_MAX: Final = 4096
+"""Of the job API at a time: clients that wait for a job have one each. The others are for agents."""
 DRAIN_S: Final = 1.0
 SWITCH_S: Final = 0.0005
 COLLECTIONS: Final = (1_000, 10, 1_000)
@@ -168,7 +169,8 @@ async def _serve_api(
     *,
     task_status: trio.TaskStatus[object],
 ) -> None:
-    config = Config()
+    config = HttpConfig()
+    config.connections_max = CONNECTIONS_MAX
     config.bind = [f"fd://{os.dup(jobs.sock.fileno())}", *([settings.tcp] if settings.tcp else [])]
     http_log.setLevel(logging.WARNING)
     config.errorlog = http_log

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import trio
-from hypercorn.config import Config
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
@@ -26,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from inaproto.daemon.net.http_server import serve
+from inaproto.daemon.net.http_server import HttpConfig, serve
 from inaproto.daemon.net.metrics_address import TcpAddress, parse_metrics
 from inaproto.daemon.net.unix_sockets import listen_unix
 from inaproto.errors import ConfigError
@@ -34,6 +33,8 @@ from inaproto.errors import ConfigError
 MakeMetrics = Callable[[Mapping[str, Any]], Iterable[Metric]]
 REQUEST_BYTES_MAX: Final = 1 << 14
 KEEP_ALIVE_S: Final = 75
+CONNECTIONS_MAX: Final = 64
+"""At a time; who asks for metrics keeps one."""
 _BACKLOG: Final = 16
 
 log = logging.getLogger("inaproto.metrics")
@@ -73,7 +74,8 @@ async def _serve(
     status: Callable[[], Mapping[str, Any]],
     task_status: trio.TaskStatus[str],
 ) -> None:
-    config = Config()
+    config = HttpConfig()
+    config.connections_max = CONNECTIONS_MAX
     config.bind = [f"fd://{os.dup(sock.fileno())}"]
     config.errorlog = logging.getLogger("inaproto.metrics.http")
     config.errorlog.setLevel(logging.WARNING)
