@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from inaproto_controller.planning.cluster_planner import ClusterPlanner
 from inaproto_controller.service.agents import Agents
 from inaproto_controller.service.controller import HISTORY_ROWS, Controller, JobRefused, NameTaken, NotLeading
 from inaproto_controller.service.metrics import controller_metrics
+from inaproto_controller.service.store.records import StoreLost
 from inaproto_controller.service.store.sqlite import SqliteStore
 from tests.controller.planned_cluster import racks
 
@@ -235,6 +238,33 @@ async def test_tokens_by_the_deployment_s_secret(tmp_path: Path) -> None:
     async with leading(tmp_path / "store", job_secret=TokenIssuer([bytes(range(32))])) as controller:
         with pytest.raises(JobRefused, match="made with another job_secret"):
             await controller.submit(found.job.spec, SUBMISSION)
+
+
+@contextmanager
+def descriptors_left(number: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as held:
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        highest = max(int(each) for each in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, highest + 32), hard))
+        with suppress(OSError):
+            while True:
+                held.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        # The lowest numbers first: what is opened from here on has the highest, below the new limit.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, highest + 32 + number), hard))
+        yield
+
+
+@pytest.mark.parametrize("left", range(4))
+def test_who_has_no_descriptors_left_tries_to_lead_again(tmp_path: Path, left: int) -> None:
+    """For the lock, the database, its log, and what the log's readers share: 4 are enough."""
+    store = SqliteStore(tmp_path / "store")
+    for _ in range(2):
+        with descriptors_left(left), pytest.raises(StoreLost, match=r"Too many open files|unable to open"):
+            store.lead()
+        with descriptors_left(6):
+            assert store.lead()
+        store.resign()
 
 
 async def test_who_does_not_lead_says_how_old_its_status_is(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,11 @@ _PASSING: Final = frozenset(
     (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 )
 """Errors of a file that can be used, only not now."""
+
+_SHORT: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EIO))
+"""What a process or its machine lacks now and may have later."""
+_DESCRIPTORS: Final = 4
+"""A database with its log takes so many, at most."""
 
 
 class SqliteStore(LedStore["_Sqlite"]):
@@ -55,7 +61,8 @@ class SqliteStore(LedStore["_Sqlite"]):
         try:
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise ConfigError(f"store {self.path}: cannot open {path}: {error.strerror}") from None
+            said = f"store {self.path}: cannot open {path}: {error.strerror}"
+            raise (StoreLost(said) if error.errno in _SHORT else ConfigError(said)) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -79,6 +86,17 @@ class SqliteStore(LedStore["_Sqlite"]):
 
 def _lock_of(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
+
+
+def _lacks_descriptors() -> bool:
+    """Whether fewer are left than a database takes, which does not say why it could not be opened."""
+    with ExitStack() as opened:
+        try:
+            for _ in range(_DESCRIPTORS):
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            return error.errno in _SHORT
+    return False
 
 
 def _is_at(path: Path, file: os.stat_result) -> bool:
@@ -114,7 +132,8 @@ class _Sqlite(Session):
                 self._connection.close()
                 raise
         except sqlite3.Error as error:
-            if error.sqlite_errorcode & 0xFF in _PASSING:
+            code = error.sqlite_errorcode & 0xFF
+            if code in _PASSING or (code == sqlite3.SQLITE_CANTOPEN and _lacks_descriptors()):
                 raise StoreLost(f"store {path}: {error}") from None
             raise ConfigError(
                 f"store {path}: {error}; name a file that is or can be a SQLite database"
