@@ -240,6 +240,21 @@ async def test_tokens_by_the_deployment_s_secret(tmp_path: Path) -> None:
             await controller.submit(found.job.spec, SUBMISSION)
 
 
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_a_late_repeat_is_the_old_job_though_another_one_had_its_name(
+    tmp_path: Path, is_live: bool
+) -> None:
+    async with leading(tmp_path / "store") as controller:
+        first = await controller.submit(SPEC, SUBMISSION)
+        await controller.cancel(SPEC.name)
+        second = await controller.submit(SPEC, "u" * 40)
+        if not is_live:
+            await controller.cancel(SPEC.name)
+        again = await controller.submit(SPEC, SUBMISSION)
+        assert (again.is_new, again.job.number, again.token) == (False, first.job.number, first.token)
+        assert controller.job(SPEC.name).number == second.job.number
+
+
 @contextmanager
 def descriptors_left(number: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -226,8 +226,11 @@ class Desired:
 
     def named(self, name: str) -> Job | None:
         """The live job of that name, else the last one that had it."""
-        found = (self.jobs[number] for number in self.index.by_name.of(name))
-        return max(found, key=lambda job: (job.state.is_live, job.number), default=None)
+        return max(self.all_named(name), key=lambda job: (job.state.is_live, job.number), default=None)
+
+    def all_named(self, name: str) -> list[Job]:
+        """Of those that have that name, or had it, all that are known."""
+        return [self.jobs[number] for number in self.index.by_name.of(name)]
 
 
 # --- changes, in the order in which they are made

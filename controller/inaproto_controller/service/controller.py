@@ -512,13 +512,11 @@ class Controller:
         submission_hash = hash_of(submission)
 
         def change(desired: Desired) -> tuple[Sequence[Change], Submitted]:
+            # Another one may have had its name since: a repeat is late perhaps, and never a second job.
+            for same in desired.all_named(spec.name):
+                if same.spec == spec and hmac.compare_digest(same.submission_hash, submission_hash):
+                    return (), Submitted(same, self._token(self._tokens.of, same), is_new=False)
             old = desired.named(spec.name)
-            if (
-                old is not None
-                and old.spec == spec
-                and hmac.compare_digest(old.submission_hash, submission_hash)
-            ):
-                return (), Submitted(old, self._token(self._tokens.of, old), is_new=False)
             if old is not None and old.state.is_live:
                 raise NameTaken(f"job {spec.name!r}: one of that name is {old.state}; choose another name")
             if len(desired.live()) >= self._jobs_max:
