@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,6 +18,7 @@ from inaproto.ports import Adapter, NicCapabilities, Status
 from inaproto_adapters import nics_command
 from inaproto_adapters.verbs import devices, library, statistics, statuses
 from inaproto_adapters.verbs.devices import Device
+from inaproto_hil.bench.verbs.device import PyverbsError
 
 READY = Device("rxe0", 1, b"\x0a\0\0\1", b"\x52\x54\0\0\0\1", "eth0", 1, 1024)
 DOWN = Device("mlx5_1", 1, b"", b"", "", 0, 4096, "port 1 is down; is its network interface up?")
@@ -56,6 +59,53 @@ def test_a_device_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) -> No
         devices.find_device(six.ip, infiniband=True)
     with pytest.raises(Unsupported, match=r"10\.0\.0\.9.*rxe0 \(10\.0\.0\.1\), mlx5_1 \(port 1 is down"):
         devices.find_device(b"\x0a\0\0\x09")
+
+
+class AskedContext:
+    """Of a device by pyverbs; ``fails`` names what ``mlx5_1`` refuses, as a device that is reset does."""
+
+    def __init__(self, name: str, fails: str) -> None:
+        self.fails = fails if name == "mlx5_1" else ""
+        self.is_closed = False
+
+    def _answer(self, name: str, answer: object) -> Any:
+        if name == self.fails:
+            raise PyverbsError(f"Failed to {name}. Errno: 5, Input/output error")
+        return answer
+
+    def query_device(self) -> Any:
+        return self._answer("query_device", SimpleNamespace(phys_port_cnt=1))
+
+    def query_port(self, port: int) -> Any:
+        found = SimpleNamespace(state=4, active_mtu=3, gid_tbl_len=1, lid=1, flags=0)
+        return self._answer("query_port", found)
+
+    def query_gid_table(self, most: int) -> Any:
+        return self._answer("query_gid_table", [])
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("fails", ["query_device", "query_port", "query_gid_table"])
+def test_a_device_that_does_not_answer_hides_no_other(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[AskedContext] = []
+
+    def context(*, name: str) -> AskedContext:
+        opened.append(AskedContext(name, fails))
+        return opened[-1]
+
+    listed = [SimpleNamespace(name=name) for name in (b"mlx5_0", b"mlx5_1", b"mlx5_2")]
+    modules = {
+        "device": SimpleNamespace(Context=context, get_device_list=lambda: listed),
+        "pyverbs_error": SimpleNamespace(PyverbsError=PyverbsError),
+    }
+    monkeypatch.setattr(devices, "verbs", modules.__getitem__)
+    first, broken, last = devices.list_devices()
+    assert (first.name, broken.name, last.name) == ("mlx5_0", "mlx5_1", "mlx5_2")
+    assert fails in broken.why_not
+    assert fails not in first.why_not + last.why_not
+    assert all(one.is_closed for one in opened)
 
 
 def test_counters_are_those_since_it_was_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

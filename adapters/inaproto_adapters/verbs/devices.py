@@ -94,9 +94,11 @@ def find_device(address: bytes, *, infiniband: bool = False) -> Device:
 
 
 def _ports(name: str) -> Iterator[Device]:
+    """A device that cannot be asked is one that cannot be used: it hides no other."""
+    error_type = verbs("pyverbs_error").PyverbsError
     try:
         context = verbs("device").Context(name=name)
-    except verbs("pyverbs_error").PyverbsError as error:
+    except error_type as error:
         why = f"it cannot be opened ({error}); may this user read and write /dev/infiniband?"
         yield Device(name, 1, b"", b"", "", 0, 0, why)
         return
@@ -106,10 +108,14 @@ def _ports(name: str) -> Iterator[Device]:
         ]
         # In one call: a table may have a thousand entries, and reading sysfs for each takes seconds.
         table = context.query_gid_table(sum(state.gid_tbl_len for _, state in states))
-        for port, state in states:
-            yield from _addresses(name, port, state, [entry for entry in table if entry.port_num == port])
+    except error_type as error:
+        why = f"it does not say what it has ({error}); is it being reset or taken away (dmesg)?"
+        yield Device(name, 1, b"", b"", "", 0, 0, why)
+        return
     finally:
         context.close()
+    for port, state in states:
+        yield from _addresses(name, port, state, [entry for entry in table if entry.port_num == port])
 
 
 def _addresses(name: str, port: int, state: Any, table: list[Any]) -> Iterator[Device]:
