@@ -155,6 +155,52 @@ def test_a_seat_is_held_until_its_processes_are_gone() -> None:
     assert phases(host) == [(8, "held", "")]
 
 
+def test_a_seat_that_is_wished_again_while_its_processes_end_asks_for_its_token() -> None:
+    """A controller does so that goes on from a store of before the seat was given up."""
+    host, cut = seats()
+    wished = replace(grant(7), token_hash=hash_of("token"))
+    host.want([wished])
+    for rank in (2, 3):
+        host.joined("train", rank, "token")
+    host.want([])
+    host.want([wished])
+    assert len(cut.asked) == 1
+    assert host.has_seat("train", 2)
+    assert "not what it shows" in host.refusal_of("train", 2, "guessed")
+    assert phases(host) == [(7, "running", "")]
+    for rank in (2, 3):
+        host.left("train", rank, failure="it is cut off")
+    assert phases(host) == [(7, "failed", "rank 2: it is cut off")]
+
+
+def test_a_seat_that_is_wished_again_counts_who_came_meanwhile_with_its_token_and_nobody_else() -> None:
+    host, _ = seats()
+    wished = replace(grant(7), token_hash=hash_of("token"))
+    host.want([wished])
+    host.joined("train", 2, "token")
+    host.want([])
+    host.joined("train", 3, "guessed")
+    host.want([wished])
+    assert phases(host) == [(7, "held", "")]
+    host.want([])
+    host.joined("train#1/2", 3, "token")
+    host.want([wished])
+    assert phases(host) == [(7, "running", "")]
+
+
+@pytest.mark.parametrize("token", ["other", "token"])
+def test_a_number_that_is_of_another_job_now_counts_none_of_the_ranks_of_before(token: str) -> None:
+    """The store of the controller was thrown away, and it begins with the first number again."""
+    host, _ = seats()
+    host.want([replace(grant(7), token_hash=hash_of("token"))])
+    for rank in (2, 3):
+        host.joined("train", rank, "token")
+    host.want([])
+    host.want([replace(grant(7, name="next"), token_hash=hash_of(token))])
+    assert phases(host) == [(7, "held", "")]
+    assert "not what it shows" in host.refusal_of("next", 2, "guessed")
+
+
 def test_an_empty_seat_is_given_up_at_once() -> None:
     host, cut = seats()
     host.want([grant(7)])

@@ -2,7 +2,8 @@
 
 A seat runs once all its ranks have joined. It is over when none of them is left: ended if all have left in
 order, else failed, though that was before it was heard of: its controller may have been killed meanwhile.
-One that is to be given up while ranks are in it has their processes cut off, and is held until they are gone.
+One that is to be given up while ranks are in it has their processes cut off, and is held until they are gone;
+wished again before that, it is a seat like any other, whose ranks fail.
 Jobs that no controller knows of are none of its business; of a job that has a seat here, a process that does
 not show its token is kept off, whether the controller is there now or not.
 """
@@ -34,6 +35,10 @@ class _Seat:
     @property
     def ranks(self) -> range:
         return range(self.grant.first_rank, self.grant.first_rank + self.grant.ranks)
+
+    def is_of(self, grant: GrantRecord) -> bool:
+        """A controller that begins anew gives the same numbers to other jobs."""
+        return (self.grant.name, self.grant.token_hash) == (grant.name, grant.token_hash)
 
     def is_token(self, key: str) -> bool:
         """A controller of before has told none."""
@@ -74,10 +79,14 @@ class HostSeats:
                 else:
                     del self._seats[number]
         for number, grant in wanted.items():
-            if number in self._seats:
-                self._seats[number].grant = grant
+            known = self._seats.get(number)
+            if known is not None and known.is_wanted:
+                known.grant = grant
                 continue
-            seat = self._seats[number] = _Seat(grant)
+            seat = known if known is not None and known.is_of(grant) else _Seat(grant)
+            # One that is known has its ranks cut off: a controller whose store was put back wishes it again.
+            seat.grant, seat.is_wanted = grant, True
+            self._seats[number] = seat
             for rank, keys in sorted(self._present.get(grant.name, {}).items()):
                 for key in keys.values():
                     self._sit(seat, rank, key)
@@ -94,7 +103,8 @@ class HostSeats:
         if its and len(seat.present | its.keys()) == len(seat.ranks):
             del self._ended[seat.grant.name]
             seat.has_run = True
-            seat.failure = next((_reason(rank, why) for rank, why in sorted(its.items()) if why), "")
+            failures = (_reason(rank, why) for rank, why in sorted(its.items()) if why)
+            seat.failure = seat.failure or next(failures, "")
 
     def holds(self) -> list[HoldRecord]:
         return [
