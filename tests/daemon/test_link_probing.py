@@ -10,9 +10,10 @@ import trio
 
 from inaproto.core.rendezvous.events import SessionId
 from inaproto.core.rendezvous.link_measures import LinkMeasures
+from inaproto.daemon.host.link_probing import LinkProbing
 from inaproto.daemon.observe.status_tables import costs_note, fallback_note
-from inaproto.daemon.switch.link_probes import LinkProbes
-from inaproto.units import Instant
+from inaproto.daemon.switch.link_probes import PROBE_NS, LinkProbes
+from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.messages.probe import LinkProbe, LinkProbed, LinkProbeWord
 from tests.clusters.jobs import close_all
@@ -120,6 +121,18 @@ async def test_a_host_that_comes_back_soon_does_not_measure_the_same_link_again(
     assert status(cluster)["host_links"]["measured"] == before
 
 
+def test_a_switch_gives_up_a_probe_of_which_nothing_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        while not status(cluster)["host_links"]["not_measured"]:  # noqa: ASYNC110
+            await trio.sleep(1)
+        assert PROBE_NS <= trio.current_time() * S < 2 * PROBE_NS
+        [why] = status(cluster)["host_links"]["not_measured"].values()
+        assert why == "it is not over within 120 s"
+
+    monkeypatch.setattr(LinkProbing, "heard", lambda *_: None)
+    run_world("probing silence", scenario, hosts=2, switch={"link_probe_kib": KIB})
+
+
 # --- the switch's side
 
 
@@ -127,6 +140,7 @@ class Desk:
     def __init__(self) -> None:
         self.told: list[tuple[int, Message]] = []
         self.found: list[tuple[tuple[str, str], int, int]] = []
+        self.now = Instant(0)
         self.probes = LinkProbes(1024, self.tell, self.measured)
 
     def tell(self, session: SessionId, message: Message) -> None:
@@ -137,7 +151,20 @@ class Desk:
 
     def arrive(self, *sessions: int) -> None:
         for session in sessions:
-            self.probes.host_arrived(SessionId(session), f"h{session}", LinkMeasures(), Instant(0))
+            self.probes.host_arrived(SessionId(session), f"h{session}", LinkMeasures(), self.now)
+
+    def said(self, session: int, message: LinkProbeWord | LinkProbed) -> None:
+        self.probes.said(SessionId(session), message, self.now)
+
+    def leave(self, session: int) -> None:
+        self.probes.session_ended(SessionId(session), self.now)
+
+    def deadline(self) -> Instant | None:
+        return self.probes.deadline
+
+    def wake(self, after_ns: int) -> None:
+        self.now = Instant(self.now + after_ns)
+        self.probes.woke(self.now)
 
 
 def test_a_host_is_in_one_probe_at_a_time() -> None:
@@ -147,9 +174,9 @@ def test_a_host_is_in_one_probe_at_a_time() -> None:
         (1, LinkProbe(id=1, peer="h0", nbytes=1024)),
         (3, LinkProbe(id=2, peer="h2", nbytes=1024)),
     ]
-    desk.probes.said(SessionId(1), LinkProbed(id=1, latency_ns=5, rate_bps=6))
+    desk.said(1, LinkProbed(id=1, latency_ns=5, rate_bps=6))
     assert desk.found == [(("h1", "h0"), 5, 6)]
-    desk.probes.said(SessionId(3), LinkProbed(id=2, latency_ns=7, rate_bps=8))
+    desk.said(3, LinkProbed(id=2, latency_ns=7, rate_bps=8))
     assert desk.told[2:] == [(2, LinkProbe(id=3, peer="h1", nbytes=1024))]
 
 
@@ -160,27 +187,49 @@ def test_words_pass_between_the_two_of_a_probe_alone_and_each_says_what_is_its_o
     offer, answer = LinkProbeWord(id=1, kind="offer"), LinkProbeWord(id=1, kind="answer")
     end = LinkProbeWord(id=1, kind="end")
     for session, word in [(1, answer), (0, offer), (0, end), (2, offer), (2, answer), (9, end)]:
-        desk.probes.said(SessionId(session), word)
-    desk.probes.said(SessionId(0), LinkProbed(id=1, latency_ns=1, rate_bps=1))
-    desk.probes.said(SessionId(1), LinkProbeWord(id=77, kind="offer"))
+        desk.said(session, word)
+    desk.said(0, LinkProbed(id=1, latency_ns=1, rate_bps=1))
+    desk.said(1, LinkProbeWord(id=77, kind="offer"))
     assert desk.told == []
     assert desk.found == []
     for session, word in [(1, offer), (0, answer), (1, end)]:
-        desk.probes.said(SessionId(session), word)
+        desk.said(session, word)
     assert desk.told == [(0, offer), (1, answer), (0, end)]
 
 
 def test_what_could_not_be_measured_is_said_with_the_reason() -> None:
     desk = Desk()
     desk.arrive(0, 1, 2)
-    desk.probes.said(
-        SessionId(1), LinkProbed(id=1, latency_ns=0, rate_bps=0, why="its queue pair has failed")
-    )
+    desk.said(1, LinkProbed(id=1, latency_ns=0, rate_bps=0, why="its queue pair has failed"))
     assert desk.probes.failed == {"h1 to h0": "its queue pair has failed"}
-    desk.probes.session_ended(SessionId(1))
+    desk.leave(1)
     assert desk.probes.failed["h2 to h1"] == "a host of it is gone"
     desk.arrive(3)
     assert desk.told[-1] == (3, LinkProbe(id=3, peer="h2", nbytes=1024))
+
+
+def test_a_probe_of_which_nothing_is_heard_is_over_and_the_other_end_is_measured() -> None:
+    desk = Desk()
+    assert desk.deadline() is None
+    desk.arrive(0, 1)
+    desk.wake(1 * S)
+    desk.arrive(2, 3)  # a probe with host 1 waits for its first, the one with host 2 has its own time
+    assert [message for _, message in desk.told] == [
+        LinkProbe(id=1, peer="h0", nbytes=1024),
+        LinkProbe(id=2, peer="h2", nbytes=1024),
+    ]
+    assert desk.deadline() == PROBE_NS
+    desk.said(3, LinkProbed(id=2, latency_ns=5, rate_bps=6))
+    desk.wake(PROBE_NS - 1 * S - 1)
+    assert desk.probes.failed == {}
+    desk.wake(1)
+    assert desk.probes.failed == {"h1 to h0": "it is not over within 120 s"}
+    assert desk.told[2:] == [(2, LinkProbe(id=3, peer="h1", nbytes=1024))]
+    assert desk.deadline() == 2 * PROBE_NS
+    desk.said(1, LinkProbed(id=1, latency_ns=5, rate_bps=6))
+    assert [hosts for hosts, *_ in desk.found] == [("h3", "h2")]
+    desk.said(2, LinkProbed(id=3, latency_ns=5, rate_bps=6))
+    assert desk.deadline() is None
 
 
 @pytest.mark.parametrize("nbytes", [0])

@@ -5,7 +5,7 @@ is alone or in the root of a fabric, and goes down with it.
 
 Invariants: the core is stepped from synchronous code only, so no step sees another half done; what
 performing its actions causes is an event for a later step. A host is welcome, and stays, only while the
-switch at which its NIC is has its ports open. One task keeps the core's deadline.
+switch at which its NIC is has its ports open. One task keeps the deadlines of core and probes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from inaproto.daemon.switch.ring_spans import RingSpans
 from inaproto.daemon.switch.shard_keeper import ShardKeeper
 from inaproto.errors import Blame
 from inaproto.ports import RandomBits
-from inaproto.units import MS
+from inaproto.units import MS, Instant
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Message, Welcome
 from inaproto.wire.messages.probe import LinkProbed, LinkProbeWord
 from inaproto.wire.messages.switch import PoolSpec, RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
@@ -127,7 +127,7 @@ class ControlPlane:
         self.trees_changed: Callable[[], None] = lambda: None
         """Called when ``tree_states()`` may have changed."""
         self._steps: Steps[ControlEvent] = Steps(self._step)
-        self._alarm = Alarm(lambda: self._core.deadline, lambda: self.handle(Woke()))
+        self._alarm = Alarm(self._deadline, self._woke)
         self.server = ControlServer(
             self.handle,
             status,
@@ -145,7 +145,7 @@ class ControlPlane:
 
     def _step(self, event: ControlEvent) -> None:
         if isinstance(event, SessionEnded):
-            self._probes.session_ended(event.session)
+            self._probes.session_ended(event.session, current_instant())
         actions = self._core.step(event, current_instant())
         for action in actions:
             self._perform(action)
@@ -165,8 +165,16 @@ class ControlPlane:
         return self._core.tree_states()
 
     async def keep_deadlines(self) -> None:
-        """Wake the core when its deadline has passed, until cancelled."""
+        """Wake core and probes when a deadline of theirs has passed, until cancelled."""
         await self._alarm.run()
+
+    def _deadline(self) -> Instant | None:
+        deadlines = self._core.deadline, self._probes.deadline
+        return min((at for at in deadlines if at is not None), default=None)
+
+    def _woke(self) -> None:
+        self._probes.woke(current_instant())
+        self.handle(Woke())
 
     def shut_down(self, reason: str) -> None:
         """Tell whoever has a ring."""
@@ -271,6 +279,7 @@ class ControlPlane:
         self.server.send(session, welcome)
         if hello is not None and hello.probes:
             self._probes.host_arrived(session, hello.host, self._core.links, current_instant())
+            self._alarm.look_if_sooner()
 
     # --- other switches
 
@@ -348,7 +357,8 @@ class ControlPlane:
     # --- links of hosts
 
     def probe_said(self, session: SessionId, message: LinkProbeWord | LinkProbed) -> None:
-        self._probes.said(session, message)
+        self._probes.said(session, message, current_instant())
+        self._alarm.look_if_sooner()
 
     def _tell_probe(self, session: SessionId, message: Message) -> None:
         self.server.send(session, message)
