@@ -14,6 +14,7 @@ import click
 from inaproto.ca import authority
 from inaproto.ca.identity import CERTIFIED, Role
 from inaproto.errors import InaprotoError
+from inaproto.option_types import FiniteRange
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ def init(directory: Path) -> None:
 )
 @click.option(
     "--days",
-    type=click.FloatRange(0, authority.CA_DAYS, min_open=True),
+    type=FiniteRange(0, authority.CA_DAYS, min_open=True),
     default=authority.DAYS,
     show_default=True,
 )

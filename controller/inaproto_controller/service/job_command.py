@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse
+from inaproto.option_types import FiniteRange
 from inaproto.reader_gone import unread
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ With a command:
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     help="Return when it has its hosts; after so many seconds cancel it.  [default: 60 with --slurm, else "
     "return at once]",
 )
@@ -415,7 +416,7 @@ def turns(**where: Any) -> None:
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(0, MOVE_WAIT_S_MAX),
+    type=FiniteRange(0, MOVE_WAIT_S_MAX),
     default=30.0,
     show_default=True,
     help="Seconds to wait until it is there.",

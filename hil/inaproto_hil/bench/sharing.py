@@ -23,7 +23,7 @@ from rich.table import Table
 
 from inaproto.errors import InvariantBroken
 from inaproto.faults.weather import Weather
-from inaproto.option_types import NumberRange, ReportFile, write_report
+from inaproto.option_types import FiniteRange, NumberRange, ReportFile, write_report
 from inaproto.sim.control.config import RULES, ControlConfig, Rule
 from inaproto.sim.control.drawing import draw_control
 from inaproto.sim.control.world import ControlResult, ControlWorld
@@ -146,7 +146,7 @@ def _ratio(part: float, whole: float) -> float | None:
 )
 @click.option("--steps", default=12, show_default=True, type=click.IntRange(2), help="Live: of each job.")
 @click.option(
-    "--slower", default=4.0, show_default=True, type=click.FloatRange(min=0.1), help="Live: than measured."
+    "--slower", default=4.0, show_default=True, type=FiniteRange(0.1, 1000), help="Live: than measured."
 )
 @click.option(
     "--json",

@@ -27,7 +27,7 @@ from rich.progress import track
 from rich.table import Table
 
 from inaproto.errors import ConfigError
-from inaproto.option_types import ReportFile, write_report
+from inaproto.option_types import FiniteRange, ReportFile, write_report
 from inaproto.task_engines import Local
 from inaproto_controller.cluster.compiled import IS_COMPILED
 from inaproto_controller.simulate.confidence import student_t
@@ -222,7 +222,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, value: str) -> tu
     "--variant", type=click.IntRange(0), default=0, show_default=True, help="Which of [[compare]], from 0."
 )
 @click.option(
-    "--exponent-max", "most", type=click.FloatRange(0), default=1.1, show_default=True, help="What may be."
+    "--exponent-max", "most", type=FiniteRange(0), default=1.1, show_default=True, help="What may be."
 )
 @click.option("--json", "json_at", type=ReportFile(), metavar="FILE", help="Report file; - is stdout.")
 @click.option("--plot", type=ReportFile(), metavar="FILE", help="Picture (SVG) of all runs.")

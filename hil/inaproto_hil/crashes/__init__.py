@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from inaproto.errors import Unsupported
-from inaproto.option_types import NumberRange, ReportFile, write_report
+from inaproto.option_types import FiniteRange, NumberRange, ReportFile, write_report
 from inaproto_hil.soak.stop import EXIT_STOPPED
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ LINE_EVERY: Final = 10
 )
 @click.option(
     "--slower",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(0.1, 1000),
     default=4.0,
     show_default=True,
     help="Training steps, than the models were measured.",

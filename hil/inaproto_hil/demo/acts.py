@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from inaproto.errors import JobError, Unsupported
+from inaproto.option_types import FiniteRange
 
 F = TypeVar("F", bound=Callable[..., Any])
 SEED_MAX = (1 << 63) - 1
@@ -31,7 +32,7 @@ _BATCH = click.option(
 
 
 def _timeout(default: float) -> Callable[[F], F]:
-    seconds = click.FloatRange(min=0.1)
+    seconds = FiniteRange(0.1, 3600)
     return click.option("--timeout", type=seconds, default=default, help="Seconds one all-reduce may take.")
 
 
@@ -190,7 +191,7 @@ def upgrade(*, seed: int, batch: int, steps: int, kills: int, back: bool, timeou
 @demo.command()
 @_SEED
 @click.option("--steps", type=click.IntRange(min=8), default=20, help="Training steps of each job.")
-@click.option("--slower", type=click.FloatRange(min=0.1), default=4.0, help="Than the models were measured.")
+@click.option("--slower", type=FiniteRange(0.1, 1000), default=4.0, help="Than the models were measured.")
 @_timeout(120.0)
 @_out("demo-out/sharing")
 def sharing(*, seed: int, steps: int, slower: float, timeout: float, out: Path) -> None:
@@ -207,7 +208,7 @@ def sharing(*, seed: int, steps: int, slower: float, timeout: float, out: Path) 
 )
 @click.option(
     "--scale",
-    type=click.FloatRange(0.0, 10.0),
+    type=FiniteRange(0.0, 10.0),
     default=0.0,
     help="Of the times that giving a tree back and getting one took in the MINA paper (125 and 294 ms).",
 )

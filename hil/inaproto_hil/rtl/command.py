@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from inaproto.errors import LocalMisuse
+from inaproto.option_types import FiniteRange
 from inaproto_hil.rtl.parameters import Parameters, parameters_of
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def verilog(parameters: Parameters, out: Path) -> None:
     "--stalls",
     default=0.0,
     show_default=True,
-    type=click.FloatRange(0, 0.9),
+    type=FiniteRange(0, 0.9),
     help="Share of cycles in which ports take and offer nothing.",
 )
 @click.option(
@@ -358,8 +359,10 @@ def prove(only: tuple[str, ...], json_at: Path | None) -> None:
 
 @rtl.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def fit(words: tuple[str, ...]) -> None:
+@click.pass_context
+def fit(context: click.Context, words: tuple[str, ...]) -> None:
     """Synthesise and place the blocks: look-up tables, flip-flops, block RAM, clock."""
     from inaproto_hil.rtl.synthesis.command import main
 
-    main(list(words), prog_name="inaproto rtl fit")
+    names = context.help_option_names
+    main(list(words), prog_name="inaproto rtl fit", help_option_names=names)

@@ -20,6 +20,7 @@ from inaproto.errors import (
     LocalMisuse,
     Unsupported,
 )
+from inaproto.option_types import FiniteRange
 
 EXIT_FAILED = 1
 EXIT_WRONG = 2
@@ -88,7 +89,7 @@ def _refuse(rule: str, given: Mapping[str, object]) -> None:
 @click.option("--digest", is_flag=True, help="With --seed: print only the digest of its events.")
 @click.option("--measure", is_flag=True, help="Time the seeds five times in one process; print the median.")
 @click.option("--jobs", type=click.IntRange(1, 4096), help="Worker processes.  [default: all cores]")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Begin no seeds after that time.")
+@click.option("--minutes", type=FiniteRange(0, min_open=True), help="Begin no seeds after that time.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from inaproto.cli import guarded
+from inaproto.option_types import FiniteRange
 from inaproto.reader_gone import unread
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ Rates are those of the last interval; "-" where there is none to say. Ctrl-C end
 @click.option(
     "--controller", "controllers", multiple=True, help="Socket or http:// of a controller; repeatable."
 )
-@click.option(
-    "--interval", type=click.FloatRange(0.1, 3600.0), default=INTERVAL_S, show_default=True, help="s."
-)
+@click.option("--interval", type=FiniteRange(0.1, 3600.0), default=INTERVAL_S, show_default=True, help="s.")
 @click.option("--once", is_flag=True, help="Look twice, an interval apart, print that and exit.")
 @click.option(
     "--json", "as_json", is_flag=True, help="A JSON object a line: report, rates, controller, jobs."

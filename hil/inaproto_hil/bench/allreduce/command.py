@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from inaproto.daemon.settings.config import HostSettings
-from inaproto.option_types import ReportFile
+from inaproto.option_types import FiniteRange, ReportFile
 from inaproto_hil.bench import comparison, report
 from inaproto_hil.bench.allreduce.memory import FABRICS, HOSTS_MAX, MemoryConfig, run_memory
 from inaproto_hil.bench.allreduce.ranks import Ranks
@@ -248,7 +248,11 @@ def _host_default(field: str) -> Any:
     help="What sums in the switch; rtl: the hardware design in simulation.",
 )
 @click.option(
-    "--timeout", type=float, default=60.0, show_default=True, help="Seconds one operation may take."
+    "--timeout",
+    type=FiniteRange(1, 3600),
+    default=60.0,
+    show_default=True,
+    help="Seconds one operation may take.",
 )
 @click.option(
     "--path",

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from inaproto.errors import InaprotoError
-from inaproto.option_types import ReportFile, write_report
+from inaproto.option_types import FiniteRange, ReportFile, write_report
 from inaproto_hil.bench.controller import curves
 from inaproto_hil.bench.controller.measure import PHASES, Load, measure
 from inaproto_hil.rigs.cluster import ClusterError
@@ -53,7 +53,7 @@ class _Counts(click.ParamType[tuple[int, ...]]):
     "--pair", is_flag=True, help="Two controllers on a PostgreSQL that is started for it; one is killed."
 )
 @click.option(
-    "--per-second", default=100.0, show_default=True, type=click.FloatRange(1, 10_000), help="Submissions."
+    "--per-second", default=100.0, show_default=True, type=FiniteRange(1, 10_000), help="Submissions."
 )
 @click.option(
     "--rounds", default=5, show_default=True, type=click.IntRange(1, 100), help="Turns, and moves of a tree."

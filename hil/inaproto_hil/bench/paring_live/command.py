@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from inaproto.option_types import ReportFile, write_report
+from inaproto.option_types import FiniteRange, ReportFile, write_report
 from inaproto_controller.planning.paring.planner import Mode
 from inaproto_hil.bench.paring_live import drawn
 from inaproto_hil.bench.paring_live.drawn import Arrival
@@ -55,7 +55,7 @@ PLANNERS: Final = (
     "--deadline-s",
     default=7200.0,
     show_default=True,
-    type=click.FloatRange(1),
+    type=FiniteRange(1, 1_000_000),
     help="For the part with daemons.",
 )
 @click.option("--json", "json_at", type=ReportFile(), help="Report file; - is stdout.")

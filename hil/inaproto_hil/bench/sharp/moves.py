@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from inaproto.errors import Unsupported
-from inaproto.option_types import write_report
+from inaproto.option_types import FiniteRange, write_report
 from inaproto_hil.demo.sharp import Config, Play, swap
 from inaproto_hil.rigs.cluster import ClusterError
 from inaproto_hil.rigs.environment import describe
@@ -40,7 +40,7 @@ STEPS: Final = 10
     "--swaps", default=20, show_default=True, type=click.IntRange(1, 10_000), help="Two moves each."
 )
 @click.option(
-    "--scale", default=1.0, show_default=True, type=click.FloatRange(0.0, 10.0), help="Of the paper's times."
+    "--scale", default=1.0, show_default=True, type=FiniteRange(0.0, 10.0), help="Of the paper's times."
 )
 @click.option(
     "--json", "json_at", type=click.Path(dir_okay=False, allow_dash=True), help="Report file; - is stdout."

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inaproto.errors import LocalMisuse, Unsupported
+from inaproto.option_types import FiniteRange
 from inaproto_hil.rtl.parameters import Parameters
 from inaproto_hil.rtl.synthesis.blocks import BLOCKS, TOP
 from inaproto_hil.rtl.synthesis.clock import DEVICE
@@ -131,7 +132,12 @@ def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option("--place/--no-place", default=True, help="Place and route, for the clock; ecp5 only.")
 @click.option("--seed", type=int, default=SEED, show_default=True, help="Of nextpnr.")
 @click.option(
-    "--limit", "limit_s", type=float, default=LIMIT_S, show_default=True, help="CPU seconds of a tool."
+    "--limit",
+    "limit_s",
+    type=FiniteRange(1, 1_000_000),
+    default=LIMIT_S,
+    show_default=True,
+    help="CPU seconds of a tool.",
 )
 @click.option("--json", "json_at", type=click.Path(dir_okay=False, path_type=Path), help="Write all there.")
 def main(

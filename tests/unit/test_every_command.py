@@ -1,0 +1,95 @@
+"""Every command that there is, found as a shell would: it helps, and believes no number that is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Final, NamedTuple
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import inaproto.cli
+from inaproto.cli import cli
+
+NUMBERS: Final = (click.types.FloatParamType, click.FloatRange)
+"""Types that Python's ``float`` reads; what ``int`` reads is neither infinite nor NaN."""
+NO_NUMBERS: Final = ("nan", "inf", "-inf", "1e999")
+MENDED_APART: Final = frozenset({"inaproto report"})
+"""Commands whose numbers are not looked at here."""
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, prog_name="inaproto")
+
+
+class Found(NamedTuple):
+    command: click.Command
+    words: tuple[str, ...]
+    """By which a shell calls it, behind ``inaproto``."""
+
+    def __str__(self) -> str:
+        return " ".join(("inaproto", *self.words))
+
+
+def below(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[Found]:
+    """It and, of a group, all commands in it."""
+    yield Found(command, words)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from below(found, (*words, name))
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[list[Found]]:
+    """Entry points are read once: they are looked for in each package that is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inaproto.cli, "_announced", cache(inaproto.cli._announced))
+        yield every_command()
+
+
+def every_command() -> list[Found]:
+    found = list(below(cli))
+    assert {"inaproto rtl fit", "inaproto bench sharp-moves", "inaproto ca"} <= {str(one) for one in found}
+    return found
+
+
+def test_each_command_helps_by_either_option(commands: list[Found]) -> None:
+    failed = [
+        f"{found} {option}"
+        for found in commands
+        for option in ("-h", "--help")
+        if (told := invoke(*found.words, option)).exit_code != 0 or "Usage: " not in told.output
+    ]
+    assert failed == []
+
+
+def test_options_that_a_command_hands_on_are_read_as_its_own() -> None:
+    refused = invoke("rtl", "fit", "--limit", "nan")
+    assert (refused.exit_code, "is not a finite number" in refused.output) == (2, True)
+
+
+def test_no_option_believes_a_number_that_is_none(commands: list[Found]) -> None:
+    believed = [
+        f"{found} {option.opts[0]} {text}"
+        for found in commands
+        if str(found) not in MENDED_APART
+        for option in found.command.params
+        if isinstance(option, click.Option) and isinstance(option.type, NUMBERS)
+        for text in NO_NUMBERS
+        if not is_refused(found, option, text)
+    ]
+    assert believed == []
+
+
+def is_refused(found: Found, option: click.Option, text: str) -> bool:
+    """Its words are read, and no more: a command that believes them would begin its work."""
+    try:
+        found.command.make_context(str(found), [f"{option.opts[0]}={text}"])
+    except click.BadParameter as error:
+        return error.param is option and error.exit_code == 2
+    return False
