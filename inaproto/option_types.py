@@ -71,14 +71,22 @@ class ReportFile(click.ParamType[str]):
 
 
 def write_report(report: Mapping[str, Any], at: str | None) -> None:
-    """As JSON to where a :class:`ReportFile` says, ``-`` being stdout; nowhere for None."""
+    """As JSON to where a :class:`ReportFile` says, ``-`` being stdout; nowhere for None.
+
+    Raises ``click.ClickException`` where it cannot be written after all, as on a disk that is full. So what
+    people are to read is shown before.
+    """
     if at is None:
         return
     text = json.dumps(report, indent=1)
     if at == "-":
         click.echo(text)
     else:
-        Path(at).write_text(text + "\n", encoding="utf-8")
+        try:
+            Path(at).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise click.ClickException(f"{at} cannot be written: {why}") from None
 
 
 class NumberRange(click.ParamType[tuple[int, int]]):

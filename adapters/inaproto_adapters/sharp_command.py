@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from inaproto.errors import ConfigError, FabricError, LocalMisuse, Unsupported
+from inaproto.option_types import ReportFile, write_report
 
 
 @click.group()
@@ -83,7 +84,9 @@ def abi_check(include: Path, cc: str, library: Path | None, as_json: bool) -> No
 )
 @click.option("--size-max", default="512M", show_default=True, help="Longest all-reduce that is timed.")
 @click.option("--locks", is_flag=True, help="Also start a second job on the same devices.")
-@click.option("--json", "json_at", default="-", show_default=True, help="Rank 0's file; - is stdout.")
+@click.option(
+    "--json", "json_at", type=ReportFile(), default="-", show_default=True, help="Rank 0's file; - is stdout."
+)
 def probe(
     hub: str,
     key: str,
@@ -102,8 +105,6 @@ def probe(
     Rank 0 writes one JSON: library and headers, configuration, what the switches do, how long a job takes to
     come and go, whether sums are right, how long they take. Only such a record says anything of hardware.
     """
-    from inaproto.option_types import write_report
-
     try:
         record = _probed(hub, key, rank, size, library, include, devices, cycles, size_max, locks)
     except (ConfigError, LocalMisuse, ValueError) as error:

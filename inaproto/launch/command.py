@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse, Unsupported
-from inaproto.option_types import FiniteRange
+from inaproto.option_types import FiniteRange, ReportFile
 
 if TYPE_CHECKING:
     from inaproto.launch.plan import Wish
@@ -134,7 +134,11 @@ is wrong. docs/launching.md has more.
 )
 @click.option("--quiet", "-q", "is_quiet", is_flag=True, help="Say only what went wrong.")
 @click.option(
-    "--json", "summary", metavar="FILE", help="Write how it went as JSON; - is the standard output."
+    "--json",
+    "summary",
+    type=ReportFile(),
+    metavar="FILE",
+    help="Write how it went as JSON; - is the standard output.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def run(

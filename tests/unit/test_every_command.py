@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
@@ -84,6 +85,29 @@ def test_no_option_believes_a_number_that_is_none(commands: list[Found]) -> None
         if not is_refused(found, option, text)
     ]
     assert believed == []
+
+
+def test_where_a_report_cannot_be_written_is_said_before_the_work(
+    commands: list[Found], tmp_path: Path
+) -> None:
+    nowhere = str(tmp_path / "none" / "report.json")
+    believed = [
+        f"{found} {option.opts[0]}"
+        for found in commands
+        for option in found.command.params
+        if isinstance(option, click.Option) and "--json" in option.opts and not option.is_flag
+        if not is_refused(found, option, nowhere)
+    ]
+    assert believed == []
+    refused = invoke("rtl", "fit", "--json", nowhere)
+    assert (refused.exit_code, "there is no directory" in refused.output) == (2, True)
+
+
+def test_a_disk_that_is_full_at_the_end_takes_the_report_alone() -> None:
+    done = invoke("model", "netreduce", "--json", "/dev/full")
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+    assert "/dev/full cannot be written: No space left on device" in done.stderr
+    assert done.stdout == invoke("model", "netreduce").stdout != ""
 
 
 def is_refused(found: Found, option: click.Option, text: str) -> bool:

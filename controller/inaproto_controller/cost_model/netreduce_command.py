@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 import click
+
+from inaproto.option_types import ReportFile, write_report
 
 if TYPE_CHECKING:
     from inaproto_controller.cost_model.netreduce_simulation import Simulation
@@ -55,8 +56,8 @@ goes on as soon as it is there. FR has no stages. Additions take no time.
 @click.command("netreduce", epilog=_EPILOG)
 @click.option(
     "--json",
-    "json_file",
-    type=click.File("w", lazy=False),
+    "json_at",
+    type=ReportFile(),
     metavar="FILE",
     help="Write all of it there as JSON; with - to stdout, and the tables to stderr.",
 )
@@ -79,9 +80,7 @@ goes on as soon as it is there. FR has no stages. Additions take no time.
     metavar="P",
     help="With --simulate: leave larger jobs out. A ring of 1024 takes 15 seconds and half a GB.",
 )
-def netreduce_command(
-    json_file: TextIO | None, plot_folder: Path | None, simulated: bool, gpus_max: int
-) -> None:
+def netreduce_command(json_at: str | None, plot_folder: Path | None, simulated: bool, gpus_max: int) -> None:
     """Flat ring, Tencent all-reduce and parallel NetReduce by the paper's cost model.
 
     The sweeps of Figure 7 (n = 8, 100 Gbit/s between machines, M = 100 MB, which the paper does not state),
@@ -93,10 +92,10 @@ def netreduce_command(
     from inaproto_controller.cost_model.netreduce_report import document, show
 
     simulation = _simulate(gpus_max) if simulated else None
-    to_stdout = json_file is not None and json_file.name == "<stdout>"
-    if json_file is not None:
-        json_file.write(json.dumps(document(simulation), indent=2) + "\n")
+    to_stdout = json_at == "-"
     show(Console(stderr=to_stdout), simulation)
+    if json_at is not None:
+        write_report(document(simulation), json_at)
     if plot_folder is not None:
         from inaproto_controller.cost_model.netreduce_plots import draw
 

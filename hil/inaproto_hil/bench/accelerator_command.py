@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from inaproto.option_types import write_report
+from inaproto.option_types import ReportFile, write_report
 from inaproto_hil.bench.accelerator import Config, measure
 from inaproto_hil.bench.shards import measure_shards
 from inaproto_hil.bench.through_ports import measure_ports
@@ -58,9 +58,7 @@ from inaproto_hil.bench.through_ports import measure_ports
     help="Behind real ports: a switch with memory that it shares with all hosts, which are one process on "
     "another CPU. The rate is by all CPU time of the switch.",
 )
-@click.option(
-    "--json", "json_at", type=click.Path(dir_okay=False, allow_dash=True), help="Report file; - is stdout."
-)
+@click.option("--json", "json_at", type=ReportFile(), help="Report file; - is stdout.")
 def accelerator(
     workers: int,
     rings: int,

@@ -168,7 +168,6 @@ def _told(found: Findings, json_at: str | None) -> None:
     report = document(found)
     console = Console(stderr=json_at == "-", highlight=False, soft_wrap=True)
     show(report, console)
-    write_report(report, json_at)
     plan = found.plan
     for one in found.violations:
         console.print(
@@ -181,5 +180,6 @@ def _told(found: Findings, json_at: str | None) -> None:
             f"{plan.stop - plan.first} kills, seed {plan.seed}: no promise was broken",
             style="" if report["too_little"] else "green",
         )
+    write_report(report, json_at)
     if found.violations or report["too_little"] or report["training_stops"] == "no":
         raise SystemExit(1)

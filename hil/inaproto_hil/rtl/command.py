@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from inaproto.errors import LocalMisuse
-from inaproto.option_types import FiniteRange
+from inaproto.option_types import FiniteRange, ReportFile, write_report
 from inaproto_hil.rtl.parameters import Parameters, parameters_of
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ _SIZES: Final = click.option(
     help="NAME=NUMBER,...: ports, words (of 32 bits), rings, children, window, slots, mtu, addresses, trees.",
 )
 _JSON: Final = click.option(
-    "--json", "json_at", type=click.Path(dir_okay=False, path_type=Path), help="Figures, as JSON."
+    "--json", "json_at", type=ReportFile(), metavar="FILE", help="Figures, as JSON; - is stdout."
 )
 
 
@@ -233,7 +232,7 @@ def compare(
     stalls: float,
     seat: str | None,
     jobs: int | None,
-    json_at: Path | None,
+    json_at: str | None,
 ) -> None:
     """Random traffic under faults through the software core and the RTL: every byte and counter must be
     equal.
@@ -259,30 +258,30 @@ def compare(
     ):
         ran.append(one)
         if one.story and sum(bool(each.story) for each in ran) <= SHOWN_MAX:
-            click.echo(
-                f"{one.story}\nagain: inaproto rtl compare --first {one.seed} --campaigns 1 --frames {frames}"
-            )
+            again = f"inaproto rtl compare --first {one.seed} --campaigns 1 --frames {frames}"
+            click.echo(f"{one.story}\nagain: {again}", err=json_at == "-")
     differing = [one.seed for one in ran if one.story]
     total, cycles, wall_s = (
         sum(one.frames for one in ran),
         sum(one.cycles for one in ran),
         time.monotonic() - began,
     )
-    if json_at is not None:
-        record = {
-            "sizes": asdict(parameters),
-            "campaigns": number,
-            "first": first,
-            "frames": total,
-            "stalls": stalls,
-            "seat": seat,
-            "cycles": cycles,
-            "wall_s": wall_s,
-            "differing": differing,
-        }
-        json_at.write_text(json.dumps(record, indent=1) + "\n")
+    record = {
+        "sizes": asdict(parameters),
+        "campaigns": number,
+        "first": first,
+        "frames": total,
+        "stalls": stalls,
+        "seat": seat,
+        "cycles": cycles,
+        "wall_s": wall_s,
+        "differing": differing,
+    }
     found = f"{len(differing)} differ" + (f": {', '.join(map(str, differing[:10]))}" if differing else "")
-    click.echo(f"{number} campaigns, {total} frames, {cycles} cycles, {wall_s:.0f} s: {found}")
+    click.echo(
+        f"{number} campaigns, {total} frames, {cycles} cycles, {wall_s:.0f} s: {found}", err=json_at == "-"
+    )
+    write_report(record, json_at)
     sys.exit(int(bool(differing)))
 
 
@@ -294,7 +293,7 @@ def compare(
     "--packets", default=10_000, show_default=True, type=click.IntRange(1), help="At each bus width."
 )
 @_JSON
-def check(pairs: int, packets: int, json_at: Path | None) -> None:
+def check(pairs: int, packets: int, json_at: str | None) -> None:
     """Sums against numpy and ICRCs against their definition, millions of them. Exits 1 if any is wrong."""
     from rich.console import Console
     from rich.table import Table
@@ -306,22 +305,21 @@ def check(pairs: int, packets: int, json_at: Path | None) -> None:
     ):
         click.echo(f"{name}: {count:,} ...", err=True)
         found[name] = getattr(import_module(f"inaproto_hil.rtl.checks.{module}"), call)(count)
-    if json_at is not None:
-        json_at.write_text(json.dumps(found, indent=1, default=str) + "\n")
     table = Table("check", "what", "mismatches")
     for name, result in found.items():
         what = ", ".join(
             f"{key} {value}" for key, value in result.items() if isinstance(value, int | float | str)
         )
         table.add_row(name, what, str(result["mismatches"]))
-    Console().print(table)
+    Console(stderr=json_at == "-").print(table)
+    write_report(found, json_at)
     sys.exit(int(any(result["mismatches"] for result in found.values())))
 
 
 @rtl.command()
 @click.option("--only", multiple=True, metavar="NAME", help="One of the proofs; can be given several times.")
 @_JSON
-def prove(only: tuple[str, ...], json_at: Path | None) -> None:
+def prove(only: tuple[str, ...], json_at: str | None) -> None:
     """Prove by induction, for runs of any length, what must never happen. Exits 1 if any does not hold.
 
     What breaks a proof is told cycle by cycle.
@@ -347,13 +345,12 @@ def prove(only: tuple[str, ...], json_at: Path | None) -> None:
         except LocalMisuse as error:
             raise click.ClickException(str(error)) from None
         if verdict.broken:
-            click.echo(f"{one.name}: {one.says}: does not hold\n\n{verdict.story}\n")
+            click.echo(f"{one.name}: {one.says}: does not hold\n\n{verdict.story}\n", err=json_at == "-")
         record[one.name] = {"says": one.says, "bound": None, **asdict(verdict)}
         counts = (str(verdict.claims), str(verdict.steps), str(verdict.cells), f"{verdict.seconds:.1f}")
         table.add_row(one.name, one.says, *counts, "none", "BROKEN" if verdict.broken else "proved")
-    if json_at is not None:
-        json_at.write_text(json.dumps({"sizes": SIZES, "proofs": record}, indent=1) + "\n")
-    Console().print(table)
+    Console(stderr=json_at == "-").print(table)
+    write_report({"sizes": SIZES, "proofs": record}, json_at)
     sys.exit(int(any(each["broken"] for each in record.values())))
 
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inaproto.errors import ConfigError, Unsupported
-from inaproto.option_types import write_report
+from inaproto.option_types import ReportFile, write_report
 from inaproto_adapters.sharp.abi import compiler, hash_of
 from inaproto_adapters.sharp.library import load
 from inaproto_hil.bench.report import parse_size
@@ -45,9 +45,7 @@ BLOCK_BYTES: Final = 32 << 20
 @click.option("--sizes", default="16K,16M", show_default=True, help="Bytes of an all-reduce, by commas.")
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(2, 1000), help="Blocks of each.")
 @click.option("--devices", default="", help="Devices of SHARP, as mlx5_0:1.")
-@click.option(
-    "--json", "json_at", type=click.Path(dir_okay=False, allow_dash=True), help="Report file; - is stdout."
-)
+@click.option("--json", "json_at", type=ReportFile(), help="Report file; - is stdout.")
 def sharp_bench(
     library: Path | None, ranks: int, sizes: str, rounds: int, devices: str, json_at: str | None
 ) -> None:

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from inaproto.errors import Unsupported
-from inaproto.option_types import FiniteRange, write_report
+from inaproto.option_types import FiniteRange, ReportFile, write_report
 from inaproto_hil.demo.sharp import Config, Play, swap
 from inaproto_hil.rigs.cluster import ClusterError
 from inaproto_hil.rigs.environment import describe
@@ -42,9 +42,7 @@ STEPS: Final = 10
 @click.option(
     "--scale", default=1.0, show_default=True, type=FiniteRange(0.0, 10.0), help="Of the paper's times."
 )
-@click.option(
-    "--json", "json_at", type=click.Path(dir_okay=False, allow_dash=True), help="Report file; - is stdout."
-)
+@click.option("--json", "json_at", type=ReportFile(), help="Report file; - is stdout.")
 def sharp_moves(swaps: int, scale: float, json_at: str | None) -> None:
     """Time how two running jobs swap their trees in a double of SHARP, again and again.
 

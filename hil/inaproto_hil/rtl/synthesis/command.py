@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -14,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inaproto.errors import LocalMisuse, Unsupported
-from inaproto.option_types import FiniteRange
+from inaproto.option_types import FiniteRange, ReportFile, write_report
 from inaproto_hil.rtl.parameters import Parameters
 from inaproto_hil.rtl.synthesis.blocks import BLOCKS, TOP
 from inaproto_hil.rtl.synthesis.clock import DEVICE
@@ -139,7 +137,7 @@ def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     show_default=True,
     help="CPU seconds of a tool.",
 )
-@click.option("--json", "json_at", type=click.Path(dir_okay=False, path_type=Path), help="Write all there.")
+@click.option("--json", "json_at", type=ReportFile(), metavar="FILE", help="Write all there; - is stdout.")
 def main(
     blocks: tuple[str, ...],
     family: str,
@@ -150,7 +148,7 @@ def main(
     place: bool,
     seed: int,
     limit_s: float,
-    json_at: Path | None,
+    json_at: str | None,
 ) -> None:
     """What blocks of the accelerator take, and the clock that they reach. Ends with 1 if one holds what must
     not be there, or a tool gave no result."""
@@ -166,7 +164,7 @@ def main(
             except Unsupported as error:
                 skipped[name] = error.why
                 break
-    shown = Console(highlight=False)
+    shown = Console(stderr=json_at == "-", highlight=False)
     if not shown.is_terminal:
         shown.width = _WIDTH
     shown.print(blocks_table(family, rows))
@@ -185,5 +183,5 @@ def main(
         for problem in (*row.violations, *([row.failed] if row.failed else [])):
             shown.print(f"{row.block}, {row.parameters.words} words: {problem}", style="red", markup=False)
     if json_at is not None:
-        json_at.write_text(json.dumps(document(asked, rows, skipped), indent=1) + "\n", encoding="utf-8")
+        write_report(document(asked, rows, skipped), json_at)
     sys.exit(1 if any(row.violations or row.failed for row in rows) else 0)
