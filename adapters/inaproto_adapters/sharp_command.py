@@ -157,7 +157,7 @@ def _probed(
     try:
         return trio.run(run, rank, size)
     except BaseExceptionGroup as group:
-        _, rest = group.split((ConfigError, FabricError))
+        _, rest = group.split((ConfigError, FabricError, Unsupported))
         if rest is not None:
             raise
         raise _first(group) from None

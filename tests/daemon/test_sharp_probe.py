@@ -83,6 +83,8 @@ def test_a_manager_that_refuses_is_in_the_record(sharp_double: Double, runtime_d
     [
         ((), "start this by a launcher"),
         (("--rank", "0", "--size", "1", "--hub", "nowhere"), "HOST:PORT"),
+        (("--rank", "0", "--size", "1", "--hub", "127.0.0.1:99999"), "a port is 1 to 65535"),
+        (("--rank", "0", "--size", "1", "--hub", "a..b:5"), "is no name of a host"),
         (("--rank", "0", "--size", "1", "--size-max", "much"), "not a size"),
     ],
 )
@@ -95,3 +97,10 @@ def test_what_cannot_be_meant_is_refused(
     done = CliRunner().invoke(sharp, given)
     assert done.exit_code == 2, done.output
     assert says in done.output
+
+
+def test_a_library_that_is_none_of_sharp_is_refused_in_words(runtime_dir: Path) -> None:
+    given = ["--hub", str(runtime_dir / "hub"), "--rank", "0", "--size", "1", "--library", "libm.so.6"]
+    done = CliRunner().invoke(sharp, ["probe", *given])
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+    assert "libm.so.6 has no sharp_coll_" in done.stderr

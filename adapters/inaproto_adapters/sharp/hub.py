@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from typing import Final
 
@@ -20,6 +20,7 @@ from inaproto.errors import ConfigError, FabricError
 
 WORDS_BYTES_MAX: Final = 2 << 20
 CONNECT_S: Final = 60.0
+PORT_MAX: Final = 65_535
 RETRY_S: Final = 0.05
 _DIGEST_BYTES: Final = 32
 
@@ -55,10 +56,11 @@ async def met(address: str, rank: int, size: int, key: str) -> AsyncIterator[Hub
 
     Raises ``ConfigError`` for an address that is none and ``FabricError`` where the others do not come.
     """
-    async with trio.open_nursery() as nursery:
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         if rank == 0:
-            listeners = await _listen(address)
-            nursery.start_soon(_serve, listeners, size, key)
+            listener = await _listen(address)
+            stack.push_async_callback(listener.aclose)  # the task may be cancelled before it begins
+            nursery.start_soon(_serve, listener, size, key)
         stream = await _connect(address)
         async with stream:
             await stream.send_all(_proof(key, rank) + rank.to_bytes(4, "big"))
@@ -68,16 +70,17 @@ async def met(address: str, rank: int, size: int, key: str) -> AsyncIterator[Hub
 
 async def _listen(address: str) -> trio.SocketListener:
     path, host, port = _parsed(address)
+    family = trio.socket.AF_UNIX if path else trio.socket.AF_INET
+    listening = trio.socket.socket(family, trio.socket.SOCK_STREAM)
     try:
         if path:
-            listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
             await listening.bind(path)
         else:
-            listening = trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_STREAM)
             listening.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
             await listening.bind((host, port))
         listening.listen(128)
     except OSError as error:
+        listening.close()
         raise ConfigError(f"hub: {address} cannot be listened at: {error}") from None
     return trio.SocketListener(listening)
 
@@ -114,6 +117,12 @@ def _parsed(address: str) -> tuple[str, str, int]:
     host, colon, port = address.rpartition(":")
     if not (colon and host and port.isdecimal()):
         raise ConfigError(f"hub: HOST:PORT or the path of a socket, not {address!r}")
+    if not 1 <= int(port) <= PORT_MAX:
+        raise ConfigError(f"hub: a port is 1 to {PORT_MAX}, not {port}")
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise ConfigError(f"hub: {host!r} is no name of a host: {error}") from None
     return "", host, int(port)
 
 
@@ -124,7 +133,11 @@ async def _serve(listener: trio.SocketListener, size: int, key: str) -> None:
         async with listener:
             while len(members) < size:
                 stream = await listener.accept()
-                rank = await _admitted(stream, size, key)
+                try:
+                    rank = await _admitted(stream, size, key)
+                except BaseException:
+                    stream.socket.close()
+                    raise
                 if rank is None or rank in members:
                     await stream.aclose()
                 else:
