@@ -70,6 +70,33 @@ class ReportFile(click.ParamType[str]):
         return str(value)
 
 
+class FolderToMake(click.Path):
+    """A folder that need not be there yet; one that cannot be made is refused before the work begins."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        try:
+            there = next(one for one in (path, *path.absolute().parents) if one.exists())
+        except OSError as error:
+            self.fail(f"{value} cannot be made: {error.strerror}", param, ctx)
+        if not there.is_dir():
+            self.fail(f"{value} cannot be made: {there} is no directory", param, ctx)
+        if not os.access(there, os.W_OK):
+            self.fail(f"{value} cannot be made: permission denied", param, ctx)
+        return path
+
+
+def write_text(at: Path, text: str) -> None:
+    """Raises ``click.ClickException`` where that cannot be, as on a disk that is full."""
+    try:
+        at.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{at} cannot be written: {error.strerror or error}") from None
+
+
 def write_report(report: Mapping[str, Any], at: str | None) -> None:
     """As JSON to where a :class:`ReportFile` says, ``-`` being stdout; nowhere for None.
 
@@ -82,11 +109,7 @@ def write_report(report: Mapping[str, Any], at: str | None) -> None:
     if at == "-":
         click.echo(text)
     else:
-        try:
-            Path(at).write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise click.ClickException(f"{at} cannot be written: {why}") from None
+        write_text(Path(at), text + "\n")
 
 
 class NumberRange(click.ParamType[tuple[int, int]]):

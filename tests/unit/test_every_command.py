@@ -103,6 +103,23 @@ def test_where_a_report_cannot_be_written_is_said_before_the_work(
     assert (refused.exit_code, "there is no directory" in refused.output) == (2, True)
 
 
+def test_a_folder_that_cannot_be_made_is_said_before_the_work(commands: list[Found], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    nowhere = str(tmp_path / "file" / "folder")
+    made = [
+        (found, option)
+        for found in commands
+        for option in found.command.params
+        if (str(found), option.opts[0]) == ("inaproto rtl serve", "--dir")
+        or (option.opts[0] in ("--out", "--logs", "--timeline") and option.type.name == "directory")
+    ]
+    believed = [
+        f"{found} {option.opts[0]}" for found, option in made if not is_refused(found, option, nowhere)
+    ]
+    assert believed == []
+    assert len(made) >= 10
+
+
 def test_a_disk_that_is_full_at_the_end_takes_the_report_alone() -> None:
     done = invoke("model", "netreduce", "--json", "/dev/full")
     assert (done.exit_code, type(done.exception)) == (1, SystemExit)
@@ -110,7 +127,7 @@ def test_a_disk_that_is_full_at_the_end_takes_the_report_alone() -> None:
     assert done.stdout == invoke("model", "netreduce").stdout != ""
 
 
-def is_refused(found: Found, option: click.Option, text: str) -> bool:
+def is_refused(found: Found, option: click.Parameter, text: str) -> bool:
     """Its words are read, and no more: a command that believes them would begin its work."""
     try:
         found.command.make_context(str(found), [f"{option.opts[0]}={text}"])

@@ -29,7 +29,7 @@ from rich.table import Table
 
 import inaproto
 from inaproto.errors import InaprotoError
-from inaproto.option_types import ReportFile, write_report
+from inaproto.option_types import FolderToMake, ReportFile, write_report
 from inaproto_controller.service.job_client import ControllerUnreachable
 from inaproto_hil.rigs import environment
 from inaproto_hil.rigs.cluster import ClusterError
@@ -299,7 +299,7 @@ def run(
     metavar="FILE",
     help="Report file; - is stdout (the table: stderr).",
 )
-@click.option("--logs", type=click.Path(path_type=Path), help="Directory for the logs of the daemons.")
+@click.option("--logs", type=FolderToMake(), help="Directory for the logs of the daemons.")
 def migration_bench(moves: int, jobs: int, nbytes: int, json_at: str | None, logs: Path | None) -> None:
     """Move running jobs between two trees, and measure what that takes.
 

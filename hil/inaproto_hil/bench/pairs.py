@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from inaproto.option_types import FiniteRange, ReportFile, write_report
+from inaproto.option_types import FiniteRange, FolderToMake, ReportFile, write_report
 from inaproto_controller.cluster.model import EVALUATED
 from inaproto_hil.evaluation.shared_pool.pairs import PAIRS, Pair, PairsConfig, measure
 from inaproto_hil.evaluation.shared_pool.world import GroupRun
@@ -36,7 +36,7 @@ def _pair(context: click.Context, parameter: click.Parameter, values: tuple[str,
 @click.option("--hosts", default=2, show_default=True, type=click.IntRange(2, 64), help="Of each job.")
 @click.option("--error", default=0.0, show_default=True, type=FiniteRange(0, 0.5), help="Of times.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of errors and schedule.")
-@click.option("--timeline", type=click.Path(path_type=Path), metavar="DIR", help="A picture for each pair.")
+@click.option("--timeline", type=FolderToMake(), metavar="DIR", help="A picture for each pair.")
 @click.option(
     "--json",
     "json_at",

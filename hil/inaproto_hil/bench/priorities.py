@@ -29,7 +29,7 @@ from rich.table import Table
 
 import inaproto
 from inaproto.errors import InaprotoError
-from inaproto.option_types import FiniteRange, ReportFile, write_report
+from inaproto.option_types import FiniteRange, FolderToMake, ReportFile, write_report
 from inaproto_hil.rigs import environment
 from inaproto_hil.rigs.cluster import ClusterError, signals_as_interrupt
 from inaproto_hil.rigs.shaped_cluster import Link, ShapedModelsCluster, shaped_cluster
@@ -245,7 +245,7 @@ def run(config: Config, say: Callable[[str], None], log_dir: Path | None) -> dic
 @click.option("--mbit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Of each link.")
 @click.option("--json", "json_at", type=ReportFile(), metavar="FILE", help="Report file; - is stdout.")
 @click.option("--plot", type=ReportFile(), metavar="FILE", help="Picture (SVG) of the ends.")
-@click.option("--logs", type=click.Path(path_type=Path), help="Directory for the logs of the daemons.")
+@click.option("--logs", type=FolderToMake(), help="Directory for the logs of the daemons.")
 def priorities_bench(
     hosts: int,
     models: int,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from inaproto.errors import Unsupported
-from inaproto.option_types import FiniteRange, NumberRange, ReportFile, write_report
+from inaproto.option_types import FiniteRange, FolderToMake, NumberRange, ReportFile, write_report
 from inaproto_hil.soak.stop import EXIT_STOPPED
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ LINE_EVERY: Final = 10
     show_default=True,
     help="Hosts beside those that train, each an agent without a daemon, on which more jobs run.",
 )
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Directory of the daemons' logs, kept."
-)
+@click.option("--out", type=FolderToMake(), help="Directory of the daemons' logs, kept.")
 @click.option(
     "--json",
     "json_at",

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from inaproto.errors import JobError, Unsupported
-from inaproto.option_types import FiniteRange
+from inaproto.option_types import FiniteRange, FolderToMake
 
 F = TypeVar("F", bound=Callable[..., Any])
 SEED_MAX = (1 << 63) - 1
@@ -37,8 +37,9 @@ def _timeout(default: float) -> Callable[[F], F]:
 
 
 def _out(default: str) -> Callable[[F], F]:
-    path = click.Path(file_okay=False, path_type=Path)
-    return click.option("--out", type=path, default=Path(default), help="Directory of what it leaves.")
+    return click.option(
+        "--out", type=FolderToMake(), default=Path(default), help="Directory of what it leaves."
+    )
 
 
 @contextmanager

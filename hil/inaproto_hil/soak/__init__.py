@@ -20,7 +20,7 @@ from inaproto.errors import (
     LocalMisuse,
     Unsupported,
 )
-from inaproto.option_types import FiniteRange
+from inaproto.option_types import FiniteRange, FolderToMake
 
 EXIT_FAILED = 1
 EXIT_WRONG = 2
@@ -92,7 +92,7 @@ def _refuse(rule: str, given: Mapping[str, object]) -> None:
 @click.option("--minutes", type=FiniteRange(0, min_open=True), help="Begin no seeds after that time.")
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FolderToMake(),
     help="Folder for report.html, report.json and logs.  [default: soak-out, made only if a seed fails]",
 )
 @click.option(
