@@ -216,6 +216,12 @@ def test_status_of_nothing_says_what_to_start(runtime_dir: Path) -> None:
     assert "there is no such socket" in result.output
 
 
+def test_a_report_of_nobody_is_none(runtime_dir: Path) -> None:
+    result = invoke("report", "--dir", str(runtime_dir))
+    assert result.exit_code == 1
+    assert f"start one (inaproto switch --dir {runtime_dir})" in result.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -291,6 +291,26 @@ def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("value", ['"a\\u0000b"', '["packet:eth1", "a\\u0000b"]'])
+def test_no_field_of_a_file_has_a_byte_that_ends_names(value: str, tmp_path: Path) -> None:
+    for field in ("fabric", "port", "dir"):
+        file = write(tmp_path, f"[switch]\nname = 's'\n{field} = {value}\n")
+        said = refused_switch(file=file)
+        assert said == f"configuration file {file}: switch.{field}: must not contain the character NUL"
+
+
+def test_a_certificate_that_a_switch_would_not_use_is_refused() -> None:
+    flags = {"tls": "/etc/inaproto/tls"}
+    assert "tls (flag --tls): nobody speaks with it by TLS; give --control-listen" in refused_switch(flags)
+    for used in (
+        {"control_listen": "127.0.0.1:0"},
+        {"name": "s", "controller": ("tls://controller@10.0.0.1:7000",)},
+    ):
+        assert load_switch_settings({**flags, **used}, None, {}).settings.tls is not None
+    environment = {"INAPROTO_TLS": "/etc/inaproto/tls"}  # which hosts read, too
+    assert load_switch_settings({}, None, environment).settings.tls is not None
+
+
 def test_links_come_from_file_environment_or_flags(tmp_path: Path) -> None:
     file = write(tmp_path, '[switch]\nport = ["packet:eth1", "tap:tap0"]\n')
     loaded = load_switch_settings({}, file, {})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from inaproto.cli import guarded
+from inaproto.cli import EXIT_FAILED, guarded
 from inaproto.errors import ConfigError
 from inaproto.reader_gone import unread
 
@@ -98,6 +99,8 @@ def _report(
         click.echo(f"inaproto report: {problem}", err=True)
     if job is None:
         _list(statuses, as_json=as_json)
+        if problems and not statuses.hosts and not statuses.switches:
+            sys.exit(EXIT_FAILED)  # nobody has answered: that is no list of all jobs
         return
     found = _document(job, statuses, run, controllers, link_gbit=link_gbit, hop_us=hop_us)
     if html is not None:

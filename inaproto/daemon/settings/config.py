@@ -485,7 +485,19 @@ def load_switch_settings(
     require_path_fits(loaded.settings.control_path, f"dir ({loaded.sources['dir']}), control socket")
     require_path_fits(loaded.settings.ports_path, f"dir ({loaded.sources['dir']}), ports socket")
     _require_shards_fit(loaded.settings, loaded.sources["shards"])
+    _require_tls_is_used(loaded.settings, loaded.sources["tls"])
     return loaded
+
+
+def _require_tls_is_used(settings: SwitchSettings, source: str) -> None:
+    """Who gives a certificate believes that others reach the switch by it."""
+    speaks = settings.control_listen or settings.control
+    is_used = bool(speaks) or any(isinstance(one, Endpoint) for one in settings.controller)
+    if settings.tls is not None and not is_used and not source.startswith("environment"):
+        raise ConfigError(
+            f"tls ({source}): nobody speaks with it by TLS; give --control-listen, or --control or "
+            "--controller of tls://, too"
+        )
 
 
 def _require_shards_fit(settings: SwitchSettings, source: str) -> None:
@@ -642,6 +654,11 @@ def _read_table(file: Path, table: str) -> dict[str, Any]:
     section = document.get(table, {})
     if not isinstance(section, dict):
         raise ConfigError(f"configuration file {file}: {table!r} must be a table: write [{table}]")
+    for name, value in section.items():
+        if any("\0" in str(one) for one in (value if isinstance(value, list) else [value])):
+            raise ConfigError(
+                f"configuration file {file}: {table}.{name}: must not contain the character NUL"
+            )
     return section
 
 
