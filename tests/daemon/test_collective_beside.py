@@ -174,6 +174,25 @@ async def test_a_tree_that_is_lost_is_fallen_back_from_visibly_and_returned_to(
     await close_all(comms)
 
 
+@in_memory("collective/lacks", hosts=3, **beside("lacks"))
+async def test_a_library_that_lacks_what_it_is_asked_for_is_fallen_back_from(cluster: MemoryCluster) -> None:
+    tree = tree_named("lacks")
+    tree.lacks = "no function to attach with"
+    comms = await cluster.job("train", THREE, exact_plan=False)
+    for index in range(6):
+        assert await reduce(comms, index) == "switch"
+        await trio.sleep(0.2)
+    assert "no function to attach with" in ring_of(cluster)["collective"]["reason"]
+    tree.lacks = ""
+    index = await until_it_stands(comms, 6)
+    tree.lacks = "no function to add with"
+    assert await reduce(comms, index) == "switch"
+    assert ring_of(cluster)["collective"]["redone_by_code"] == {"lost": 1}
+    tree.lacks = ""
+    await until_it_stands(comms, index + 1)
+    await close_all(comms)
+
+
 @in_memory("collective/ring lost", hosts=3, **beside("ring lost"))
 async def test_a_ring_that_ends_in_the_middle_of_votes(cluster: MemoryCluster) -> None:
     comms = await cluster.job("train", THREE, exact_plan=False)

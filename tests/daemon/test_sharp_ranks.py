@@ -207,6 +207,8 @@ async def test_a_switch_that_lacks_what_is_offered_is_said_at_once(sharp_double:
 def test_opening_without_the_library_or_with_a_wrong_option_names_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="HPC-X"):
         open_sharp(library=str(tmp_path / "libsharp_coll.so"))
+    with pytest.raises(Unsupported, match=r"libc.*has no sharp_coll_default_config"):
+        open_sharp("library=libc.so.6")
     with pytest.raises(ConfigError, match="aggregation"):
         open_sharp(aggregation=3)
     with pytest.raises(ConfigError, match="colour"):
@@ -214,6 +216,15 @@ def test_opening_without_the_library_or_with_a_wrong_option_names_the_remedy(tmp
     for text in ("colour=red", "library", "devices=a;devices=b", "bfloat16=yes", "aggregation=much"):
         with pytest.raises(ConfigError, match="sharp: "):
             open_sharp(text)
+
+
+def test_a_library_that_lacks_a_function_is_refused_when_it_is_opened(
+    sharp_double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looked up when it is first called, it would be missed in the middle of a job."""
+    monkeypatch.setattr(type(sharp_double.library), "has", lambda self, name: not name.endswith("req_test"))
+    with pytest.raises(Unsupported, match="has no sharp_coll_req_test"):
+        open_sharp(library=str(sharp_double.path))
 
 
 def test_options_can_be_one_text(sharp_double: Double) -> None:

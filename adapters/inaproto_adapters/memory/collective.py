@@ -16,7 +16,7 @@ import numpy as np
 import trio
 
 from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.errors import FabricError
+from inaproto.errors import FabricError, Unsupported
 from inaproto.faults.collective import NO_FAULTS, CollectiveFates, CollectiveFaults, Outcome
 from inaproto.faults.streams import Seed
 from inaproto.ports import Adapter, CollectiveCapabilities, OutOfBand
@@ -68,13 +68,15 @@ class _Group:
 
 
 class MemoryTree:
-    """What the ends of all hosts have in common. ``busy`` and ``lose`` are for tests, beside the faults."""
+    """What the ends of all hosts have in common. ``is_busy``, ``lacks`` and ``lose`` are for tests."""
 
     def __init__(self, seed: Seed = 0, faults: CollectiveFaults = NO_FAULTS) -> None:
         self.seed = seed
         self.faults = faults
         self.is_busy = False
         """No attempt succeeds."""
+        self.lacks = ""
+        """What turns out to be missing when it is used: no attempt and no operation succeeds."""
         self.operations = 0
         """Those that all hosts of an attempt have called."""
         self._groups: dict[_Key, _Group] = {}
@@ -97,12 +99,18 @@ class MemoryTree:
         return self._serial
 
     def join(self, key: _Key, position: int, size: int) -> _Group:
-        """Raises a ``FabricError`` where that host is refused."""
+        """Raises a ``FabricError`` where that host is refused, ``Unsupported`` where something is missing."""
+        self.require_all()
         fates = CollectiveFates(self.seed, key.job, self.faults)
         group = self._groups.setdefault(key, _Group(key, size, fates.attach(key.attempt, size)))
         if self.is_busy or group.outcomes[position] is not Outcome.DONE:
             raise _error("attaching", "no resources", retryable=True)
         return group
+
+    def require_all(self) -> None:
+        """Raises ``Unsupported`` where something is missing."""
+        if self.lacks:
+            raise Unsupported("collective", self.lacks)
 
     def leave(self, group: _Group, position: int) -> None:
         """Its call is forgotten; those of other hosts never end."""
@@ -160,6 +168,7 @@ class MemoryAttachment:
     async def all_reduce(self, source: int, into: int, nbytes: int, dtype: Dtype, op: Op) -> None:
         await trio.lowlevel.checkpoint()
         self._check("adding")
+        self._tree.require_all()
         if not (0 < nbytes <= len(self._buffers[source]) and nbytes <= len(self._buffers[into])):
             raise _error("adding", f"{nbytes} bytes are not in the memory that is registered", retryable=True)
         call = _Call(self._buffers[source][:nbytes], self._buffers[into][:nbytes], dtype, op)

@@ -18,7 +18,6 @@ from inaproto.errors import ConfigError, Unsupported
 from inaproto_adapters.sharp.abi import has_passed, hash_of
 from inaproto_adapters.sharp.collective import STATS, STATS_REFUSED, config_of
 from inaproto_adapters.sharp.config import SharpConfig
-from inaproto_adapters.sharp.layout import FUNCTIONS
 from inaproto_adapters.sharp.library import SharpLibrary, file_of, load
 
 SYSFS: Final = "/sys/class/infiniband"
@@ -104,7 +103,7 @@ def look_at_library(path: str) -> Finding:
         library.default_config()
     except Unsupported as error:
         return failed(error.why, mend)
-    missing = [its.name for its in FUNCTIONS if not its.is_optional and not library.has(its.name)]
+    missing = library.missing()
     if missing:
         return failed(f"{library.path} has no {', '.join(missing)}", f"a newer release; {mend}")
     return ok(f"{_named(library)} can be loaded; whether SHARP works, only {PROBE} says")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from inaproto.core.collective.events import Phase
-from inaproto.errors import ConfigError, LocalMisuse
+from inaproto.errors import ConfigError, LocalMisuse, Unsupported
 from inaproto.ports import Attachment, CollectiveCapabilities, OutOfBand, RandomBits
 from inaproto_adapters.sharp.abi import has_passed
 from inaproto_adapters.sharp.attachment import SharpAttachment
@@ -57,7 +57,8 @@ class SharpCollective:
 def open_sharp(text: str = "", **options: Any) -> SharpCollective:
     """``open`` of the adapter: fields of :class:`SharpConfig` as keywords, or as ``library=...;devices=...``.
 
-    Raises ``Unsupported`` without the library and ``ConfigError`` for an option that cannot be used.
+    Raises ``Unsupported`` without the library, or where it lacks what each release of it has, and
+    ``ConfigError`` for an option that cannot be used.
     """
     config = config_of(text, **options)
     if os.environ.get(STATS) == STATS_REFUSED:
@@ -65,6 +66,9 @@ def open_sharp(text: str = "", **options: Any) -> SharpCollective:
             f"{STATS}={STATS_REFUSED}: the library would talk to the other hosts while it ends; unset it"
         )
     library = load(config.library)
+    library.default_config()
+    if missing := library.missing():
+        raise Unsupported("SHARP", f"{library.path} has no {', '.join(missing)}: a newer release has")
     file = file_of(library)
     if file is None or not has_passed(file):
         log.warning("no passing 'inaproto sharp abi-check' is recorded for %s", file or library.path)

@@ -1,4 +1,4 @@
-"""libsharp_coll, loaded by ctypes: each function is looked up when it is first called.
+"""libsharp_coll, loaded by ctypes: each function gets its types when it is first called.
 
 ctypes lets other threads run during a call. The library reads its SHARP_COLL_ variables when it is loaded, so
 they have to be set before.
@@ -31,6 +31,10 @@ class SharpLibrary:
     def has(self, name: str) -> bool:
         """Whether the library has that function."""
         return hasattr(self._library, name)
+
+    def missing(self) -> list[str]:
+        """The functions that every release has, and this library has not."""
+        return [its.name for its in FUNCTIONS if not its.is_optional and not self.has(its.name)]
 
     def function(self, name: str) -> Callable[..., Any]:
         """The function ``sharp_coll_<name>``, with its types. Raises ``Unsupported`` where there is none."""

@@ -22,7 +22,7 @@ from inaproto.core.host import collective as core
 from inaproto.core.host.collective_terms import CollectiveTerms, digest_of
 from inaproto.daemon.host.out_of_band import Table
 from inaproto.daemon.host.places import Attaching, Places
-from inaproto.errors import FabricError
+from inaproto.errors import FabricError, Unsupported
 from inaproto.ports import Attachment, Collective
 from inaproto.units import S
 from inaproto.wire.messages.collective import CollectiveWord
@@ -160,6 +160,8 @@ class CollectiveSeat:
                     self._host.held[attempt.attachment] = None
                 except FabricError as error:
                     failed = error.cause
+                except Unsupported as error:  # seen at last; the job has other paths
+                    failed = error.why
                 failed = await table.end(failed)
             if waited.cancelled_caught:
                 failed = await table.end(f"not all hosts came within {limit_s:g} s")
@@ -222,6 +224,8 @@ class CollectiveSeat:
                 done = core.Tried(index, attempt.number, digest)
         except FabricError as error:
             self._ended(attempt, core.TryFailed(index, attempt.number, error.cause, not error.retryable))
+        except Unsupported as error:
+            self._ended(attempt, core.TryFailed(index, attempt.number, error.why, is_lost=True))
         else:
             self._ended(attempt, done)
         finally:
