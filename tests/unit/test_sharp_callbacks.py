@@ -9,9 +9,11 @@ from typing import Any, Final
 import pytest
 import trio
 
+from inaproto.core.collective.events import Outcome, Weight
 from inaproto.errors import FabricError
 from inaproto_adapters.sharp import callbacks
-from inaproto_adapters.sharp.words import About
+from inaproto_adapters.sharp.codes import error_of, outcome_of
+from inaproto_adapters.sharp.words import About, Said, unpack
 
 FAILURES: Final[list[BaseException]] = [
     ValueError("wrong"),
@@ -99,3 +101,16 @@ def test_what_the_ranks_said_is_in_the_memory_of_the_caller() -> None:
     assert callbacks.BCAST(key, ctypes.addressof(own), -1, 1) == -1
     assert callbacks.BCAST(key, ctypes.addressof(own), 1 << 30, 1) == -1
     callbacks.withdraw(key)
+
+
+@pytest.mark.parametrize("code", [-18, -1, -32_767, 32_767])
+def test_a_vote_has_the_code_of_the_call(code: int) -> None:
+    own = Said(About.VOTE, 3, outcome=outcome_of(code))
+    assert unpack(own.pack()) == own
+
+
+@pytest.mark.parametrize("code", [-32_768, 32_768, 70_000, 2**31 - 1, -(2**31)])
+def test_a_code_that_no_vote_holds_is_told_in_words(code: int) -> None:
+    told = unpack(Said(About.VOTE, 3, outcome=outcome_of(code)).pack()).outcome
+    assert told == Outcome(0, Weight.FATAL, f"a code that is not in the interface ({code})")
+    assert error_of("attach", "h1", "attaching", told).cause.count("not in the interface") == 1

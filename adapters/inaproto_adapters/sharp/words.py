@@ -19,6 +19,8 @@ from inaproto.errors import FabricError
 from inaproto_adapters.sharp.codes import outcome_of
 
 _HEAD: Final = struct.Struct("<BBhI")
+CODE_MAX: Final = (1 << 15) - 1
+"""The interface has none beyond; a code that is has no place in a vote, and is told in words alone."""
 WORDS_BYTES_MAX: Final = (1 << 16) - 256
 """Most that a callback may ask to be exchanged, with one rank's part."""
 
@@ -44,7 +46,8 @@ class Said:
 
     def pack(self) -> bytes:
         """On the way to the other ranks."""
-        head = _HEAD.pack(self.about, self.outcome.weight, self.outcome.code, self.mark)
+        code = self.outcome.code if abs(self.outcome.code) <= CODE_MAX else 0
+        head = _HEAD.pack(self.about, self.outcome.weight, code, self.mark)
         return head + (self.outcome.why.encode()[:200] if self.about is About.VOTE else self.data)
 
 
