@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import trio
 
 from inaproto_adapters.sharp.bell import Bell
@@ -15,8 +16,8 @@ from inaproto_adapters.sharp.layout import CLASSES
 class Library:
     """Answers as told, and counts what is freed."""
 
-    def __init__(self, *, code: int = 0, handle: int | None = None, freed: int = 0) -> None:
-        self.code, self.handle, self.freed_code = code, handle, freed
+    def __init__(self, *, code: int = 0, handle: int | None = None, tested: int = 1, freed: int = 0) -> None:
+        self.code, self.handle, self.tested, self.freed_code = code, handle, tested, freed
         self.freed = 0
 
     def function(self, name: str) -> Callable[..., Any]:
@@ -28,7 +29,7 @@ class Library:
         return self.code
 
     def _req_test(self, handle: Any) -> int:
-        return 1
+        return self.tested
 
     def _req_free(self, handle: Any) -> int:
         self.freed += 1
@@ -68,6 +69,13 @@ async def test_one_that_is_done_ends_with_what_freeing_it_says() -> None:
     assert await ended(library) == 0
     assert library.freed == 1
     assert await ended(Library(handle=7, freed=-1)) == -1
+
+
+@pytest.mark.parametrize(("tested", "freed", "code"), [(-3, 0, -3), (-3, -1, -3), (2, 0, 0)])
+async def test_a_test_that_answers_an_error_is_no_end_of_a_sum(tested: int, freed: int, code: int) -> None:
+    library = Library(handle=7, tested=tested, freed=freed)
+    assert await ended(library) == code
+    assert library.freed == 1
 
 
 async def test_one_that_is_refused_ends_with_the_code() -> None:

@@ -145,10 +145,13 @@ class Lane:
         """Whether an operation has ended."""
         if self.context is not None:
             self._progress_context(self.context)
-        ended = [operation for operation in self._outstanding if self._test(operation.handle)]
-        for operation in ended:
+        ended = [(its, code) for its in self._outstanding if (code := self._test(its.handle))]
+        for operation, code in ended:
             self._outstanding.remove(operation)
-            self._end(operation, self._free(operation.handle))
+            freed = self._free(operation.handle)
+            # The interface promises no code here, and calls all but 0 complete; what says as other calls do
+            # that it has failed is not taken for a sum.
+            self._end(operation, code if code < 0 else freed)
         return bool(ended)
 
     def _end(self, operation: Operation, code: int) -> None:
