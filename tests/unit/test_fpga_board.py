@@ -238,6 +238,34 @@ def test_what_names_no_bus(text: str) -> None:
         bus_opener(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("uart:/dev/x@1234", "1234 baud"),
+        ("uart:/dev/x@0", "0 baud"),
+        ("xdma:/dev/x@-4", "registers at -0x4"),
+        ("xdma:/dev/x@3", "registers at 0x3"),
+        ("xdma:/dev/x@0x10000000000000000", "registers at 0x1"),
+        ("etherbone:board:99999", "UDP port 99999"),
+        ("etherbone:board:-1", "UDP port -1"),
+        ("etherbone:board:0", "UDP port 0"),
+        ("etherbone::5", "names no bus"),
+        ("xdma:@5", "names no bus"),
+        ("uart:/dev/\0", "names no bus"),
+    ],
+)
+def test_what_no_bus_can_be_at_is_said_before_one_is_opened(text: str, why: str) -> None:
+    """Settings are refused for it; opened later, it would be tried again for ever."""
+    with pytest.raises(LocalMisuse, match=why):
+        bus_opener(text)
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "a..b"])
+async def test_a_name_that_no_host_has_is_an_error_of_opening(host: str) -> None:
+    with pytest.raises(FabricError, match="opening it"):
+        await bus_opener(f"etherbone:{host}")()
+
+
 @pytest.mark.parametrize("text", ["socket:/none/csr", "xdma:/none/x@0x1000", "uart:/none/tty@115200"])
 async def test_a_bus_with_nothing_at_its_end(text: str) -> None:
     opener = bus_opener(text)

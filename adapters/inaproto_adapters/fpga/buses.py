@@ -15,6 +15,8 @@ from inaproto_adapters.fpga.bus import RegisterBus
 
 Opener = Callable[[], Awaitable[RegisterBus]]
 FORMS: Final = "socket:PATH, xdma:PATH[@OFFSET], etherbone:HOST[:PORT] or uart:PATH[@BAUD]"
+UDP_PORT_MAX: Final = 65_535
+_NO_BUS: Final = f"names no bus to registers: {FORMS}"
 
 
 def bus_opener(text: str) -> Opener:
@@ -24,8 +26,8 @@ def bus_opener(text: str) -> Opener:
     """
     kind, _, where = text.partition(":")
     maker = _OPENERS.get(kind)
-    if maker is None or not where:
-        raise LocalMisuse(f"{text!r} names no bus to registers: {FORMS}")
+    if maker is None or not where or "\0" in where:
+        raise LocalMisuse(f"{text!r} {_NO_BUS}")
     return maker(where)
 
 
@@ -39,7 +41,10 @@ def _socket(where: str) -> Opener:
 
 
 def _xdma(where: str) -> Opener:
+    from inaproto_adapters.fpga.xdma import require_place
+
     path, offset = _with_number(where, "@")
+    require_place(offset or 0)
 
     async def opened() -> RegisterBus:
         from inaproto_adapters.fpga.xdma import XdmaBus
@@ -51,6 +56,8 @@ def _xdma(where: str) -> Opener:
 
 def _etherbone(where: str) -> Opener:
     host, port = _with_number(where, ":")
+    if port is not None and not 0 < port <= UDP_PORT_MAX:
+        raise LocalMisuse(f"UDP port {port} in {where!r}: one of 1 to {UDP_PORT_MAX} is possible")
 
     async def opened() -> RegisterBus:
         from inaproto_adapters.fpga.etherbone import PORT, EtherboneBus
@@ -61,11 +68,12 @@ def _etherbone(where: str) -> Opener:
 
 
 def _uart(where: str) -> Opener:
+    from inaproto_adapters.fpga.uart import BAUD, UartBus, speed_of
+
     path, baud = _with_number(where, "@")
+    speed_of(BAUD if baud is None else baud)
 
     async def opened() -> RegisterBus:
-        from inaproto_adapters.fpga.uart import BAUD, UartBus
-
         return await UartBus.open(Path(path), baud=BAUD if baud is None else baud)
 
     return opened
@@ -76,6 +84,8 @@ def _with_number(where: str, mark: str) -> tuple[str, int | None]:
     name, marked, number = where.rpartition(mark)
     if not marked:
         return where, None
+    if not name:
+        raise LocalMisuse(f"{where!r} {_NO_BUS}")
     try:
         return name, int(number, 0)
     except ValueError:

@@ -117,9 +117,14 @@ class EtherboneBus(BurstBus):
         try:
             await sock.bind(("", port if local_port is None else local_port))
             await sock.connect((host, port))
-        except OSError as error:
+        except (
+            OSError,
+            UnicodeError,
+            OverflowError,
+        ) as error:  # the latter two: no host or port has that name
             sock.close()
-            raise FabricError("connect", peer, "opening it", f"{error.strerror}", retryable=False) from None
+            cause = error.strerror if isinstance(error, OSError) else f"{error}"
+            raise FabricError("connect", peer, "opening it", f"{cause}", retryable=False) from None
         return cls(sock, peer, timeout=timeout, tries=tries, burst_words=burst_words)
 
     async def _read(self, address: int, count: int) -> list[int]:

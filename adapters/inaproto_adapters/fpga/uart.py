@@ -48,9 +48,7 @@ class UartBus(BurstBus):
     @classmethod
     async def open(cls, path: Path, *, baud: int = BAUD, timeout: float = TIMEOUT_S) -> Self:
         """Raises ``FabricError`` where there is no such line, ``LocalMisuse`` for a rate that none has."""
-        speed = getattr(termios, f"B{baud}", None)
-        if speed is None:
-            raise LocalMisuse(f"a serial line of {baud} baud")
+        speed = speed_of(baud)
         try:
             descriptor = await trio.to_thread.run_sync(_open, path, speed)
         except (OSError, termios.error) as error:
@@ -104,6 +102,14 @@ class UartBus(BurstBus):
         left = deadline - time.monotonic()
         if left <= 0 or not poll.poll(1000 * left):
             raise TimeoutError(f"no answer within {self._timeout:g} s")
+
+
+def speed_of(baud: int) -> int:
+    """The kernel's number for a rate. Raises ``LocalMisuse`` for one that no line has."""
+    speed: int | None = getattr(termios, f"B{baud}", None)
+    if not speed:  # B0 hangs up
+        raise LocalMisuse(f"a serial line of {baud} baud")
+    return speed
 
 
 def _open(path: Path, speed: int) -> int:

@@ -41,8 +41,7 @@ class XdmaBus(BurstBus):
         """
         if sys.byteorder != "little":
             raise Unsupported("XDMA", "this machine is big-endian, registers are little-endian")
-        if offset < 0 or offset % WORD_BYTES or space_bytes < WORD_BYTES or space_bytes % WORD_BYTES:
-            raise LocalMisuse(f"registers at {offset:#x}, {space_bytes:#x} bytes of them")
+        require_place(offset, space_bytes)
         try:
             memory = await trio.to_thread.run_sync(_map, path, offset + space_bytes)
         except (OSError, ValueError) as error:
@@ -68,6 +67,13 @@ class XdmaBus(BurstBus):
             self._words[at] = word
         # Writes are posted: one has arrived when a read behind it is answered.
         self._words[first + len(words) - 1]
+
+
+def require_place(offset: int, space_bytes: int = SPACE_BYTES) -> None:
+    """Raises ``LocalMisuse`` for a part of a device that no registers can be in."""
+    is_whole = offset % WORD_BYTES == 0 and space_bytes % WORD_BYTES == 0
+    if not is_whole or offset < 0 or space_bytes < WORD_BYTES or offset + space_bytes > sys.maxsize:
+        raise LocalMisuse(f"registers at {offset:#x}, {space_bytes:#x} bytes of them")
 
 
 def _map(path: Path, length: int) -> mmap.mmap:
