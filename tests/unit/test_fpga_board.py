@@ -273,6 +273,11 @@ async def test_a_bus_with_nothing_at_its_end(text: str) -> None:
         await opener()
 
 
+async def test_what_the_system_has_no_number_for_is_said_all_the_same() -> None:
+    with pytest.raises(FabricError, match="too long"):
+        await bus_opener(f"socket:/{'a' * 200}")()
+
+
 async def test_a_bus_by_ethernet_needs_nobody_there_to_be_opened() -> None:
     bus = await bus_opener("etherbone:127.0.0.1:0x4d2")()
     assert "127.0.0.1, UDP port 1234" in bus.peer

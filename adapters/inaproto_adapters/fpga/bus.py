@@ -51,6 +51,12 @@ class RegisterBus(Protocol):
         """Give the way back, after the access that is under way. A second call does nothing."""
 
 
+def cause_of(error: Exception) -> str:
+    """What the system says, else what the error does: not each has a number of the system."""
+    said: str | None = getattr(error, "strerror", None)
+    return said or str(error)
+
+
 class BurstBus(ABC):
     """A :class:`RegisterBus` of what moves up to ``burst_words`` registers at once, below ``space_bytes``.
 
@@ -125,9 +131,8 @@ class BurstBus(ABC):
             try:
                 yield
             except OSError as error:
-                cause = error.strerror or str(error)
                 is_timeout = isinstance(error, TimeoutError)
-                raise FabricError(what, self._peer, where, cause, retryable=is_timeout) from error
+                raise FabricError(what, self._peer, where, cause_of(error), retryable=is_timeout) from error
 
     @abstractmethod
     async def _read(self, address: int, count: int) -> list[int]:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, Self
 import trio
 
 from inaproto.errors import DecodeError, FabricError
-from inaproto_adapters.fpga.bus import BurstBus
+from inaproto_adapters.fpga.bus import BurstBus, cause_of
 from inaproto_adapters.fpga.register_map import WORD_BYTES
 
 PORT: Final = 1234
@@ -117,14 +117,9 @@ class EtherboneBus(BurstBus):
         try:
             await sock.bind(("", port if local_port is None else local_port))
             await sock.connect((host, port))
-        except (
-            OSError,
-            UnicodeError,
-            OverflowError,
-        ) as error:  # the latter two: no host or port has that name
+        except (OSError, UnicodeError, OverflowError) as error:  # of a name or a port that cannot be, too
             sock.close()
-            cause = error.strerror if isinstance(error, OSError) else f"{error}"
-            raise FabricError("connect", peer, "opening it", f"{cause}", retryable=False) from None
+            raise FabricError("connect", peer, "opening it", cause_of(error), retryable=False) from None
         return cls(sock, peer, timeout=timeout, tries=tries, burst_words=burst_words)
 
     async def _read(self, address: int, count: int) -> list[int]:

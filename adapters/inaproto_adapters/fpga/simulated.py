@@ -21,7 +21,7 @@ from typing import Final, Protocol, Self
 import trio
 
 from inaproto.errors import FabricError, LocalMisuse
-from inaproto_adapters.fpga.bus import WORD_MAX, BurstBus
+from inaproto_adapters.fpga.bus import WORD_MAX, BurstBus, cause_of
 from inaproto_adapters.fpga.register_map import WORD_BYTES
 
 REQUEST: Final = struct.Struct("<BBHII")
@@ -90,9 +90,7 @@ class SocketBus(BurstBus):
             await sock.connect(os.fspath(path))
         except OSError as error:
             sock.close()
-            raise FabricError(
-                "connect", f"{path}", "opening it", f"{error.strerror}", retryable=True
-            ) from None
+            raise FabricError("connect", f"{path}", "opening it", cause_of(error), retryable=True) from None
         return cls(sock, f"the accelerator at {path}", timeout=timeout)
 
     async def run_cycles(self, cycles: int) -> None:

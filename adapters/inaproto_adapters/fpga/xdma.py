@@ -16,7 +16,7 @@ from typing import Final, Self
 import trio
 
 from inaproto.errors import FabricError, LocalMisuse, Unsupported
-from inaproto_adapters.fpga.bus import BurstBus
+from inaproto_adapters.fpga.bus import BurstBus, cause_of
 from inaproto_adapters.fpga.register_map import WORD_BYTES
 
 SPACE_BYTES: Final = 0x1000
@@ -45,8 +45,7 @@ class XdmaBus(BurstBus):
         try:
             memory = await trio.to_thread.run_sync(_map, path, offset + space_bytes)
         except (OSError, ValueError) as error:
-            cause = f"{error}" if isinstance(error, ValueError) else f"{error.strerror}"
-            raise FabricError("map", f"{path}", "opening it", cause, retryable=False) from None
+            raise FabricError("map", f"{path}", "opening it", cause_of(error), retryable=False) from None
         return cls(memory, f"the accelerator at {path}", offset=offset)
 
     async def _read(self, address: int, count: int) -> list[int]:
