@@ -223,6 +223,14 @@ async def test_what_is_no_accelerator_is_said(autojump_clock: trio.abc.Clock) ->
         assert "register ID reads" in board.status()["error"]
 
 
+async def test_a_board_that_claims_what_none_can_have_is_not_driven(autojump_clock: trio.abc.Clock) -> None:
+    card = Card()
+    card.registers.words[0x008] = 0xFFFF_FF28
+    async with running(card) as board:
+        assert "it says that it has 40 ports" in board.status()["error"]
+        assert not board.status()["is_there"]
+
+
 async def test_frames_and_ports_of_the_switch_are_not_for_it() -> None:
     board = Card().accelerator
     assert board.step(PortUp(PortId(1)), NOW) == []

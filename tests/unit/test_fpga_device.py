@@ -181,6 +181,13 @@ async def test_an_accelerator_says_what_it_is() -> None:
         (0x004, 2 << 16, "its register map has version 2, expected 1"),
         (0x014, 0b1010 << 16 | 1, "it lacks ICRC check"),
         (0x014, 0b0001 << 16 | 1, "it lacks ICRC generation, results in PSN order"),
+        (0x008, 40 | 16 << 8 | RINGS << 16 | CHILDREN << 24, "it says that it has 40 ports, 1 to 32 are"),
+        (0x008, 16 << 8 | RINGS << 16 | CHILDREN << 24, "it says that it has 0 ports, 1 to 32 are"),
+        (0x008, 6 | 16 << 8 | CHILDREN << 24, "it says that it has 0 rings, 1 to 255 are"),
+        (0x008, 6 | 16 << 8 | RINGS << 16 | 1 << 24, "it says that it has 1 ranks of a ring, 2 to 255 are"),
+        (0x00C, 0, "it says that it has 0 slots"),
+        (0x010, 4 << 16, "it says that it has 0 bytes of payload"),
+        (0x010, 1024, "it says that it has 0 messages of a window"),
     ],
 )
 async def test_what_is_no_accelerator_of_this_map_is_not_driven(address: int, word: int, why: str) -> None:
@@ -188,6 +195,19 @@ async def test_what_is_no_accelerator_of_this_map_is_not_driven(address: int, wo
     board.words[address] = word
     with pytest.raises(Unsupported, match=why):
         await device(board)
+
+
+async def test_an_accelerator_of_trees_has_rows_that_its_tables_can_name() -> None:
+    board = Board()
+    board.words[0x014] |= 1 << 18
+    for children, ranks, fits in ((32, 128, True), (127, 128, True), (128, 128, False), (255, 255, False)):
+        board.words[0x008] = 6 | 16 << 8 | 255 << 16 | children << 24
+        board.words[0x028] = ranks
+        if fits:
+            assert (await device(board)).identity.rows <= 256
+        else:
+            with pytest.raises(Unsupported, match=f"{children + ranks + 1} connections of a ring"):
+                await device(board)
 
 
 # -- where rings go ----------------------------------------------------------------------------------

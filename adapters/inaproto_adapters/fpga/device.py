@@ -32,7 +32,7 @@ from inaproto.errors import FabricError, LocalMisuse, Unsupported
 from inaproto.units import PSN_BITS
 from inaproto.wire.ina_header import Dtype
 from inaproto.wire.messages.switch import PoolSpec, VirtualConnection
-from inaproto_adapters.fpga.bus import RegisterBus
+from inaproto_adapters.fpga.bus import WORD_MAX, RegisterBus
 from inaproto_adapters.fpga.register_map import (
     CAPS,
     CAPS_CTT,
@@ -95,6 +95,9 @@ TABLE_POLLS: Final = QUICK_POLLS + 200
 TABLE_POLL_S: Final = 0.005
 DRAIN_POLL_S: Final = 0.001
 MSG_ID_BITS: Final = 32
+WORD_BITS: Final = 32
+BYTE_MAX: Final = 255
+MTU_MAX: Final = 65_535
 PLACES_MAX: Final = 8
 """Of a pool."""
 _IPV4_BYTES: Final = 4
@@ -130,6 +133,25 @@ class Identity:
     def rows(self) -> int:
         """Connections of a ring."""
         return self.children + (self.tree_ranks + 1 if self.tree_ranks else 0)
+
+
+def _why_impossible(said: Identity) -> str:
+    """What no accelerator of this map has: garbage, which must not become rows or masks of ports."""
+    sizes = {
+        "ports": (said.ports, 1, WORD_BITS),
+        "rings": (said.rings, 1, BYTE_MAX),
+        "ranks of a ring": (said.children, 2, BYTE_MAX),
+        "slots": (said.slots, 1, WORD_MAX),
+        "bytes of payload": (said.mtu, 1, MTU_MAX),
+        "messages of a window": (said.window, 1, BYTE_MAX),
+        "connections of a ring": (said.rows, 2, BYTE_MAX + 1),  # a link among them is a byte
+    }
+    wrong = [
+        f"{size} {of}, {least} to {most} are possible"
+        for of, (size, least, most) in sizes.items()
+        if not least <= size <= most
+    ]
+    return "; ".join(wrong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +222,8 @@ class FpgaDevice:
 
     @classmethod
     async def identify(cls, bus: RegisterBus) -> Self:
-        """Raises ``Unsupported`` where there is no accelerator, or one that this control side does not know.
+        """Raises ``Unsupported`` where there is no accelerator, or one that this control side does not know,
+        or whose sizes are none.
 
         Rings that another control process put in are there still; :meth:`empty` takes them out.
         """
@@ -242,6 +265,8 @@ class FpgaDevice:
             pools=bool(CAPS_POOLS.of(caps)),
             tree_ranks=PARAMS3_TREE_RANKS.of(await bus.read32(PARAMS3)) if CAPS_CTT.of(caps) else 0,
         )
+        if why := _why_impossible(identity):
+            raise Unsupported("FPGA accelerator", f"{bus.peer}: it says that it has {why}")
         return cls(bus, identity)
 
     # -- rings ---------------------------------------------------------------------------------
