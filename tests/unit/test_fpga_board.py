@@ -231,6 +231,23 @@ async def test_a_board_that_claims_what_none_can_have_is_not_driven(autojump_clo
         assert not board.status()["is_there"]
 
 
+class Deaf(Board):
+    """Its ports cannot be opened."""
+
+    def write32(self, address: int, value: int) -> None:
+        if address != PORTS:
+            super().write32(address, value)
+
+
+async def test_a_board_whose_ports_do_not_open_is_not_taken_for_one(autojump_clock: trio.abc.Clock) -> None:
+    card = Card()
+    card.registers = Deaf()
+    async with running(card) as board:
+        assert "its ports are not as they were set" in board.status()["error"]
+        assert not board.status()["is_there"]
+        assert board.step(InstallRing(spec(7)), NOW) != []
+
+
 async def test_frames_and_ports_of_the_switch_are_not_for_it() -> None:
     board = Card().accelerator
     assert board.step(PortUp(PortId(1)), NOW) == []

@@ -164,8 +164,8 @@ class BoardAccelerator:
     async def _serve(self, device: FpgaDevice, say: Callable[[SaidLater], None]) -> None:
         """Until it does not answer, which is an error."""
         await device.empty(linger=LINGER_S)
-        await device.set_ports_up(range(device.identity.ports))
-        ports_up = await device.bus.read32(PORTS)
+        ports_up = await device.set_ports_up(range(device.identity.ports))
+        await _require_ports(device, ports_up)
         rings = FpgaRings(device, retired_ns=self._config.retired_ns)
         await rings.faults()  # of rings before
         self._view = await rings.view()
@@ -184,11 +184,7 @@ class BoardAccelerator:
             await rings.expire(Instant(int(trio.current_time() * S)))
             for found in await rings.faults():
                 say(found)
-            if await device.bus.read32(PORTS) != ports_up:
-                cause = "its ports are not as they were set: it was reset, or somebody else drives it"
-                raise FabricError(
-                    "look at the accelerator", device.bus.peer, "reading PORTS", cause, retryable=True
-                )
+            await _require_ports(device, ports_up)
             if trio.current_time() >= next_view:
                 self._view = await rings.view()
                 next_view = trio.current_time() + VIEW_S
@@ -202,6 +198,13 @@ class BoardAccelerator:
                 say(RingReady(spec.ring_id) if refused is None else refused)
             case RemoveRing(ring_id):
                 await rings.remove(ring_id, now)
+
+
+async def _require_ports(device: FpgaDevice, ports_up: int) -> None:
+    """Raises ``FabricError``."""
+    if await device.bus.read32(PORTS) != ports_up:
+        cause = "its ports are not as they were set: it was reset, or somebody else drives it"
+        raise FabricError("look at the accelerator", device.bus.peer, "reading PORTS", cause, retryable=True)
 
 
 class _Opened:

@@ -416,14 +416,15 @@ class FpgaDevice:
 
     # -- the accelerator -----------------------------------------------------------------------
 
-    async def set_ports_up(self, ports: Iterable[int]) -> None:
-        """Say which ports are up, all others being down."""
+    async def set_ports_up(self, ports: Iterable[int]) -> int:
+        """Say which ports are up, all others being down; what the register PORTS reads from then on."""
         mask = 0
         for port in ports:
             if not 0 <= port < self.identity.ports:
                 raise LocalMisuse(f"port {port} of an accelerator with {self.identity.ports}")
             mask |= 1 << port
         await self.bus.write32(PORTS, mask)
+        return mask
 
     async def counters(self) -> dict[str, int]:
         """All counters at one moment, by name; a drop has the name of its rule."""
