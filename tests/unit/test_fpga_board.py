@@ -23,7 +23,7 @@ from inaproto.core.switch.events import (
 )
 from inaproto.errors import Blame, FabricError, InvariantBroken, LocalMisuse
 from inaproto.units import Instant, PortId, S
-from inaproto_adapters.fpga.board import LINGER_S, RETRY_LAST_S, BoardAccelerator
+from inaproto_adapters.fpga.board import LINGER_S, RETRY_LAST_S, VIEW_S, BoardAccelerator
 from inaproto_adapters.fpga.bus import RegisterBus
 from inaproto_adapters.fpga.buses import bus_opener
 from inaproto_adapters.fpga.register_map import (
@@ -163,6 +163,27 @@ async def test_a_failed_ring_is_said_once_and_blame_as_well(autojump_clock: trio
         assert isinstance(blame, Blame)
         assert isinstance(fault, RingFault)
         assert (fault.ring_id, fault.rank, fault.rule) == (7, 1, "operations differ")
+
+
+async def test_a_ring_that_fails_while_the_count_of_faults_comes_round_is_said(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """The register counts to 255: as many blames later it reads as before."""
+    card = Card()
+    async with running(card) as board:
+        for ring_id in (7, 8):
+            board.step(InstallRing(spec(ring_id)), NOW)
+        await trio.sleep(0.1)
+        card.fail(0, 1, Counter.DROP_WRONG_KEY, failed=False)
+        await trio.sleep(0.1)
+        card.said.clear()
+        before = card.registers.words[FAULT]
+        card.fail(1, 1, Counter.DROP_OPERATIONS_DIFFER)
+        card.registers.words[FAULT] = before
+        await trio.sleep(2 * VIEW_S)
+        (fault,) = card.said
+        assert isinstance(fault, RingFault)
+        assert (fault.ring_id, fault.rank, fault.rule) == (8, 1, "operations differ")
 
 
 async def test_without_a_board_rings_are_refused_and_it_is_tried_again(

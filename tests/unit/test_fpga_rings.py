@@ -11,14 +11,11 @@ from inaproto.core.switch.events import RingRefused
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.core.switch.tree.translation import start_psn
 from inaproto.errors import LocalMisuse
-from inaproto.units import PortId
+from inaproto.units import Instant, PortId
 from inaproto.wire.messages.switch import PoolSpec, Role
 from inaproto_adapters.fpga.device import Placement, PlaceView
-from inaproto_adapters.fpga.register_map import (
-    TREE_ROW,
-    Table,
-    unpack,
-)
+from inaproto_adapters.fpga.register_map import STATE_ROW, TREE_ROW, Counter, Table, pack, unpack
+from inaproto_adapters.fpga.rings import FpgaRings
 from tests.unit.test_fpga_device import CHILDREN, OF_TREES, Board, device, flow, reason, spec, virtual
 
 # -- rings through several switches ------------------------------------------------------------------
@@ -119,6 +116,18 @@ async def test_a_ring_or_connection_that_is_here_already() -> None:
     assert reason(driver.allocate(spec(1))) == "ring 1 is installed already"
     stolen = replace(spec(2), flows=(flow(0, 2), replace(flow(0, 1), rank=1)))
     assert reason(driver.allocate(stolen)) == "the connection of rank 1 belongs to another ring"
+
+
+async def test_a_fault_that_a_view_has_found_is_not_that_of_a_ring_that_came_later() -> None:
+    board = Board()
+    rings = FpgaRings(await device(board), retired_ns=0)
+    await rings.install(spec(7), Instant(0))
+    board.tables[Table.STATE][0] = pack(STATE_ROW, failed=1, fault_rule=int(Counter.DROP_LAYOUT))
+    assert (await rings.view()).rings[7]["failed"]
+    await rings.remove(7, Instant(0))
+    board.tables[Table.STATE].clear()
+    await rings.install(spec(7), Instant(1))
+    assert await rings.faults() == []
 
 
 # -- pools -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from inaproto.core.switch.events import AcceleratorView, Counters, PoolView, Rin
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import Blame
 from inaproto.units import Instant
-from inaproto_adapters.fpga.device import FpgaDevice
+from inaproto_adapters.fpga.device import FpgaDevice, RingView
 
 EVIDENCE: Final = "as the accelerator says"
 _COUNTERS: Final = frozenset(field.name for field in fields(Counters)) - {"dropped"}
@@ -34,6 +34,8 @@ class FpgaRings:
         self._retired_ns = retired_ns
         self._live: dict[int, RingSpec] = {}
         self._faulted: set[int] = set()
+        self._found: dict[int, RingFault] = {}
+        """Faults that nobody has been told of yet."""
         self._leaving: dict[int, Instant] = {}
         self._faults = 0
 
@@ -57,6 +59,7 @@ class FpgaRings:
 
     async def remove(self, ring_id: int, now: Instant) -> None:
         """Sum for a ring no more; nothing happens if it is not there."""
+        self._found.pop(ring_id, None)
         if self._live.pop(ring_id, None) is not None:
             await self.device.stop(ring_id)
             self._leaving[ring_id] = Instant(now + self._retired_ns)
@@ -71,25 +74,30 @@ class FpgaRings:
         del self._leaving[ring_id]
 
     async def faults(self) -> list[RingFault | Blame]:
-        """Rings that have failed since the last look; the last packet to blame if there was none."""
+        """Rings that have failed since the last look; the last packet to blame if there was none.
+
+        The count of faults comes round: what is missed for that, :meth:`view` finds.
+        """
         last = await self.device.last_fault()
-        if last is None or last.count == self._faults:
-            return []
-        self._faults = last.count
-        found: list[RingFault | Blame] = []
-        for ring_id in sorted(self._live.keys() - self._faulted):
-            state = await self.device.state(ring_id)
-            if state.fault is not None:
-                rule, rank = state.fault
-                self._faulted.add(ring_id)
-                found.append(RingFault(ring_id, rank, rule, EVIDENCE))
-        if not found:
-            ring = "no ring" if last.ring_id is None else f"ring {last.ring_id}, rank {last.rank}"
-            found.append(Blame(ring, last.rule, EVIDENCE))
+        news = last if last is not None and last.count != self._faults else None
+        if news is not None:
+            self._faults = news.count
+            for ring_id in sorted(self._live.keys() - self._faulted):
+                self._look_at(ring_id, await self.device.state(ring_id))
+        found: list[RingFault | Blame] = [self._found.pop(ring_id) for ring_id in sorted(self._found)]
+        if news is not None and not found:
+            ring = "no ring" if news.ring_id is None else f"ring {news.ring_id}, rank {news.rank}"
+            found.append(Blame(ring, news.rule, EVIDENCE))
         return found
 
+    def _look_at(self, ring_id: int, state: RingView) -> None:
+        if state.fault is not None and ring_id not in self._faulted:
+            rule, rank = state.fault
+            self._faulted.add(ring_id)
+            self._found[ring_id] = RingFault(ring_id, rank, rule, EVIDENCE)
+
     async def view(self) -> AcceleratorView:
-        """Counters and rings, read from the registers."""
+        """Counters and rings, read from the registers. Faults that it finds, :meth:`faults` says."""
         named = await self.device.counters()
         dropped = {
             name: count
@@ -102,6 +110,7 @@ class FpgaRings:
         rings: dict[int, dict[str, int | bool]] = {}
         for ring_id, spec in self._live.items():
             state = await self.device.state(ring_id)
+            self._look_at(ring_id, state)
             rings[ring_id] = {
                 "ranks": spec.size,
                 "next_message": state.next_serial,
