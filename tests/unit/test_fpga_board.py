@@ -23,6 +23,7 @@ from inaproto.core.switch.events import (
 )
 from inaproto.errors import Blame, FabricError, InvariantBroken, LocalMisuse
 from inaproto.units import Instant, PortId, S
+from inaproto.wire.messages.switch import PoolSpec
 from inaproto_adapters.fpga.board import LINGER_S, RETRY_LAST_S, VIEW_S, BoardAccelerator
 from inaproto_adapters.fpga.bus import RegisterBus
 from inaproto_adapters.fpga.buses import bus_opener
@@ -226,6 +227,35 @@ async def test_a_board_that_is_lost_takes_all_rings_with_it(how: str, autojump_c
         assert card.said[2:] == [RingReady(9)]
         assert card.in_tables() == (1, 2), "ring 7 is out"
         assert board.status()["opened"] == 2
+
+
+@pytest.mark.parametrize("ring", [0, 2])
+async def test_a_board_that_somebody_else_drives_is_lost(ring: int, autojump_clock: trio.abc.Clock) -> None:
+    """Whoever it is takes out the rings that are there, and has his ports as they were."""
+    card, another = Card(), Card()
+    another.registers = card.registers
+    async with running(card) as board:
+        for ring_id in (7, 8, 9)[: ring + 1]:
+            board.step(InstallRing(spec(ring_id)), NOW)
+        for ring_id in (7, 8)[:ring]:
+            board.step(RemoveRing(ring_id), NOW)
+        await trio.sleep(0.1)
+        async with running(another, wait_s=0.1):
+            assert isinstance(card.said[-1], AcceleratorLost)
+            assert "somebody else drives it" in card.said[-1].reason
+            assert not board.status()["is_there"]
+
+
+async def test_turns_of_a_pool_are_nobody_elses(autojump_clock: trio.abc.Clock) -> None:
+    """The board itself writes the turn in the row of its ring, and the slots that this has for it."""
+    card = Card()
+    async with running(card) as board:
+        board.step(InstallRing(spec(7, pool=PoolSpec("shared", 2))), NOW)
+        await trio.sleep(0.1)
+        row = card.registers.tables[Table.RING][0]
+        row[3], row[6] = 77, 32
+        await trio.sleep(0.1)
+        assert card.said == [RingReady(7)]
 
 
 async def test_an_order_that_fails_is_the_end_of_the_board_for_now(autojump_clock: trio.abc.Clock) -> None:

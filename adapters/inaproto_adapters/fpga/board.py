@@ -9,6 +9,7 @@ Invariants:
 - hosts begin with a ring when its tables are written, not before;
 - a board that does not answer has no rings: all of them are said to be lost at once, their hosts sum without
   it, and come back when it does;
+- a board that somebody else drives, too, is lost: his rings were put in where ours are;
 - whatever was on a board before is taken out before its ports are opened (a reset closes them); what still
   comes for those rings is dropped for ``LINGER_S`` and passes afterwards, as its hosts have stopped.
 """
@@ -185,6 +186,8 @@ class BoardAccelerator:
             for found in await rings.faults():
                 say(found)
             await _require_ports(device, ports_up)
+            if not await rings.has_kept():
+                raise _not_ours(device, "reading its rings", "its rings are not those that were put in")
             if trio.current_time() >= next_view:
                 self._view = await rings.view()
                 next_view = trio.current_time() + VIEW_S
@@ -203,8 +206,12 @@ class BoardAccelerator:
 async def _require_ports(device: FpgaDevice, ports_up: int) -> None:
     """Raises ``FabricError``."""
     if await device.bus.read32(PORTS) != ports_up:
-        cause = "its ports are not as they were set: it was reset, or somebody else drives it"
-        raise FabricError("look at the accelerator", device.bus.peer, "reading PORTS", cause, retryable=True)
+        raise _not_ours(device, "reading PORTS", "its ports are not as they were set")
+
+
+def _not_ours(device: FpgaDevice, phase: str, cause: str) -> FabricError:
+    cause = f"{cause}: it was reset, or somebody else drives it"
+    return FabricError("look at the accelerator", device.bus.peer, phase, cause, retryable=True)
 
 
 class _Opened:

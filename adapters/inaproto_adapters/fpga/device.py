@@ -219,6 +219,8 @@ class FpgaDevice:
         self._stopped: set[int] = set()
         """Rings that have a place, and are summed for no more."""
         self._pools: dict[str, PoolPlacement] = {}
+        self._ring_rows: dict[int, list[int]] = {}
+        """What was put there last, by index; of others nothing is known."""
 
     @classmethod
     async def identify(cls, bus: RegisterBus) -> Self:
@@ -380,6 +382,15 @@ class FpgaDevice:
     def spec_of(self, ring_id: int) -> RingSpec:
         """What was asked for when the ring was put in."""
         return self._known(ring_id)[0]
+
+    async def has_kept(self, ring: int) -> bool:
+        """Whether the ring that was put in at an index last, or none, is there still."""
+        known = self._ring_rows.get(ring)
+        if known is None:
+            return True
+        put, found = unpack(RING_ROW, known), unpack(RING_ROW, await self._get(Table.RING, ring))
+        # Turns of a pool change the rest of a row.
+        return all(put[name] == found[name] for name in ("valid", "ring_id", "key"))
 
     async def empty(self, *, linger: float = 0.0) -> None:
         """Take out all rings, whoever put them in; ``linger`` as in :meth:`remove`."""
@@ -578,8 +589,12 @@ class FpgaDevice:
         async with self.bus.lock:
             what = f"put row {index} of table {table.name}"
             await self._wait(what)  # a command that was cancelled may still run
+            if table is Table.RING:
+                self._ring_rows.pop(index, None)
             await self.bus.write_burst(TBL_DATA, row)
             await self._command(what, _command(table, index) | TBL_CMD_PUT.at(1))
+            if table is Table.RING:
+                self._ring_rows[index] = list(row)
 
     async def _get(self, table: Table, index: int) -> list[int]:
         async with self.bus.lock:

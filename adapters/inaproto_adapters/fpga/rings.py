@@ -38,6 +38,7 @@ class FpgaRings:
         """Faults that nobody has been told of yet."""
         self._leaving: dict[int, Instant] = {}
         self._faults = 0
+        self._looks = 0
 
     async def install(self, spec: RingSpec, now: Instant) -> RingRefused | None:
         """Sum for a ring from now on."""
@@ -95,6 +96,17 @@ class FpgaRings:
             rule, rank = state.fault
             self._faulted.add(ring_id)
             self._found[ring_id] = RingFault(ring_id, rank, rule, EVIDENCE)
+
+    async def has_kept(self) -> bool:
+        """Whether the accelerator has the rings that were put in: False where somebody else drives it.
+
+        Each time two rows are looked at: the first one, where whoever it is begins, and another in turn.
+        """
+        taken = sorted({placement.ring for placement in self.device.rings.values()} - {0})
+        self._looks += 1
+        rows = [0, *taken[self._looks % len(taken) :][:1]] if taken else [0]
+        kept = [await self.device.has_kept(row) for row in rows]
+        return all(kept)
 
     async def view(self) -> AcceleratorView:
         """Counters and rings, read from the registers. Faults that it finds, :meth:`faults` says."""
