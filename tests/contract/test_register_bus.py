@@ -20,6 +20,7 @@ import trio.testing
 
 from inaproto.errors import DecodeError, FabricError, LocalMisuse
 from inaproto_adapters.fpga.bus import RegisterBus
+from inaproto_adapters.fpga.buses import bus_opener
 from inaproto_adapters.fpga.etherbone import EtherboneBus, Record
 from inaproto_adapters.fpga.simulated import (
     InProcessBus,
@@ -341,6 +342,20 @@ async def test_nothing_is_written_of_a_burst_that_goes_past_the_end(runtime_dir:
     await bus.write_burst(0xFFC, [2])
     await bus.aclose()
     assert path.read_bytes() == bytes(0xFFC) + b"\x02\0\0\0"
+
+
+@pytest.mark.parametrize("kind", ["xdma", "uart"])
+async def test_what_leads_to_one_board_is_opened_once(kind: str, runtime_dir: Path) -> None:
+    """Two that drive it would take out each other's rings."""
+    card = runtime_dir / "xdma0_user"
+    card.write_bytes(bytes(0x1000))
+    with line() as (_, tty):
+        opener = bus_opener(f"{kind}:{card if kind == 'xdma' else tty}")
+        first = await opener()
+        with pytest.raises(FabricError, match="another process drives it"):
+            await opener()
+        await first.aclose()
+        await (await opener()).aclose()
 
 
 # -- Etherbone ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import fcntl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -49,6 +50,14 @@ class RegisterBus(Protocol):
 
     async def aclose(self) -> None:
         """Give the way back, after the access that is under way. A second call does nothing."""
+
+
+def claim(descriptor: int) -> None:
+    """Have the device of a descriptor alone, until that is closed. Raises ``OSError``."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OSError("another process drives it: it holds the lock of the device") from None
 
 
 def cause_of(error: Exception) -> str:

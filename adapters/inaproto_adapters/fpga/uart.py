@@ -21,7 +21,7 @@ from typing import Final, Self
 import trio
 
 from inaproto.errors import FabricError, LocalMisuse
-from inaproto_adapters.fpga.bus import BurstBus
+from inaproto_adapters.fpga.bus import BurstBus, claim
 from inaproto_adapters.fpga.register_map import WORD_BYTES
 
 WRITE: Final = 1
@@ -115,6 +115,7 @@ def speed_of(baud: int) -> int:
 def _open(path: Path, speed: int) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
+        claim(descriptor)
         tty.setraw(descriptor, termios.TCSANOW)
         attributes = termios.tcgetattr(descriptor)
         attributes[_IO_INPUT] = attributes[_IO_OUTPUT] = speed

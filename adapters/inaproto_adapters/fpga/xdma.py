@@ -16,7 +16,7 @@ from typing import Final, Self
 import trio
 
 from inaproto.errors import FabricError, LocalMisuse, Unsupported
-from inaproto_adapters.fpga.bus import BurstBus, cause_of
+from inaproto_adapters.fpga.bus import BurstBus, cause_of, claim
 from inaproto_adapters.fpga.register_map import WORD_BYTES
 
 SPACE_BYTES: Final = 0x1000
@@ -27,9 +27,11 @@ BURST_WORDS: Final = 256
 class XdmaBus(BurstBus):
     """See the module. A register that does not answer reads as ones: PCIe knows no error here."""
 
-    def __init__(self, memory: mmap.mmap, peer: str, *, offset: int = 0) -> None:
+    def __init__(self, memory: mmap.mmap, descriptor: int, peer: str, *, offset: int = 0) -> None:
+        """It owns the descriptor of the device, which has its lock."""
         super().__init__(peer, burst_words=BURST_WORDS, space_bytes=len(memory) - offset)
         self._memory = memory
+        self._descriptor = descriptor
         # An item of a view of this format is moved as one; a slice would be moved as bytes are.
         self._words = memoryview(memory)[offset:].cast("I")
 
@@ -43,10 +45,10 @@ class XdmaBus(BurstBus):
             raise Unsupported("XDMA", "this machine is big-endian, registers are little-endian")
         require_place(offset, space_bytes)
         try:
-            memory = await trio.to_thread.run_sync(_map, path, offset + space_bytes)
+            memory, descriptor = await trio.to_thread.run_sync(_map, path, offset + space_bytes)
         except (OSError, ValueError) as error:
             raise FabricError("map", f"{path}", "opening it", cause_of(error), retryable=False) from None
-        return cls(memory, f"the accelerator at {path}", offset=offset)
+        return cls(memory, descriptor, f"the accelerator at {path}", offset=offset)
 
     async def _read(self, address: int, count: int) -> list[int]:
         return await trio.to_thread.run_sync(self._read_now, address // WORD_BYTES, count)
@@ -57,6 +59,7 @@ class XdmaBus(BurstBus):
     async def _close(self) -> None:
         self._words.release()
         self._memory.close()
+        os.close(self._descriptor)
 
     def _read_now(self, first: int, count: int) -> list[int]:
         return [self._words[at] for at in range(first, first + count)]
@@ -75,9 +78,11 @@ def require_place(offset: int, space_bytes: int = SPACE_BYTES) -> None:
         raise LocalMisuse(f"registers at {offset:#x}, {space_bytes:#x} bytes of them")
 
 
-def _map(path: Path, length: int) -> mmap.mmap:
+def _map(path: Path, length: int) -> tuple[mmap.mmap, int]:
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_SYNC)
     try:
-        return mmap.mmap(descriptor, length)
-    finally:
+        claim(descriptor)
+        return mmap.mmap(descriptor, length), descriptor
+    except BaseException:
         os.close(descriptor)
+        raise
