@@ -550,6 +550,39 @@ async def test_a_line_that_is_silent_or_gone() -> None:
     await bus.aclose()
 
 
+async def test_an_answer_that_comes_too_late_is_not_that_of_the_next_request() -> None:
+    """Answers have no numbers: nothing on that line is sure any more, up to the next opening."""
+    with line() as (far, path):
+        bus = await UartBus.open(path, timeout=0.2)
+        with pytest.raises(FabricError, match="no answer within"):
+            await bus.read32(0)
+        assert os.read(far, 4096)
+        late = Cells()
+        late.words[4] = 0x1111_1111
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_answer_one, far, late)
+            with pytest.raises(FabricError, match="has to be opened again"):
+                await bus.read32(4)
+            nursery.cancel_scope.cancel()
+        await bus.aclose()
+
+
+async def test_more_than_was_asked_for_is_no_answer() -> None:
+    with line() as (far, path):
+        bus = await UartBus.open(path, timeout=PATIENT_S)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_answer_twice, far)
+            with pytest.raises(FabricError, match="8 bytes came for 4"):
+                await bus.read32(4)
+        await bus.aclose()
+
+
+async def _answer_twice(far: int) -> None:
+    await trio.lowlevel.wait_readable(far)
+    os.read(far, 4096)
+    os.write(far, bytes(8))
+
+
 async def test_what_is_left_of_a_request_that_was_given_up_is_thrown_away() -> None:
     cells = Cells()
     cells.words[4] = 44

@@ -3,7 +3,9 @@
 A request is a command (1 write, 2 read), the number of registers, the address of the first one in words, and
 the words to write; the answer has the words that were read. All numbers are big-endian. The bridge does not
 acknowledge writes, so a read of the last register follows each. If a byte is lost, the bridge waits for more
-and forgets the request after 100 ms; nothing is answered, and that is an error here.
+and forgets the request after 100 ms; nothing is answered, and that is an error here. Answers do not say
+what they are to, so a late one would be taken for that of the next request: after an error a line has to be
+opened again.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class UartBus(BurstBus):
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
         self._timeout = timeout
+        self._is_broken = False
 
     @classmethod
     async def open(cls, path: Path, *, baud: int = BAUD, timeout: float = TIMEOUT_S) -> Self:
@@ -70,10 +73,17 @@ class UartBus(BurstBus):
         os.close(self._descriptor)
 
     def _ask(self, request: bytes, answer_bytes: int) -> bytes:
-        """Raises ``OSError``."""
-        while self._some() is not None:
-            pass  # left over from a request that was given up
-        deadline = time.monotonic() + self._timeout
+        """Raises ``OSError``; then a late answer may still come, and nothing is asked any more."""
+        if self._is_broken:
+            raise OSError("an earlier answer was not right: the line has to be opened again")
+        self._is_broken = True
+        answer = self._answer(request, answer_bytes, time.monotonic() + self._timeout)
+        self._is_broken = False
+        return answer
+
+    def _answer(self, request: bytes, answer_bytes: int, deadline: float) -> bytes:
+        while self._some() is not None:  # left over from who had the line before
+            self._require_before(deadline, "the line is never silent, for")
         while request:
             self._wait(select.POLLOUT, deadline)
             try:
@@ -84,7 +94,9 @@ class UartBus(BurstBus):
         while len(answer) < answer_bytes:
             self._wait(select.POLLIN, deadline)
             answer += self._some() or b""
-        return answer[:answer_bytes]
+        if len(answer) > answer_bytes:
+            raise OSError(f"{len(answer)} bytes came for {answer_bytes}")
+        return answer
 
     def _some(self) -> bytes | None:
         """What has come; None: nothing."""
@@ -99,9 +111,16 @@ class UartBus(BurstBus):
     def _wait(self, event: int, deadline: float) -> None:
         poll = select.poll()
         poll.register(self._descriptor, event)
-        left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(1000 * left):
+        left = self._require_before(deadline, "no answer within")
+        if not poll.poll(1000 * left):
             raise TimeoutError(f"no answer within {self._timeout:g} s")
+
+    def _require_before(self, deadline: float, why: str) -> float:
+        """Seconds that are left. Raises ``TimeoutError``."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"{why} {self._timeout:g} s")
+        return left
 
 
 def speed_of(baud: int) -> int:
