@@ -11,7 +11,7 @@ import socket
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -450,6 +450,41 @@ async def test_the_port_is_that_of_the_peer_unless_said_otherwise() -> None:
         other.bind(("0.0.0.0", 0))
         with pytest.raises(FabricError, match="Address already in use"):
             await EtherboneBus.open("127.0.0.1", other.getsockname()[1])
+
+
+async def test_several_accelerators_can_be_driven_from_one_machine() -> None:
+    """They answer to one port number, from addresses of their own."""
+    cells = {host: Cells() for host in ("127.0.0.2", "127.0.0.3")}
+
+    async def respond(sock: trio.socket.SocketType, its: Cells) -> None:
+        while True:
+            packet, sender = await sock.recvfrom(4096)
+            await sock.sendto(etherbone_answer(packet, its), sender)
+
+    async def bound(stack: ExitStack, host: str, port: int) -> trio.socket.SocketType:
+        sock = stack.enter_context(trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM))
+        sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+        await sock.bind((host, port))
+        return sock
+
+    with ExitStack() as stack:
+        kept = await bound(stack, "0.0.0.0", 0)  # so that nobody else gets that port of any address
+        port = kept.getsockname()[1]
+        boards = [await bound(stack, host, port) for host in cells]
+        async with trio.open_nursery() as nursery:
+            for sock, its in zip(boards, cells.values(), strict=True):
+                nursery.start_soon(respond, sock, its)
+            one, other = [await EtherboneBus.open(host, port, tries=300) for host in cells]
+            with pytest.raises(FabricError, match="another process drives it"):
+                await EtherboneBus.open("127.0.0.2", port)
+            for value in range(5):
+                for bus, offset in ((one, 0), (other, 100)):
+                    await bus.write32(4, value + offset)
+                assert [await bus.read32(4) for bus in (other, one)] == [value + 100, value]
+            await one.aclose()
+            await (await EtherboneBus.open("127.0.0.2", port)).aclose()
+            await other.aclose()
+            nursery.cancel_scope.cancel()
 
 
 def test_a_packet_byte_by_byte() -> None:

@@ -14,10 +14,13 @@ value.
 
 LiteEth, the peer that this is for, takes one record a packet, holds as many words of it as its buffer has
 (16 by default), and answers to its own port number: so that is ours, too, unless ``local_port`` says another.
+Several boards have it in common: by their addresses the kernel tells apart what they answer.
 """
 
 from __future__ import annotations
 
+import errno
+import socket
 import struct
 import time
 from collections.abc import Sequence
@@ -87,6 +90,7 @@ class EtherboneBus(BurstBus):
     def __init__(
         self,
         sock: trio.socket.SocketType,
+        claimed: socket.socket,
         peer: str,
         *,
         timeout: float = 0.2,
@@ -95,6 +99,7 @@ class EtherboneBus(BurstBus):
     ) -> None:
         super().__init__(peer, burst_words=min(burst_words, RECORD_WORDS_MAX))
         self._sock = sock
+        self._claimed = claimed
         self._timeout = timeout
         self._tries = tries
         # Not where another process began that had this port before: its answers may still come.
@@ -115,12 +120,14 @@ class EtherboneBus(BurstBus):
         sock = trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM)
         peer = f"the accelerator at {host}, UDP port {port}"
         try:
+            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
             await sock.bind(("", port if local_port is None else local_port))
             await sock.connect((host, port))
+            claimed = _claim(*sock.getpeername())
         except (OSError, UnicodeError, OverflowError) as error:  # of a name or a port that cannot be, too
             sock.close()
             raise FabricError("connect", peer, "opening it", cause_of(error), retryable=False) from None
-        return cls(sock, peer, timeout=timeout, tries=tries, burst_words=burst_words)
+        return cls(sock, claimed, peer, timeout=timeout, tries=tries, burst_words=burst_words)
 
     async def _read(self, address: int, count: int) -> list[int]:
         addresses = tuple(address + WORD_BYTES * at for at in range(count))
@@ -132,6 +139,7 @@ class EtherboneBus(BurstBus):
 
     async def _close(self) -> None:
         self._sock.close()
+        self._claimed.close()
 
     async def _ask(self, record: Record) -> tuple[int, ...]:
         """What was read. Raises ``OSError``."""
@@ -148,3 +156,19 @@ class EtherboneBus(BurstBus):
                     if answer.write_base == self._number and len(answer.writes) == len(record.read_addresses):
                         return answer.writes
         raise TimeoutError(f"no answer to {self._tries} packets, {self._timeout:g} s each")
+
+
+def _claim(host: str, port: int) -> socket.socket:
+    """Have that accelerator alone until this is closed: a name that is the kernel's, where UDP ports are.
+
+    Raises ``OSError``.
+    """
+    claimed = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    try:
+        claimed.bind(f"\0inaproto/etherbone/{host}/{port}")
+    except OSError as error:
+        claimed.close()
+        if error.errno == errno.EADDRINUSE:
+            raise OSError("another process drives it from this machine") from None
+        raise
+    return claimed
