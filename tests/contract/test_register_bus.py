@@ -18,7 +18,7 @@ import pytest
 import trio
 import trio.testing
 
-from inaproto.errors import DecodeError, FabricError, LocalMisuse
+from inaproto.errors import ConfigError, DecodeError, FabricError, LocalMisuse
 from inaproto_adapters.fpga.bus import RegisterBus
 from inaproto_adapters.fpga.buses import bus_opener
 from inaproto_adapters.fpga.etherbone import EtherboneBus, Record
@@ -342,6 +342,43 @@ async def test_nothing_is_written_of_a_burst_that_goes_past_the_end(runtime_dir:
     await bus.write_burst(0xFFC, [2])
     await bus.aclose()
     assert path.read_bytes() == bytes(0xFFC) + b"\x02\0\0\0"
+
+
+async def test_a_socket_that_a_killed_process_has_left_is_taken_over(runtime_dir: Path) -> None:
+    path = runtime_dir / "csr"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+        left.bind(str(path))
+    cells = Cells()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_registers, path, cells)
+        bus = await SocketBus.open(path)
+        await bus.write32(4, 44)
+        assert cells.words == {4: 44}
+        with pytest.raises(ConfigError, match="somebody listens there"):
+            await serve_registers(path, Cells())
+        assert await bus.read32(4) == 44
+        await (await SocketBus.open(path)).aclose()
+        await bus.aclose()
+        nursery.cancel_scope.cancel()
+    assert not path.exists()
+
+
+async def test_where_registers_cannot_be_offered(runtime_dir: Path) -> None:
+    for name, why in (
+        ("folder", "Address already in use"),
+        ("nowhere/csr", "No such file"),
+        ("a" * 200, "long"),
+    ):
+        if name == "folder":
+            (runtime_dir / name).mkdir()
+        with pytest.raises(ConfigError, match=why):
+            await serve_registers(runtime_dir / name, Cells())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(str(runtime_dir / "other"))
+        other.listen()
+        with pytest.raises(ConfigError, match="somebody listens there"):
+            await serve_registers(runtime_dir / "other", Cells())
+    assert sorted(os.listdir(runtime_dir)) == ["folder", "other"]
 
 
 @pytest.mark.parametrize("kind", ["xdma", "uart"])

@@ -11,6 +11,7 @@ its request; one with another tag comes too late and is thrown away.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from typing import Final, Protocol, Self
 
 import trio
 
-from inaproto.errors import FabricError, LocalMisuse
+from inaproto.errors import ConfigError, FabricError, LocalMisuse
 from inaproto_adapters.fpga.bus import WORD_MAX, BurstBus, cause_of
 from inaproto_adapters.fpga.register_map import WORD_BYTES
 
@@ -147,9 +148,15 @@ async def serve_registers(
     run: Callable[[int], None] | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Offer registers at a path to any number of clients, until it is cancelled; ``run`` lets cycles pass."""
+    """Offer registers at a path to any number of clients, until it is cancelled; ``run`` lets cycles pass.
+
+    What a killed process has left there is taken over. Raises ``ConfigError`` where no socket can be.
+    """
     with _socket() as listener:
-        await listener.bind(os.fspath(path))
+        try:
+            await _bind(listener, path)
+        except OSError as error:
+            raise ConfigError(f"registers cannot be offered at {path}: {cause_of(error)}") from None
         try:
             listener.listen()
             task_status.started()
@@ -198,6 +205,34 @@ def answer_to(packet: bytes, registers: WordRegisters, run: Callable[[int], None
     except LocalMisuse:
         return ANSWER.pack(Status.REFUSED, tag, 0, 0)
     return ANSWER.pack(Status.OK, tag, len(words), found) + struct.pack(f"<{len(words)}I", *words)
+
+
+async def _bind(listener: trio.socket.SocketType, path: Path) -> None:
+    """Raises ``OSError``."""
+    try:
+        await listener.bind(os.fspath(path))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE or not _is_socket(path):
+            raise
+        await _require_left(path)
+        _remove(path)
+        await listener.bind(os.fspath(path))
+
+
+async def _require_left(path: Path) -> None:
+    """Raises ``OSError`` where somebody listens."""
+    with _socket() as probe:
+        try:
+            await probe.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return
+        except OSError:
+            pass  # somebody who is busy, or takes another type of sockets
+    raise OSError("somebody listens there")
+
+
+def _is_socket(path: Path) -> bool:
+    return path.is_socket()
 
 
 def _remove(path: Path) -> None:
