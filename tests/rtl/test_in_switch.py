@@ -21,12 +21,14 @@ from inaproto.core.switch.events import (
 )
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, PortId, S
+from inaproto_adapters.fpga.register_map import PORTS
 from inaproto_hil.rtl.equivalence.traffic import Campaign
 from inaproto_hil.rtl.in_switch import DEFAULTS, RtlAccelerator
 from inaproto_hil.rtl.parameters import Parameters, parameters_of
 from tests.rtl.builds import SMALL, library
 from tests.unit.switched_ring import SwitchedRing, block
 from tests.unit.test_accelerator_switch import moved
+from tests.unit.test_fpga_device import Board
 
 NOW = Instant(0)
 
@@ -44,6 +46,25 @@ def test_sizes_are_read_from_text() -> None:
     for wrong in ("ports", "colour=3", "slots=many"):
         with pytest.raises(LocalMisuse, match="NAME=NUMBER"):
             parameters_of(wrong)
+
+
+def test_a_port_that_came_when_all_places_were_taken_gets_one_that_is_free_later() -> None:
+    board = Board()
+    accelerator = RtlAccelerator(board, Parameters(ports=2), AcceleratorConfig())  # type: ignore[arg-type]
+
+    def step(event: PortUp | PortDown) -> list[PortId | None]:
+        """Who has which place."""
+        assert accelerator.step(event, NOW) == []
+        found = [accelerator._ports.get(index) for index in range(2)]
+        assert board.words[PORTS] == sum(1 << at for at, port in enumerate(found) if port is not None)
+        return found
+
+    for port in range(5):
+        step(PortUp(PortId(port)))
+    assert step(PortDown(PortId(2))) == [0, 1], "it had none, and wants none any more"
+    assert step(PortDown(PortId(0))) == [3, 1]
+    assert step(PortDown(PortId(1))) == [3, 4]
+    assert step(PortDown(PortId(3))) == [None, 4]
 
 
 @pytest.mark.rtl

@@ -65,6 +65,8 @@ class RtlAccelerator:
         self._rings = FpgaRings(device, retired_ns=config.retired_ns)
         self._index: dict[PortId, int] = {}
         self._ports: dict[int, PortId] = {}
+        self._without: dict[PortId, None] = {}
+        """Ports that are up and have no place, in the order in which they came."""
 
     @property
     def rings(self) -> Mapping[int, RingState]:
@@ -95,10 +97,7 @@ class RtlAccelerator:
             case PortUp(port):
                 self._port_up(port)
             case PortDown(port):
-                index = self._index.pop(port, None)
-                if index is not None:
-                    del self._ports[index]
-                    self._tell_ports()
+                self._port_down(port)
             case InstallRing(spec):
                 refused = at_once(self._rings.install(spec, now))
                 if refused is not None:
@@ -115,9 +114,22 @@ class RtlAccelerator:
         free = [index for index in range(self._parameters.ports) if index not in self._ports]
         if not free:
             log.warning("port %d has no place: this accelerator has %d ports", port, self._parameters.ports)
+            self._without[port] = None
             return
         self._index[port], self._ports[free[0]] = free[0], port
         self._tell_ports()
+
+    def _port_down(self, port: PortId) -> None:
+        self._without.pop(port, None)
+        index = self._index.pop(port, None)
+        if index is None:
+            return
+        del self._ports[index]
+        self._tell_ports()
+        if self._without:
+            first = next(iter(self._without))
+            del self._without[first]
+            self._port_up(first)
 
     def _tell_ports(self) -> None:
         at_once(self._rings.device.set_ports_up(self._ports))
