@@ -26,7 +26,14 @@ TEXT = models_text(2, 1, dtype="int64", elements=2, tree="direct", heartbeat_ms=
 class Liar:
     """In the place of a process: it connects as that one does, and says what it is told to."""
 
-    def __init__(self, cluster: ModelsCluster, name: str, says: Callable[[Word | None], Word | None]) -> None:
+    def __init__(
+        self,
+        cluster: ModelsCluster,
+        name: str,
+        says: Callable[[Word | None], Word | None],
+        state: OverlayState | None = None,
+    ) -> None:
+        self._state = state or OverlayState()
         self.shard: Shard = cluster.models.shards_of(name)[0]
         self.links = Links(cluster.models, name, 1)
         self.ends = 0
@@ -46,7 +53,7 @@ class Liar:
         self.ends += 1
 
     def state(self) -> OverlayState:
-        return OverlayState()
+        return self._state
 
     def _say(self, peer: NodeId, word: Word | None) -> None:
         if word is not None:
@@ -128,3 +135,23 @@ async def test_a_host_refuses_a_server_that_lies_and_goes_on_with_the_true_one(t
                 model.push(np.array([1, 2]))
                 await model.finish(WAIT_S)
             assert (await one.pull(0, WAIT_S)).tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("state", "named"),
+    [
+        (OverlayState(clocks=Clocks({WorkerId(0): 0, WorkerId(99): 0})), "99"),
+        (OverlayState(clocks=Clocks({WorkerId(1): 0}), absent=((2, 1), (1, 1))), "2"),
+    ],
+)
+async def test_a_host_that_asks_why_it_waits_is_not_ended_by_workers_that_are_none(
+    state: OverlayState, named: str, tmp_path: Path
+) -> None:
+    async with models_cluster(tmp_path, TEXT) as cluster:
+        await cluster.end("ps0")
+        await cluster.end("h1")
+        async with lying(Liar(cluster, "ps0", lambda heard: None, state)), trio.open_nursery() as nursery:
+            nursery.start_soon(cluster.worker, "h0")
+            why = await until(lambda: cluster.status("h0")["worker"]["why"])
+            nursery.cancel_scope.cancel()
+        assert f"server ps0, which does not answer: it names workers that the model has not: {named}" in why

@@ -50,6 +50,7 @@ FLUSH_S: Final = 5.0
 AVOID_S: Final = 60.0
 """The NIC, to a peer to whom it was found not to get."""
 SLOW_S: Final = 1.0
+STRANGERS_SHOWN_MAX: Final = 3
 NO_NIC: Final = "the peer has no NIC"
 
 log = logging.getLogger("inaproto.overlay")
@@ -250,6 +251,11 @@ class Links:
             raise OSError(errno.EPROTO, str(error)) from None
         if not isinstance(answer, OverlayState):
             raise OSError(errno.EPROTO, answer.message if isinstance(answer, Error) else f"it says {answer}")
+        workers = range(len(shard.model.workers))
+        strangers = sorted({*answer.clocks, *(pair[0] for pair in answer.absent if pair)} - {*workers})
+        if strangers:
+            named = ", ".join(map(str, strangers[:STRANGERS_SHOWN_MAX]))
+            raise OSError(errno.EPROTO, f"it names workers that the model has not: {named}")
         return answer
 
     # --- dialling
