@@ -12,17 +12,18 @@ import trio.testing
 
 from inaproto.errors import DecodeError
 from inaproto.wire.control_messages import Message
-from inaproto.wire.messages.slots import Outcome, SlotAnswer
+from inaproto.wire.messages.slots import Outcome, SlotAnswer, SlotsChanged
 from inaproto.wire.messages.trees import TreeReport, TreeState, TreeWishes
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.service.controller import NotLeading
 from inaproto_controller.service.store.records import PutRecord
-from inaproto_controller.service.trees.service import PINS, WRITES_MAX, TreeService
-from inaproto_controller.service.trees.store import decode_pins
+from inaproto_controller.service.trees.service import OWNER, PINS, TreeService
+from inaproto_controller.service.trees.store import decode_pins, decode_record
 from inaproto_controller.service.turns.service import SharingService
 from tests.controller.planned_cluster import racks
 
 DEADLINE_S: Final = 600
+MANY: Final = 64
 
 
 def service(send: Callable[[str, Message], None] = lambda agent, message: None) -> TreeService:
@@ -103,7 +104,7 @@ async def test_a_store_that_takes_long_is_waited_for(autojump_clock: object) -> 
         async with trio.open_nursery() as people:
             for job in ("a", "b"):
                 people.start_soon(its.pin, job, "spine", stands)
-            await trio.sleep(WRITES_MAX)
+            await trio.sleep(MANY)
             is_back.set()
         assert decode_pins(disk[PINS]) == {"a": "spine", "b": "spine"}
         nursery.cancel_scope.cancel()
@@ -126,7 +127,7 @@ async def test_any_number_of_people_may_ask_for_roots_at_once(autojump_clock: ob
         await trio.testing.wait_all_tasks_blocked()
         its.heard("spine0", TreeReport(term=0, revision=0, trees=()))
         async with trio.open_nursery() as people:
-            for number in range(2 * WRITES_MAX):
+            for number in range(2 * MANY):
                 people.start_soon(its.pin, f"job{number % 3}", "spine", stands)
             await trio.sleep(10)
             is_back.set()
@@ -134,6 +135,37 @@ async def test_any_number_of_people_may_ask_for_roots_at_once(autojump_clock: ob
         await its.pin("later", "spine", stands)
         assert decode_pins(disk[PINS])["later"] == "spine"
         nursery.cancel_scope.cancel()
+
+
+async def test_a_switch_that_hears_of_ever_newer_terms_does_not_end_the_controller() -> None:
+    """Each of them begins the coordinator anew, which writes its term down: the last one's is kept."""
+    its = service()
+    is_back = trio.Event()
+    disk: dict[str, bytes] = {}
+
+    async def stands(owner: str, body: bytes | None) -> None:
+        await is_back.wait()
+        assert body is not None
+        disk[owner] = body
+
+    def hears_of(term: int) -> None:
+        its.heard("spine0", SlotAnswer("spine0", "b", 1, 1, Outcome.TOLD, (), term))
+        its.heard("spine0", SlotsChanged("spine0", "b"))
+
+    its.lead(1, {}, stands)
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(its.run)
+            await trio.testing.wait_all_tasks_blocked()
+            for number in range(1, 2 * MANY):
+                hears_of(1000 * number)
+            is_back.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert decode_record(disk[OWNER]).record.term == 1000 * (2 * MANY - 1) + 1
+            hears_of(10**6)
+            await trio.testing.wait_all_tasks_blocked()
+            assert decode_record(disk[OWNER]).record.term == 10**6 + 1, "and it writes on"
+            nursery.cancel_scope.cancel()
 
 
 def leading(its: TreeService) -> None:

@@ -116,8 +116,8 @@ class TreeService:
         self._bars = Bars(config.bar_ns, config.bar_max_ns)
         self._places: Mapping[str, int] = {}
         self._token = 0
-        self._record_tokens: dict[int, tuple[TreeMigration, int]] = {}
-        """Core whose record a token is for, and its own token."""
+        self._record_tokens: dict[int, int] = {}
+        """Tokens of the coordinator's records, by the tokens that they were given here."""
         self._roots_tokens: dict[int, dict[str, str]] = {}
         self._look_at: Instant | None = None
         self._forget_at: Instant | None = None
@@ -247,8 +247,8 @@ class TreeService:
         if (roots := self._roots_tokens.pop(token, None)) is not None:
             self._wanted.persisted(roots)
             self._look_soon(now)
-        owner, own = self._record_tokens.pop(token, (None, 0))
-        if owner is None or owner is not self._migration:
+        own = self._record_tokens.pop(token, None)
+        if own is None:
             return []  # said again, or of a coordinator that another has followed
         return self._migrate(RecordPersisted(own), now)
 
@@ -286,7 +286,7 @@ class TreeService:
                 case Persist(record, token):
                     self._record = record
                     self._token += 1
-                    self._record_tokens[self._token] = self._migration, token
+                    self._record_tokens[self._token] = token
                     found.append(PersistTrees(self._numbers.stored(record), self._token))
                 case DrainJob(job, epoch):
                     self._wishes[job] = TreeWished(job, epoch, None)
@@ -314,6 +314,7 @@ class TreeService:
         record = self._record
         self._record = MigrationRecord(newest_term, record.plan, record.epoch, record.jobs)
         self._migration = TreeMigration(self.config.migration, self._record)
+        self._record_tokens.clear()
         return [BegunAnew(newest_term)]
 
     # --- all of it, again and again

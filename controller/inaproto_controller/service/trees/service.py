@@ -70,8 +70,6 @@ JITTERS: Final = 64
 TRIES_MAX: Final = 6
 """So long, 10 s, a switch that has no session is waited for before it counts as lost: after a restart of the
 controller all have to find it, and who counts as lost costs its jobs their trees."""
-WRITES_MAX: Final = 64
-"""Records that wait to be written; the core has two under way at most."""
 
 
 class TreeService:
@@ -102,8 +100,11 @@ class TreeService:
         self._refused = ""
         """Why what an agent has just said cannot be."""
         self._roots_to_write: deque[PersistRoots] = deque()
-        self._is_queued = False
-        """The writer is told of roots, once, however many there are: it writes all that are wanted then."""
+        self._roots_due = 0
+        """The token up to which the writer is to write roots; 0: none."""
+        self._trees_to_write: PersistTrees | None = None
+        """The record that is to be written next. One coordinator has one under way; a later one's takes the
+        place of an earlier one's, which nobody waits for any more."""
         self._one_write = trio.Lock()
         """Lock of writes of roots: those that were wanted first are written first."""
         self._news = trio.Event()
@@ -132,8 +133,9 @@ class TreeService:
         self._core = service.TreeService(self._config(term), stored, wanted)
         self._put_record = put_record
         self._roots_to_write.clear()
-        self._is_queued = False
-        self._to_write, self._writes = trio.open_memory_channel[PersistTrees | PersistRoots](WRITES_MAX)
+        self._roots_due = 0
+        self._trees_to_write = None
+        self._is_to_write = trio.Event()
 
     async def run(self) -> None:
         """While this controller leads, until cancelled."""
@@ -147,20 +149,23 @@ class TreeService:
             self._put_record = None
 
     async def _keep_writing(self, put_record: PutRecord) -> None:
-        async for due in self._writes:
-            if isinstance(due, PersistRoots):
-                self._is_queued = False
-                await self._write_roots(due.token, put_record)
-            else:
+        while True:
+            await self._is_to_write.wait()
+            self._is_to_write = trio.Event()
+            while (due := self._trees_to_write) is not None:
+                self._trees_to_write = None
                 await put_record(OWNER, encode_record(due.stored))
                 self._step(Persisted(due.token))
+            until, self._roots_due = self._roots_due, 0
+            if until:
+                await self._write_roots(until, put_record)
 
     def _wake(self) -> None:
         self._step(PlacesTold(self._places()))
         self._step(Woke())
-        if self._roots_to_write and not self._is_queued:
-            self._is_queued = True
-            self._to_write.send_nowait(self._roots_to_write[-1])
+        if self._roots_to_write:
+            self._roots_due = self._roots_to_write[-1].token
+            self._is_to_write.set()
 
     def _places(self) -> dict[str, int]:
         places = ((job, self._sharing.operation(job)) for job in self._core.states)
@@ -203,7 +208,8 @@ class TreeService:
             return
         match action:
             case PersistTrees():
-                self._to_write.send_nowait(action)
+                self._trees_to_write = action
+                self._is_to_write.set()
             case ToSwitch(name, request):
                 self._send(name, request)
             case TellRoot(root, term, revision, wishes):
