@@ -66,15 +66,18 @@ def _record(device: Device) -> dict[str, Any]:
 def _table(devices: list[Device]) -> Table:
     from rich.table import Table
 
+    from inaproto.plain_cells import plain
+
     table = Table("device", "port", "address", "interface", "GID", "MTU", "usable")
     for device in devices:
-        table.add_row(
+        cells = plain(
             device.name,
-            str(device.port),
+            device.port,
             device.address or "-",
             f"LID {device.infiniband.lid}" if device.infiniband else device.interface or "-",
-            str(device.gid_index) if device.address else "-",
-            str(device.mtu),
+            device.gid_index if device.address else "-",
+            device.mtu,
             f"no: {device.why_not}" if device.why_not else "yes",
         )
+        table.add_row(*cells)
     return table

@@ -9,12 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from inaproto.wire.files.pcapng import CaptureWriter, Interface
+from inaproto.wire.files.pcapng import CaptureWriter, Direction, Interface
 from inaproto_hil.inspect.command import inspect
-from tests.inspect.captures import Passed, pcapng, ring_world, tap
+from tests.inspect.captures import Passed, frames_of, pcapng, ring_world, tap
 from tests.inspect.damages import DAMAGES
 
 
@@ -36,6 +37,17 @@ def test_a_clean_capture(clean: list[Passed], tmp_path: Path) -> None:
     assert f"{len(clean)} frames, {len(clean)} RoCEv2 packets: no rule is broken" in result.output
     assert "10.0.0.1 -> 10.0.0.2" in result.output
     assert "21 of 23 rules applied" in result.output
+
+
+def test_names_of_interfaces_are_no_markup(clean: list[Passed], tmp_path: Path) -> None:
+    writer, path = CaptureWriter([Interface("up[/x]"), Interface("p[1]")]), tmp_path / "named.pcapng"
+    frames = [np.frombuffer(one.data, np.uint8).reshape(1, -1) for one in frames_of(clean)[:5]]
+    packets = [bytes(writer.packets(nth % 2, 1000, one, Direction.INBOUND)) for nth, one in enumerate(frames)]
+    path.write_bytes(b"".join([writer.header(), *packets]))
+    result = CliRunner().invoke(inspect, [str(path)])
+    assert result.exit_code in {0, 1}, result.output
+    assert "up[/x] in" in result.output
+    assert "p[1] in" in result.output
 
 
 def test_a_wrong_sum_is_shown_with_what_it_should_be(clean: list[Passed], tmp_path: Path) -> None:

@@ -310,3 +310,27 @@ def test_who_was_refused_is_counted_by_reason() -> None:
         console.print(show_report(Report(switch=switch, hosts=[], problems=[])))
     assert "refused at 10.0.0.100:7420: expired 2" in capture.get()
     assert "refused, of those that had a session: not_authorised 1" in capture.get()
+
+
+def test_names_of_a_server_s_shards_and_hosts_are_no_markup() -> None:
+    shard = {
+        "model": "m[/data]",
+        "shard": 0,
+        "elements": 8,
+        "dtype": "float32",
+        "clocks": {"slowest": 1, "fastest": 2, "left": 0, "workers": 2},
+        "direct": False,
+        "children": [{"host": "h[0]", "attached": True}],
+        "log_bytes": 0,
+        "snapshots": 1,
+        "dead": [],
+        "links": [],
+        "notes": [],
+    }
+    server = {"name": "ps0", "pid": 1, "uptime_s": 1.0, "refused": {}, "shards": [shard]}
+    console = Console(width=120, force_terminal=False)
+    with console.capture() as capture:
+        console.print(show_report(Report(switch=None, hosts=[], problems=[], servers=[server])))
+    text = capture.get()
+    assert "m[/data]/0" in text
+    assert "h[0]" in text

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,8 @@ from inaproto.option_types import FiniteRange
 from inaproto.reader_gone import unread
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from inaproto_controller.service.job_client import JobClient
 
 API_VARIABLE: Final = "INAPROTO_JOB_API"
@@ -232,18 +234,26 @@ def list_jobs(every: bool, **where: Any) -> None:
             _print_json({"jobs": jobs})
             return
         from rich.console import Console
-        from rich.table import Table
 
-        table = Table(box=None, pad_edge=False)
-        for column in ("number", "job", "state", "hosts", "ranks", "tree", "why"):
-            table.add_column(column)
-        for one in jobs:
-            tree = one["tree"]["root"] if one["tree"] else "-"
-            ranks = one["hosts_wanted"] * one["ranks_per_host"]
-            row = (one["number"], one["name"], one["state"], one["hosts_wanted"], ranks, tree, one["why"])
-            table.add_row(*map(str, row))
         with unread():
-            Console(highlight=False, soft_wrap=True).print(table if jobs else "no jobs")
+            Console(highlight=False, soft_wrap=True).print(jobs_table(jobs) if jobs else "no jobs")
+
+
+def jobs_table(jobs: Sequence[Mapping[str, Any]]) -> Table:
+    """One row a job."""
+    from rich.table import Table
+
+    from inaproto.plain_cells import plain
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("number", "job", "state", "hosts", "ranks", "tree", "why"):
+        table.add_column(column)
+    for one in jobs:
+        tree = one["tree"]["root"] if one["tree"] else "-"
+        ranks = one["hosts_wanted"] * one["ranks_per_host"]
+        row = (one["number"], one["name"], one["state"], one["hosts_wanted"], ranks, tree, one["why"])
+        table.add_row(*plain(*row))
+    return table
 
 
 @job.command(short_help="Show a job.", epilog="Example: inaproto job show train1 --json")

@@ -74,7 +74,7 @@ async def _judge(
     found: list[Verdict] = []
     rules = rules_of(seed, frames)
     async with opened(text, ports) as target:
-        console.print(f"{len(rules)} rules at {target.name}", highlight=False)
+        console.print(f"{len(rules)} rules at {target.name}", highlight=False, markup=False)
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task("rules", total=len(rules))
             async for verdict in judge(target, rules):

@@ -258,7 +258,7 @@ def pushpull(
 
         def say(line: str) -> None:
             if not as_json:
-                bar.console.print(line, soft_wrap=True)
+                bar.console.print(line, soft_wrap=True, markup=False)
 
         try:
             told = act.run(config, out, say, lambda done: bar.update(task, completed=done))

@@ -9,6 +9,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from inaproto.errors import DecodeError
+from inaproto.plain_cells import plain
 from inaproto.units import PSN_MASK, S
 from inaproto.wire.ethernet import mac_text
 from inaproto.wire.files.pcapng import CapturedFrame, Direction
@@ -31,7 +32,7 @@ def connections_table(inspector: Inspector) -> Table:
         table.add_column(name, no_wrap=True)
     for flow in flows_of(inspector):
         row = flow_row(flow)
-        table.add_row(*(str(row[name]) for name in row))
+        table.add_row(*plain(*row.values()))
     return table
 
 

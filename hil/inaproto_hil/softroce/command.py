@@ -75,7 +75,7 @@ def softroce(
     """
     console = Console(stderr=json_file == "-")
     try:
-        image = open_image(lambda text: console.print(text, soft_wrap=True, highlight=False))
+        image = open_image(lambda text: console.print(text, soft_wrap=True, highlight=False, markup=False))
         found = {}
         for mtu in mtus:
             config = SwitchedConfig(

@@ -9,6 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from inaproto.plain_cells import plain
+
 
 def show_server(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     """Show ``ParameterServer.status``."""
@@ -33,7 +35,7 @@ def show_server(status: Mapping[str, Any]) -> Iterable[RenderableType]:
         for column in columns:
             table.add_column(column, no_wrap=column != "children")
         for shard in status["shards"]:
-            table.add_row(*map(str, _root(shard)))
+            table.add_row(*plain(*_root(shard)))
         yield table
     for shard in status["shards"]:
         yield from _troubles(f"{shard['model']}/{shard['shard']}", shard)

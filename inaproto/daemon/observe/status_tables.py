@@ -13,6 +13,7 @@ from inaproto.client.ring_names import parse_ring_job
 from inaproto.core.host.ring_words import name_ranks
 from inaproto.daemon.observe.model_tables import show_models, show_nic, show_server
 from inaproto.daemon.observe.status import Report
+from inaproto.plain_cells import plain
 
 _RANKS_SHOWN: Final = 16
 _NIC_ORDINARY: Final = frozenset(
@@ -444,7 +445,7 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]])
     for column, _ in told:
         table.add_column(column, overflow="fold")
     for row in zip(*(cells for _, cells in told), strict=True):
-        table.add_row(*map(Text, row))
+        table.add_row(*plain(*row))
     return table
 
 

@@ -16,6 +16,7 @@ from inaproto.daemon.observe.status_tables import (
     switches_of,
     whose_turn,
 )
+from inaproto.plain_cells import plain
 from inaproto_controller.service.top.snapshot import Snapshot, switch_name
 
 JOBS_SHOWN: Final = 30
@@ -46,7 +47,7 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]])
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(value)) for value in row))
+        table.add_row(*plain(*row))
     return table
 
 
