@@ -50,6 +50,15 @@ def test_names_of_interfaces_are_no_markup(clean: list[Passed], tmp_path: Path) 
     assert "p[1] in" in result.output
 
 
+@pytest.mark.parametrize("options", [[], ["--packet", "1"], ["--json", "-"]])
+def test_a_file_that_cannot_be_read_on_is_said_to_be(options: list[str]) -> None:
+    """The first page of a process's memory is not there: to read it fails, after the file was opened."""
+    result = CliRunner().invoke(inspect, [*options, "/proc/self/mem"])
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert "inaproto inspect: /proc/self/mem cannot be read: Input/output error" in result.stderr
+
+
 def test_a_wrong_sum_is_shown_with_what_it_should_be(clean: list[Passed], tmp_path: Path) -> None:
     data, wrong = damaged(clean, "one bit of a sum")
     path = tmp_path / "wrong.pcapng"

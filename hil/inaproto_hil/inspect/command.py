@@ -89,10 +89,20 @@ def inspect(
     sys.exit(_inspect(file, show_all=show_all, connections=connections, json_file=json_file))
 
 
+class _Unreadable(Exception):
+    """The file cannot be read on; the text says which and why."""
+
+
 def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    """As they come: a pipe is not waited for until it has filled a piece."""
+    """As they come: a pipe is not waited for until it has filled a piece. Raises ``_Unreadable``."""
     read = getattr(file, "read1", file.read)
-    while piece := read(_PIECE_BYTES):
+    while True:
+        try:
+            piece = read(_PIECE_BYTES)
+        except OSError as error:
+            raise _Unreadable(f"{file.name} cannot be read: {error.strerror or error}") from None
+        if not piece:
+            return
         yield piece
 
 
@@ -111,7 +121,7 @@ def _show_packet(file: BinaryIO, number: int) -> int:
                     click.echo("\n".join(packet_lines(frame)))
                     return 0
         reader.finish()
-    except DecodeError as error:
+    except (DecodeError, _Unreadable) as error:
         click.echo(f"inaproto inspect: {error}", err=True)
         return EXIT_UNUSABLE
     click.echo(f"inaproto inspect: there is no frame {number}; the last is {frames}", err=True)
@@ -145,7 +155,7 @@ def _inspect(file: BinaryIO, *, show_all: bool, connections: bool, json_file: st
                 elif show_all:
                     click.echo(_line(broken), err=out_is_json)
         reader.finish()
-    except DecodeError as error:
+    except (DecodeError, _Unreadable) as error:
         problem = str(error)
     except KeyboardInterrupt:
         problem = None  # what was read is reported
