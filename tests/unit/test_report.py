@@ -71,6 +71,52 @@ def test_the_model_is_that_of_the_paper() -> None:
     assert "80.0 % of 5,000,000 bytes (2 of 3 all-reduces)" in found["verdict"][0]
 
 
+def test_each_figure_of_the_links_says_where_it_is_from() -> None:
+    done: list[Done] = [("switch", 1000, 0.1)]
+    rings = Statuses.of([told([host_told("h0", done), host_told("h1", done)])]).rings("train")
+    seen = {"hosts": ["h0", "h1"], "rate_bps": 8e9, "latency_ns": 5000}
+    switches = [{"host_links": {"measured": [seen]}}]
+    known = links_of(rings, switches, gbit=None, hop_us=0.0)
+    assert (known.bytes_per_s, known.hop_s) == (1e9, 0.0), "0 is a figure"
+    assert str(known) == "8 Gbit/s, measured, and 0 us a hop, given"
+    assert (known.rate_source, known.hop_source, known.source) == ("measured", "given", "mixed")
+    assert (
+        str(links_of(rings, switches, gbit=16, hop_us=None)) == "16 Gbit/s, given, and 5 us a hop, measured"
+    )
+    assert str(links_of(rings, (), gbit=None, hop_us=2)) == "100 Gbit/s, assumed, and 2 us a hop, given"
+    assert str(links_of(rings, switches, gbit=None, hop_us=None)) == "8 Gbit/s and 5 us a hop, measured"
+
+
+@pytest.mark.parametrize(
+    ("options", "lacks"),
+    [
+        ([], ["--link-gbit and --hop-us"]),
+        (["--link-gbit", "8"], ["--hop-us"]),
+        (["--hop-us", "0"], ["--link-gbit"]),
+        (["--hop-us", "0", "--link-gbit", "8"], []),
+    ],
+)
+def test_a_note_says_which_figure_of_the_links_is_assumed(
+    options: list[str], lacks: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "h0.json"
+    path.write_text(json.dumps(told([host_told("h0", [("switch", 1000, 0.1)])])))
+    answer = CliRunner().invoke(report, ["train", "--json", "--from", str(path), *options])
+    notes = [line for line in json.loads(answer.stdout)["notes"] if "assumed" in line]
+    assert [line.partition(": ")[2].partition(" say")[0] for line in notes] == lacks
+
+
+@pytest.mark.parametrize("option", ["--link-gbit", "--hop-us"])
+@pytest.mark.parametrize("value", ["inf", "nan", "1e308", "1e-320", "-1"])
+def test_figures_of_links_that_no_link_has_are_refused(option: str, value: str, tmp_path: Path) -> None:
+    path = tmp_path / "h0.json"
+    path.write_text(json.dumps(told([host_told("h0", [("switch", 1000, 0.1)])])))
+    answer = CliRunner().invoke(report, ["train", "--from", str(path), option, value])
+    is_fine = (option, value) == ("--hop-us", "1e-320")  # as good as 0
+    assert answer.exit_code == (0 if is_fine else 2), answer.output
+    assert isinstance(answer.exception, SystemExit | None), answer.exception
+
+
 def test_measured_is_like_with_like() -> None:
     fast: list[Done] = [("switch", 1000, seconds) for seconds in (0.1, 0.3, 0.2)]
     slow: list[Done] = [("ring", 1000, 0.5), ("chain", 1000, 0.7)]

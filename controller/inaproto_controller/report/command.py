@@ -12,11 +12,15 @@ import click
 
 from inaproto.cli import EXIT_FAILED, guarded
 from inaproto.errors import ConfigError
+from inaproto.option_types import FiniteRange
 from inaproto.reader_gone import unread
 
 if TYPE_CHECKING:
     from inaproto_controller.report.records import Statuses
 
+LINK_GBIT_MIN: Final = 1e-6
+LINK_GBIT_MAX: Final = 1e6
+HOP_US_MAX: Final = 1e6
 _EPILOG: Final = """
 \b
 Examples:
@@ -64,9 +68,11 @@ Exit status: 0; 1 if no daemon knows the job, or one gave no answer; 2 if the co
 )
 @click.option("--run", type=int, help="Id of a run of this name, from --json; by default the last one.")
 @click.option(
-    "--link-gbit", type=click.FloatRange(min=0, min_open=True), help="Rate of a host's link, for the model."
+    "--link-gbit",
+    type=FiniteRange(LINK_GBIT_MIN, LINK_GBIT_MAX),
+    help="Rate of a host's link, for the model.",
 )
-@click.option("--hop-us", type=click.FloatRange(min=0), help="Latency of a hop, for the model.")
+@click.option("--hop-us", type=FiniteRange(0, HOP_US_MAX), help="Latency of a hop, for the model.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one page there.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def report(job: str | None, **asked: Any) -> None:

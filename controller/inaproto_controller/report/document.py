@@ -42,6 +42,8 @@ def document(
             "bytes_per_s": links.bytes_per_s,
             "hop_s": links.hop_s,
             "source": links.source,
+            "rate_source": links.rate_source,
+            "hop_source": links.hop_source,
             "text": str(links),
         },
         "operations": sum(one["operations"] for one in paths),

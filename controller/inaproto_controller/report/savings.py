@@ -35,19 +35,27 @@ _OTHER_SIZES: Final = -1
 class Links:
     bytes_per_s: float
     hop_s: float
-    source: str
+    rate_source: str
     """``given``, ``measured`` between the job's hosts, or ``assumed``."""
+    hop_source: str
+
+    @property
+    def source(self) -> str:
+        """Of both figures; ``mixed`` where they are not of one."""
+        return self.rate_source if self.rate_source == self.hop_source else "mixed"
 
     def __str__(self) -> str:
-        return f"{self.bytes_per_s * 8 / GBIT:.4g} Gbit/s and {self.hop_s * 1e6:.4g} us a hop, {self.source}"
+        rate, hop = f"{self.bytes_per_s * 8 / GBIT:.4g} Gbit/s", f"{self.hop_s * 1e6:.4g} us a hop"
+        if self.rate_source == self.hop_source:
+            return f"{rate} and {hop}, {self.rate_source}"
+        return f"{rate}, {self.rate_source}, and {hop}, {self.hop_source}"
 
 
 def links_of(
     rings: Sequence[Ring], switches: Iterable[Status], *, gbit: float | None, hop_us: float | None
 ) -> Links:
-    """Figures that were given; else the worst that were measured between hosts of the job; else assumed."""
-    if gbit is not None or hop_us is not None:
-        return _links(gbit or ASSUMED_GBIT, hop_us or ASSUMED_HOP_US, "given")
+    """Each figure as it was given; else the worst that was measured between hosts of the job; else
+    assumed."""
     hosts = {one.host for ring in rings for one in ring.hosts}
     measured = [
         one
@@ -55,14 +63,15 @@ def links_of(
         for one in switch.get("host_links", {}).get("measured", ())
         if hosts.issuperset(one["hosts"])
     ]
+    rate, hop = (ASSUMED_GBIT * GBIT / 8, "assumed"), (ASSUMED_HOP_US / 1e6, "assumed")
     if measured:
-        slowest = min(one["rate_bps"] for one in measured)
-        return Links(slowest / 8, max(one["latency_ns"] for one in measured) / 1e9, "measured")
-    return _links(ASSUMED_GBIT, ASSUMED_HOP_US, "assumed")
-
-
-def _links(gbit: float, hop_us: float, source: str) -> Links:
-    return Links(gbit * GBIT / 8, hop_us / 1e6, source)
+        rate = min(one["rate_bps"] for one in measured) / 8, "measured"
+        hop = max(one["latency_ns"] for one in measured) / 1e9, "measured"
+    if gbit is not None:
+        rate = gbit * GBIT / 8, "given"
+    if hop_us is not None:
+        hop = hop_us / 1e6, "given"
+    return Links(rate[0], hop[0], rate[1], hop[1])
 
 
 # -- by the cost model

@@ -159,7 +159,11 @@ def notes(found: Report) -> Iterator[str]:
                 )
     if found["other_runs"]:
         yield f"{found['other_runs']} earlier runs of this name are known; --run chooses one."
-    if found["links"]["source"] == "assumed":
-        yield "Figures of the links are assumed: --link-gbit and --hop-us say how fast they are."
+    options = {"rate_source": "--link-gbit", "hop_source": "--hop-us"}
+    assumed = [option for figure, option in options.items() if found["links"][figure] == "assumed"]
+    if len(assumed) == 2:
+        yield f"Figures of the links are assumed: {' and '.join(assumed)} say how fast they are."
+    elif assumed:
+        yield f"One figure of the links is assumed: {assumed[0]} says it."
     if not found["has_ended"]:
         yield "The job has not ended; this is what it has had so far."
