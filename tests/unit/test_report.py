@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner
@@ -214,6 +214,73 @@ def test_a_switch_sends_a_header_with_each_message() -> None:
     room = 2 * 256 - 40  # of a message of two packets
     sizes = {0: 1, 1: 1, 216: 1, 217: 2, room: 2, room + 1: 3, 2 * room + 217: 6}
     assert {size: packets(size, 256, 2) for size in sizes} == sizes
+
+
+def _written(document: object, path: Path) -> list[str]:
+    path.write_text(json.dumps(document))
+    return ["train", "--from", str(path)]
+
+
+def _changed(where: Sequence[str | int], value: object) -> object:
+    """A document that is ours but for one field."""
+    document: Any = json.loads(json.dumps(told([host_told("h0", [("switch", 1000, 0.1)])])))
+    at = document
+    for key in where[:-1]:
+        at = at[key]
+    at[where[-1]] = value
+    return document
+
+
+_RECORD: Final = ("hosts", 0, "job_totals", "jobs", 0)
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "why"),
+    [
+        (("hosts",), 7, "hosts is not a list"),
+        (("hosts", 0, "job_totals"), None, "hosts[0].job_totals is not an object"),
+        (("hosts", 0, "mtu"), 0, "hosts[0].mtu is not a whole number"),
+        (_RECORD, {"job": "train"}, "hosts[0].job_totals.jobs[0].run is not there"),
+        ((*_RECORD, "job"), 5, "hosts[0].job_totals.jobs[0].job is not a text"),
+        ((*_RECORD, "job"), "\ud800", "hosts[0].job_totals.jobs[0].job is not a text"),
+        ((*_RECORD, "paths", 0, "operations"), 0, "operations is not a whole number from 1"),
+        ((*_RECORD, "paths", 0, "busy_s"), float("inf"), "busy_s is not a number"),
+        (("switch",), {"dir": "x"}, "switch.accelerator is not there"),
+        (("other_switches",), [None, 3], "other_switches[1] is not an object"),
+    ],
+)
+def test_a_document_that_is_not_ours_is_named_and_where_it_is_wrong(
+    where: Sequence[str | int], value: object, why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "h0.json"
+    answer = CliRunner().invoke(report, _written(_changed(where, value), path))
+    assert answer.exit_code == 2, answer.exception
+    assert f"inaproto: --from {path}: is not what inaproto status --json writes: " in answer.stderr
+    assert why in answer.stderr
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "\xff", "[]"])
+def test_a_file_that_is_no_document(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "h0.json"
+    path.write_bytes(text.encode("latin-1"))
+    answer = CliRunner().invoke(report, ["--from", str(path)])
+    assert answer.exit_code == 2, answer.exception
+    assert f"inaproto: --from {path}: " in answer.stderr
+
+
+def test_paths_of_later_releases_come_last(tmp_path: Path) -> None:
+    done: list[Done] = [("switch", 1000, 0.1), ("ring", 1000, 0.1)]
+    document: Any = json.loads(json.dumps(told([host_told("h0", done)])))
+    document["hosts"][0]["job_totals"]["jobs"][0]["paths"][0]["path"] = "hyperswitch"
+    page_at = tmp_path / "page.html"
+    words = _written(document, tmp_path / "h0.json")
+    answer = CliRunner().invoke(report, words)
+    assert answer.exit_code == 0, answer.exception
+    rows = [line.split("  ")[0] for line in answer.stdout.splitlines()]
+    assert rows.index("hyperswitch") == rows.index("by the hosts, in a ring") + 1
+    answer = CliRunner().invoke(report, [*words, "--html", str(page_at)])
+    assert answer.exit_code == 0, answer.exception
+    assert "hyperswitch" in page_at.read_text()
 
 
 def test_hosts_of_several_files_and_several_runs(tmp_path: Path) -> None:

@@ -179,7 +179,10 @@ def _read(files: tuple[Path, ...]) -> tuple[Statuses, list[str]]:
     for path in files:
         try:
             told.append(json.loads(path.read_text()))
-        except (OSError, ValueError) as error:
+            Statuses.of(told[-1:])
+        except RecursionError:
+            raise ConfigError(f"--from {path}: is no JSON that a daemon writes: it is too deep") from None
+        except (OSError, ValueError, ConfigError) as error:
             raise ConfigError(f"--from {path}: {error}") from None
     return Statuses.of(told), []
 

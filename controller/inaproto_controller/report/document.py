@@ -7,7 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from inaproto.wire.ina_header import INA_HEADER_BYTES
-from inaproto_controller.report.records import FAST, PATHS, HostRecord, Ring, Status, Statuses, records_of
+from inaproto_controller.report.records import (
+    FAST,
+    HostRecord,
+    Ring,
+    Status,
+    Statuses,
+    place_of,
+    records_of,
+)
 from inaproto_controller.report.savings import Links, measured, modelled
 
 FORMAT: Final = 1
@@ -89,7 +97,7 @@ def _paths(rings: Sequence[Ring], links: Links) -> list[dict[str, Any]]:
     total = sum(one["bytes"] for one in found.values())
     for one in found.values():
         one["share"] = one["bytes"] / total if total else None
-    return sorted(found.values(), key=lambda one: PATHS.index(one["path"]))
+    return sorted(found.values(), key=lambda one: place_of(one["path"]))
 
 
 def _by_model(paths: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from inaproto_controller.pictures.looks import COLOURS, INK, page_templates
 from inaproto_controller.pictures.svg import look, text_of, within_page
-from inaproto_controller.report.records import PATHS
-from inaproto_controller.report.words import SUMMED_BY, agreement_lines, percent, seconds
+from inaproto_controller.report.records import place_of
+from inaproto_controller.report.words import agreement_lines, percent, seconds, summed_by
 
 _SIZES_MAX: Final = 24
 """Sizes in the picture; the table has all."""
@@ -27,7 +27,7 @@ def page(found: Mapping[str, Any]) -> str:
             found=found,
             seconds=seconds,
             percent=percent,
-            summed_by=SUMMED_BY,
+            summed_by=summed_by,
             agreement=list(agreement_lines(found)),
             pictures={name: Markup(drawing) for name, drawing in _pictures(found).items()},
         )
@@ -51,8 +51,8 @@ def _share(found: Mapping[str, Any]) -> Figure:
     left = 0.0
     for one in found["paths"]:
         width = 100 * one["share"]
-        colour = COLOURS[PATHS.index(one["path"])]
-        label = f"{SUMMED_BY[one['path']]}: {percent(one['share'])}"
+        colour = COLOURS[place_of(one["path"])[0] % len(COLOURS)]
+        label = f"{summed_by(one['path'])}: {percent(one['share'])}"
         axes.barh(0, width, left=left, color=colour, alpha=0.75, label=label)
         left += width
     axes.set_xlim(0, 100)

@@ -7,12 +7,74 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from inaproto.client.ring_names import parse_ring_job
+from inaproto.daemon.observe.shapes import Each, Maybe, Whole, misfit
 from inaproto.errors import ConfigError
 
 Status = Mapping[str, Any]
+_ROW: Final = {
+    "path": str,
+    "size": Whole(-1),
+    "operations": Whole(1),
+    "bytes": Whole(),
+    "called_s": float,
+    "busy_s": float,
+    "busy_s_squared": float,
+}
+_RECORD: Final = {
+    "job": str,
+    "run": Whole(),
+    "size": Whole(),
+    "ranks": Whole(),
+    "hosts": Whole(high=1 << 16),
+    "ended": bool,
+    "began_s_ago": float,
+    "last_s_ago": Maybe(float),
+    "recoveries": Whole(),
+    "paths": [_ROW],
+    "redone": [{"code": str, "reason": str, "times": Whole()}],
+}
+_WITH_TOTALS: Final = {
+    "mtu": Whole(256, 1 << 16),
+    "message_packets": Whole(1, 1 << 16),
+    "totals": {"bytes_by_path": Each(Whole())},
+    "job_totals": {"jobs": [_RECORD], "forgotten": [_ROW]},
+}
+_WAYS: Final = {
+    "job": str,
+    "run": Whole(),
+    "ways": [{"path": str, "reason": str, "times": Whole(), "lasted_s": float}],
+    "ring_ends": [{"reason": str, "times": Whole()}],
+}
+_SWITCH: Final = {
+    "dir": str,
+    "accelerator": {"counters": {"results_out": Whole()}},
+    "host_links?": {"measured?": [{"hosts": [str], "rate_bps": Whole(1), "latency_ns": Whole()}]},
+    "job_ways?": [_WAYS],
+}
+_DOCUMENT: Final = {
+    "hosts": [{"name": str}],
+    "switch": Maybe(_SWITCH),
+    "other_switches": [Maybe(_SWITCH)],
+}
 FAST: Final = ("switch", "sharp")
 """Paths by which the network sums; by the others hosts do."""
 PATHS: Final = (*FAST, "chain", "overlay", "ring", "local")
+
+
+def place_of(path: str) -> tuple[int, str]:
+    """Its place among the paths; one that only a later release knows comes last."""
+    return PATHS.index(path) if path in PATHS else len(PATHS), path
+
+
+def misfit_of(document: object) -> str:
+    """Why it is nothing that ``inaproto status --json`` writes; empty: it is."""
+    wrong = misfit(document, _DOCUMENT)
+    if wrong:
+        return wrong
+    assert isinstance(document, dict), "it fits"
+    told = ((number, host) for number, host in enumerate(document["hosts"]) if "job_totals" in host)
+    found = (misfit(host, _WITH_TOTALS, f"it.hosts[{number}]") for number, host in told)
+    return next((why for why in found if why), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +138,14 @@ class Statuses:
         hosts: dict[str, Status] = {}
         switches: dict[str, Status] = {}
         for one in told:
-            try:
-                for host in one["hosts"]:
-                    hosts[host["name"]] = host
-                for switch in [one["switch"], *one["other_switches"]]:
-                    if switch is not None:
-                        switches[switch["dir"]] = switch
-            except (KeyError, TypeError):
-                raise ConfigError("a file of --from is not what inaproto status --json writes") from None
+            wrong = misfit_of(one)
+            if wrong:
+                raise ConfigError(f"is not what inaproto status --json writes: {wrong}")
+            for host in one["hosts"]:
+                hosts[host["name"]] = host
+            for switch in [one["switch"], *one["other_switches"]]:
+                if switch is not None:
+                    switches[switch["dir"]] = switch
         return cls(tuple(hosts.values()), tuple(switches.values()))
 
     def jobs(self) -> list[str]:
