@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 
 from inaproto.doctor.site import Asked
 from inaproto.errors import InaprotoError
 from inaproto.option_types import FiniteRange, IpAddress, path_mtu, power_of_two
+
+BANDWIDTH_GBIT_MAX: Final = 1e6
+RTT_US_MAX: Final = 1e7
+SKEW_MS_MAX: Final = 3.6e6
+TENSOR_MIB_MAX: Final = 1 << 30
 
 _EPILOG = """
 Examples.
@@ -87,19 +93,26 @@ docs/operating.md has the list.
 )
 @click.option(
     "--bandwidth-gbit",
-    type=FiniteRange(0),
+    type=FiniteRange(0, BANDWIDTH_GBIT_MAX),
     default=0.0,
     help="Of the link.  [default: as its driver says]",
 )
-@click.option("--rtt-us", type=FiniteRange(0), default=0.0, help="Round trip.  [default: measured to --peer]")
+@click.option(
+    "--rtt-us",
+    type=FiniteRange(0, RTT_US_MAX),
+    default=0.0,
+    help="Round trip.  [default: measured to --peer]",
+)
 @click.option(
     "--skew-ms",
-    type=FiniteRange(0),
+    type=FiniteRange(0, SKEW_MS_MAX),
     default=500.0,
     show_default=True,
     help="By how much the slowest rank may be late.",
 )
-@click.option("--tensor-mib", type=click.IntRange(0), default=0, help="Tensors of one rank at a time.")
+@click.option(
+    "--tensor-mib", type=click.IntRange(0, TENSOR_MIB_MAX), default=0, help="Tensors of one rank at a time."
+)
 @click.option(
     "--sharp",
     is_flag=False,
