@@ -32,6 +32,7 @@ from typing import (
 import click
 
 from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse, Unsupported
+from inaproto.reader_gone import why_not_written
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -659,6 +660,13 @@ def main() -> None:
     """Entry point of the command."""
     try:
         cli(prog_name="inaproto")
+    except (OSError, SystemExit) as error:
+        why = why_not_written(error)
+        if why is None:
+            raise
+        code = error.code if isinstance(error, SystemExit) else 0
+        click.echo(f"inaproto: standard output: {why.strerror}", err=True)
+        sys.exit(code or EXIT_FAILED)
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import subprocess
 import sys
@@ -277,3 +278,21 @@ def test_a_daemon_looks_for_garbage_seldom_and_finds_it() -> None:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "arguments", [("version",), ("doctor",), ("--help",), ("bench", "--help")], ids=" ".join
+)
+def test_an_output_that_has_no_room_is_said_to_have_none(arguments: tuple[str, ...], unbuffered: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "inaproto", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            text=True,
+            check=False,
+        )
+    assert ran.stderr == "inaproto: standard output: No space left on device\n"
+    assert ran.returncode == 1
