@@ -15,6 +15,7 @@ from inaproto.daemon.net.control_address import Door
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.net.names import CONTROL_SOCKET, gives_no_status
 from inaproto.daemon.net.unix_sockets import connect_unix
+from inaproto.daemon.observe.status_shapes import status_misfit
 from inaproto.errors import ConfigError, DecodeError
 from inaproto.wire.control import why_not
 from inaproto.wire.control_messages import Error, Status, StatusReply
@@ -57,9 +58,15 @@ async def ask_daemons(directory: Path | None, sockets: Sequence[Path], doors: Se
 
     async def ask_one(path: Path | Door) -> None:
         try:
-            answers[path] = await (ask(path) if isinstance(path, Path) else ask_door(path))
+            answer = await (ask(path) if isinstance(path, Path) else ask_door(path))
         except (ConfigError, StatusRefused) as error:
             report.problems.append(str(error))
+            return
+        wrong = status_misfit(answer)
+        if wrong:
+            report.problems.append(f"{path}: its status is that of another release: {wrong}")
+        else:
+            answers[path] = answer
 
     known = {path.resolve() for path in paths}
     news = list(asked)
