@@ -108,7 +108,7 @@ _SHARD: Final[_Fields] = _has("shard", "udp_source_port", "pid", "is_up", "start
 }
 _ITS_TRUNK: Final = Maybe(_has("is_up", "error"))
 _MEMBER: Final[_Fields] = _has("name", "is_open", "is_present", "aggregates", "error") | {
-    "above": str,
+    "above": Maybe(str),
     "dir": str,
     "since_s": _SINCE,
     "trunk?": _ITS_TRUNK,
