@@ -31,6 +31,7 @@ from inaproto.core.sharing.group import (
     SeatForgotten,
     SeatMeasured,
     SeatMoved,
+    SeatsContradict,
     SharingGroup,
     StoodStill,
     Wished,
@@ -83,6 +84,15 @@ class Group:
     def report(self, host: str, *jobs: JobId, hosts: int = 2, stand: int = 0) -> list[GroupAction]:
         holds = (SeatHold(pool="pool", job=job, life=1, ring_id=5, hosts=hosts, stand=stand) for job in jobs)
         return self.tell(HostReported(host, tuple(holds)))
+
+    def say(self, host: str, *rings: tuple[int, int], life: int = 1) -> list[GroupAction]:
+        """All seats of ``host`` are of A, in rings of these ids and numbers of hosts."""
+        holds = [SeatHold(pool="pool", job=A, life=life, ring_id=ring, hosts=hosts) for ring, hosts in rings]
+        return self.tell(HostReported(host, tuple(holds)))
+
+    def seats_of(self, job: JobId) -> list[str]:
+        """Hosts of the seats that it may have turns at."""
+        return [seat.host for seat in self.core.view().jobs.get(job, ())]
 
     def plan(self) -> list[JobId] | None:
         """Jobs that may have turns; None: it does not ask."""
@@ -320,3 +330,56 @@ def test_before_it_is_woken_a_group_knows_no_seats() -> None:
     assert not core.view().knows_seats
     core.step(Woke(), Instant(0))
     assert core.view().knows_seats
+
+
+# --- who contradicts others
+
+
+def of_two_hosts_and_another() -> Group:
+    group = Group()
+    group.arrive("h0", "h1", "h2", "h3")
+    group.say("h0", (5, 2))
+    group.say("h1", (5, 2))
+    assert group.seats_of(A) == ["h0", "h1"]
+    return group
+
+
+def test_a_host_too_many_in_a_ring_is_none_of_it_and_comes_and_goes_for_nothing() -> None:
+    group = of_two_hosts_and_another()
+    assert SeatsContradict(A, "h2") in group.say("h2", (5, 2))
+    assert group.seats_of(A) == ["h0", "h1"]
+    group.say("h2")
+    assert group.seats_of(A) == ["h0", "h1"]
+    assert SeatsContradict(A, "h2") not in group.say("h2", (5, 7)), "once"
+    assert group.seats_of(A) == ["h0", "h1"]
+
+
+def test_a_ring_of_other_hosts_waits_for_the_one_that_is_there() -> None:
+    group = of_two_hosts_and_another()
+    assert SeatsContradict(A, "h2") in group.say("h2", ((1 << 32) - 1, 1))
+    assert group.seats_of(A) == ["h0", "h1"]
+    assert group.plan() == [A]
+    group.say("h0")
+    assert group.seats_of(A) == ["h2"], "that one has ended"
+
+
+def test_a_newer_ring_that_has_a_host_of_the_older_one_takes_its_place() -> None:
+    group = of_two_hosts_and_another()
+    group.say("h2", (6, 2))
+    assert group.seats_of(A) == ["h0", "h1"], "not whole"
+    assert not any(isinstance(one, SeatsContradict) for one in group.say("h0", (6, 2), life=2))
+    assert group.seats_of(A) == ["h0", "h2"]
+
+
+def test_an_older_ring_takes_no_place() -> None:
+    group = of_two_hosts_and_another()
+    group.tell(
+        HostReported(
+            "h1",
+            (
+                SeatHold(pool="pool", job=A, life=1, ring_id=5, hosts=2),
+                SeatHold(pool="pool", job=A, life=2, ring_id=4, hosts=1),
+            ),
+        )
+    )
+    assert group.seats_of(A) == ["h0", "h1"]

@@ -57,6 +57,8 @@ from inaproto.units import Epoch, Instant, JobId, S
 from inaproto.wire.messages.sharing import AT_ONCE, Seat, SeatHold, Version
 
 BEGINNING: Final = Instant(0)
+CONTRADICT_MAX: Final = 64
+"""Hosts that contradict others and are named; there may be more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,16 @@ class StoodStill:
     epoch: Epoch
 
 
-GroupAction = SharingAction | Look | Plan | SeatForgotten | StoodStill
+@dataclass(frozen=True, slots=True)
+class SeatsContradict:
+    """What the host says of the job is not what those say who were there first, and counts for nothing; said
+    once."""
+
+    job: JobId
+    host: str
+
+
+GroupAction = SharingAction | Look | Plan | SeatForgotten | SeatsContradict | StoodStill
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +244,8 @@ class SharingGroup:
         """When the seats are lost of hosts that have not said what they have since they came or went."""
         self._seats = KnownSeats(() if record is None else _seats_of(record), sharing.seats_max)
         self._news: dict[Seat, _News] = {}
+        self._contradict: dict[tuple[JobId, str], None] = {}
+        """Jobs and hosts of which it was said."""
         self._told: Mapping[JobId, tuple[Seat, ...]] | None = None
         """Jobs whose seats the coordinator was told of."""
         self._held: tuple[JobId, ...] = ()
@@ -325,16 +338,25 @@ class SharingGroup:
         for seat in self._seats.of_host(host):
             if seat not in seats:
                 ring = self._seats.ring(seat)
-                if ring is not None and not self._seats.is_over(ring):
+                if ring is not None and not self._seats.is_over(ring) and self._seats.is_of(seat, ring):
                     self._seats.end(ring)
                     over.append(ring)
                 actions += self._forget(seat, "its host has it no more", now, is_lost=False)
         for seat, hold in seats.items():
             self._seats.put(seat, hold)
             self._news.setdefault(seat, _News(now))
+            if self._seats.contradicts(seat):
+                actions += self._contradicts(seat)
         for ring in over:
             actions += self._forget_over(self._seats.of_ring(ring), now)
         return [*actions, *self._settle(now)]
+
+    def _contradicts(self, seat: Seat) -> list[GroupAction]:
+        said = seat.job, seat.host
+        if said in self._contradict or len(self._contradict) >= CONTRADICT_MAX:
+            return []
+        self._contradict[said] = None
+        return [SeatsContradict(seat.job, seat.host)]
 
     def _forget_over(self, seats: Iterable[Seat], now: Instant) -> list[GroupAction]:
         """Forget those whose ring has ended at another host, where their own host is not connected."""

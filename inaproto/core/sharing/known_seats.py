@@ -37,13 +37,15 @@ class KnownSeats:
         """None: not heard of since a restart."""
         self._of_host: dict[str, dict[Seat, None]] = {}
         self._of_ring: dict[Ring, dict[Seat, None]] = {}
-        self._whole: dict[Ring, None] = {}
-        """Rings all of whose seats are known."""
+        self._whole: dict[Ring, dict[Seat, None]] = {}
+        """Rings all of whose seats are known, and these, in the order in which they came to be so. Who says
+        later to be of such a ring is not, for it has as many seats as it has hosts."""
         self._over: dict[Ring, None] = {}
         """Rings of jobs that have ended at one host at least, and have seats yet."""
         self._unheard = 0
+        self._of_job: dict[JobId, Ring] | None = None
         self._jobs: dict[JobId, tuple[Seat, ...]] | None = None
-        """None: to be worked out."""
+        """None, both: to be worked out."""
         for seat in unheard:
             self._put(seat, None)
 
@@ -74,6 +76,22 @@ class KnownSeats:
 
     def is_over(self, ring: Ring) -> bool:
         return ring in self._over
+
+    def is_of(self, seat: Seat, ring: Ring) -> bool:
+        """Whether it is one of the ring's, which may not be whole yet."""
+        return seat in self._whole.get(ring, (seat,))
+
+    def contradicts(self, seat: Seat) -> bool:
+        """Whether others, who were there first, say something else."""
+        ring = self.ring(seat)
+        if ring is None:
+            return False
+        return not self.is_of(seat, ring) or (ring in self._whole and self._rivals(ring))
+
+    def _rivals(self, ring: Ring) -> bool:
+        """Whether it is whole beside an older one of the same job at other hosts."""
+        chosen = self._chosen().get(ring.job, ring)
+        return chosen != ring and not self._share_a_host(chosen, ring)
 
     # --- changes
 
@@ -111,7 +129,7 @@ class KnownSeats:
         if not its:
             del self._of_ring[ring]
             self._over.pop(ring, None)
-        self._count(ring)
+        self._count(ring, seat)
 
     def end(self, ring: Ring) -> None:
         """It has ended at one of its hosts."""
@@ -119,17 +137,18 @@ class KnownSeats:
             self._over[ring] = None
             self._count(ring)
 
-    def _count(self, ring: Ring) -> None:
+    def _count(self, ring: Ring, gone: Seat | None = None) -> None:
+        members = self._whole.get(ring)
+        if members is not None:
+            if ring not in self._over and gone not in members:
+                return
+            del self._whole[ring]
+            self._jobs = self._of_job = None
         seats = self._of_ring.get(ring)
         hold = None if not seats else self._holds[next(iter(seats))]
-        is_whole = bool(seats) and hold is not None and len(seats or ()) == hold.hosts
-        is_whole = is_whole and ring not in self._over
-        if is_whole:
-            self._whole[ring] = None
-            self._jobs = None
-        elif ring in self._whole:
-            del self._whole[ring]
-            self._jobs = None
+        if seats and hold is not None and len(seats) == hold.hosts and ring not in self._over:
+            self._whole[ring] = dict(seats)
+            self._jobs = self._of_job = None
 
     # --- jobs
 
@@ -138,15 +157,30 @@ class KnownSeats:
         changes."""
         if self._jobs is None:
             found: dict[JobId, tuple[Seat, ...]] = {}
-            newest = {ring.job: ring for ring in sorted(self._whole)}
             room = self._seats_max
-            for job, ring in newest.items():
-                seats = self._of_ring[ring]
+            for job, ring in sorted(self._chosen().items()):
+                seats = self._whole[ring]
                 if len(seats) <= room:
                     found[job] = tuple(sorted(seats, key=_order))
                     room -= len(seats)
             self._jobs = found
         return self._jobs
+
+    def _chosen(self) -> dict[JobId, Ring]:
+        """One ring of each job: the one that was whole first, and then each newer one that has a host of the
+        one before. A job's own hosts say so when it begins anew; what others call the same is not it."""
+        if self._of_job is None:
+            found: dict[JobId, Ring] = {}
+            for ring in self._whole:
+                before = found.get(ring.job)
+                if before is None or (ring > before and self._share_a_host(before, ring)):
+                    found[ring.job] = ring
+            self._of_job = found
+        return self._of_job
+
+    def _share_a_host(self, one: Ring, other: Ring) -> bool:
+        hosts = {seat.host for seat in self._whole[one]}
+        return any(seat.host in hosts for seat in self._whole[other])
 
 
 def _order(seat: Seat) -> tuple[str, str, int]:

@@ -34,6 +34,7 @@ from inaproto.core.sharing.group import (
     MayPlan,
     Plan,
     SeatForgotten,
+    SeatsContradict,
     SharingGroup,
     StoodStill,
     Wished,
@@ -200,6 +201,8 @@ class Group:
                 if world.jobs[job].slowness > 1:
                     world.mark("a straggler's turn was ended")
                 world.note(controller, "stands still", f"{self.tree} {job} {epoch}")
+            case SeatsContradict(job, host):
+                world.note(controller, "seats contradict", f"{self.tree} {job} {host}")
             case SeatForgotten(seat, why, is_lost):
                 world.mark(f"a seat was forgotten: {why}")
                 if is_lost and world.host_named(seat.host).half_open is not None:

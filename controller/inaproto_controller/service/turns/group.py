@@ -42,6 +42,7 @@ from inaproto.core.sharing.group import (
     SeatForgotten,
     SeatMeasured,
     SeatMoved,
+    SeatsContradict,
     SharingGroup,
     StoodStill,
     Wished,
@@ -203,6 +204,15 @@ class GroupRunner:
                 if not its:
                     self._news.pop(seat.job, None)
                     self._granted.pop(seat.job, None)
+                return
+            case SeatsContradict(job, host):
+                log.warning(
+                    "pool %s: host %s says of job %s what contradicts the hosts that were there first, and "
+                    "has no turns of it",
+                    name,
+                    host,
+                    job,
+                )
                 return
             case StoodStill(job, epoch):
                 log.info("pool %s: job %s does not go on, and its turn %d ends", name, job, epoch)
