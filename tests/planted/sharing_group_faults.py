@@ -47,7 +47,7 @@ GROUP_FAULTS: Final = (
         "ring_in_part_planned",
         "gives turns to a job of which some seats are not known",
         KnownSeats._count,
-        " and len(seats or ()) == hold.hosts",
+        " and len(seats) == hold.hosts",
         "",
     ),
     _fault(
