@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,6 +131,8 @@ class Run:
     all_started: list[Process] = field(default_factory=list)
     observed: Observed = field(default_factory=Observed)
     processors: Processors = field(default_factory=Processors)
+    finished: int = 0
+    """Ranks that have ended, and whose output has been written."""
     over: trio.Event = field(default_factory=trio.Event)
     """No rank runs any more."""
     stop: trio.Event = field(default_factory=trio.Event)
@@ -186,6 +188,8 @@ class Run:
     def _signalled(self, number: signal.Signals) -> None:
         if self.ranks:
             self._perform(self.supervision.signalled(number, trio.current_time()))
+            if not self.supervision.running:  # what is left is output that nobody reads
+                self.over.set()
         elif number in ENDING:
             self.stopped_by = number
             self.stop.set()
@@ -304,8 +308,12 @@ class Run:
             code = await process.wait()
             if self.manner.is_labelled:
                 await until_ended(ended)
+            # Others are to hear of it now, however slow somebody reads what this rank has said.
             self._perform(self.supervision.exited(rank, code, trio.current_time()))
-            if not self.supervision.running:
+            if self.manner.is_labelled:
+                await until_ended(ended, self._is_writing, looks=1)
+            self.finished += 1
+            if self.finished == len(self.ranks):
                 self.over.set()
 
     async def _keep_time(self) -> None:
@@ -327,6 +335,10 @@ class Run:
             process.close_pipe(source)
         finally:
             ended.set()
+
+    def _is_writing(self) -> bool:
+        """Whether something is to be written that nobody has read yet."""
+        return any(lock.locked() for lock in self.locks.values())
 
     async def _write(self, target: int, data: bytes) -> None:
         if not data:
@@ -390,16 +402,20 @@ def is_shielded(number: signal.Signals) -> bool:
     return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
-async def until_ended(outputs: Sequence[trio.Event]) -> None:
-    """Until what is copied has ended, but no longer than :data:`LAST_OUTPUT_S`.
+async def until_ended(
+    outputs: Sequence[trio.Event], is_writing: Callable[[], bool] = lambda: False, *, looks: int = LOOKS
+) -> None:
+    """Until what is copied has ended, but no longer than :data:`LAST_OUTPUT_S`, or so many looks of it.
 
     In parts: on a machine that is busy this process may not run for a second, and has copied nothing then.
+    Time in which ``is_writing`` does not count: whoever reads is slow.
     """
-    for _ in range(LOOKS):
+    while looks:
         with trio.move_on_after(LAST_OUTPUT_S / LOOKS):
             for event in outputs:
                 await event.wait()
             return
+        looks -= not is_writing()
 
 
 def _write_all(target: int, data: bytes) -> None:

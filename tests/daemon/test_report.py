@@ -71,7 +71,7 @@ async def test_why_the_hosts_summed_is_known_after_the_job(runtime_dir: Path) ->
         found = await asked("train", "--dir", str(runtime_dir))
         assert [one["path"] for one in found["paths"]] == ["chain"]
         (why, ended) = found["reasons"]
-        assert "0 are free" in why["reason"], why
+        assert "it has 0 in all" in why["reason"], why
         assert (why["path"], why["times"]) == ("chain", 1)
         assert why["lasted_s"] > 0
         assert "the switch cannot sum for it" in ended["reason"]
@@ -80,4 +80,4 @@ async def test_why_the_hosts_summed_is_known_after_the_job(runtime_dir: Path) ->
         await trio.to_thread.run_sync(
             lambda: CliRunner().invoke(report, ["train", "--dir", str(runtime_dir), "--html", str(page)])
         )
-        assert "0 are free" in page.read_text()
+        assert "it has 0 in all" in page.read_text()

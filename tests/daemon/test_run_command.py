@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from inaproto.launch.keeper import marked
+from inaproto.launch.run import LAST_OUTPUT_S
 from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, daemon, environment
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plain" / "linear_regression.py"
@@ -288,6 +289,33 @@ def test_a_signal_goes_to_all_and_leaves_nothing(runtime_dir: Path, number: sign
     assert out.count("interrupted") == (2 if number == signal.SIGINT else 0)
     assert marked(mark) == set()
     assert [path.name for path in runtime_dir.iterdir()] == ["script.py"]
+
+
+SAYS_MUCH = """
+import os, sys
+from pathlib import Path
+sys.stdout.write(("x" * 99 + "\\n") * 1000)
+sys.stdout.flush()
+Path(sys.argv[1], os.environ["RANK"]).touch()
+"""
+
+
+def test_what_ranks_say_last_waits_for_who_reads_it(runtime_dir: Path) -> None:
+    """The launcher keeps what pipes have no room for, and ends when all of it is read."""
+    said = script(runtime_dir, SAYS_MUCH)
+    with started(runtime_dir, "-n", "2", "--", sys.executable, str(said), str(runtime_dir), **NOBODY) as run:
+        wait_until(lambda: all((runtime_dir / str(rank)).exists() for rank in range(2)), "all is said")
+        time.sleep(2 * LAST_OUTPUT_S)  # that it waited for at most, once
+        status, out, _ = run.end()
+    assert (status, out.count("x" * 99)) == (0, 2000)
+
+
+def test_a_signal_ends_a_launcher_whose_output_nobody_reads(runtime_dir: Path) -> None:
+    said = script(runtime_dir, SAYS_MUCH)
+    with started(runtime_dir, "-n", "2", "--", sys.executable, str(said), str(runtime_dir), **NOBODY) as run:
+        wait_until(lambda: all((runtime_dir / str(rank)).exists() for rank in range(2)), "all is said")
+        run.process.send_signal(signal.SIGINT)
+        run.process.wait(DEADLINE_S)
 
 
 def test_a_program_that_cannot_be_executed_is_named(runtime_dir: Path) -> None:

@@ -39,3 +39,23 @@ async def test_output_that_somebody_holds_open_is_waited_for_a_second(
     began = trio.current_time()
     await until_ended([trio.Event()])
     assert 0.99 * LAST_OUTPUT_S < trio.current_time() - began < 1.01 * LAST_OUTPUT_S
+
+
+async def test_time_in_which_output_waits_for_its_reader_does_not_count(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    output = trio.Event()
+    began = trio.current_time()
+
+    def is_writing() -> bool:
+        return trio.current_time() - began < 100
+
+    async with trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            await trio.sleep(50)
+            output.set()
+
+        nursery.start_soon(read)
+        await until_ended([output], is_writing, looks=1)
+    assert 49.9 < trio.current_time() - began < 50.1
