@@ -136,6 +136,8 @@ class Run:
     over: trio.Event = field(default_factory=trio.Event)
     """No rank runs any more."""
     stop: trio.Event = field(default_factory=trio.Event)
+    is_stopped: bool = False
+    """By a signal."""
     stopped_by: signal.Signals | None = None
     """A signal that came before any rank was there."""
     daemons_end: bool = False
@@ -187,9 +189,8 @@ class Run:
 
     def _signalled(self, number: signal.Signals) -> None:
         if self.ranks:
+            self.is_stopped = self.is_stopped or number in ENDING
             self._perform(self.supervision.signalled(number, trio.current_time()))
-            if not self.supervision.running:  # what is left is output that nobody reads
-                self.over.set()
         elif number in ENDING:
             self.stopped_by = number
             self.stop.set()
@@ -337,8 +338,8 @@ class Run:
             ended.set()
 
     def _is_writing(self) -> bool:
-        """Whether something is to be written that nobody has read yet."""
-        return any(lock.locked() for lock in self.locks.values())
+        """Whether something is to be written that nobody has read yet, and nobody wants all to end."""
+        return not self.is_stopped and any(lock.locked() for lock in self.locks.values())
 
     async def _write(self, target: int, data: bytes) -> None:
         if not data:
