@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve
 
 from inaproto.core.sharing.events import Mark, Noted, PoolFree, TurnStands
 from inaproto.daemon.net.control_address import UnixDoor
 from inaproto.daemon.net.controller_link import ControllerLink
+from inaproto.daemon.net.http_server import HttpConfig, serve
 from inaproto.daemon.net.unix_sockets import UNIX, listen_unix
 from inaproto.units import Epoch, JobId, OpIndex
 from inaproto.wire.messages.controller import AgentRole, GrantRecord, HoldRecord
@@ -133,7 +132,7 @@ async def live_controller(
     with trio.fail_after(DEADLINE_S), socket.create_server(("127.0.0.1", port)) as sock, ExitStack() as stack:
         listener = await listen_unix(directory / "agents.sock", "agents")
         stack.callback(listener.close)
-        config = Config()
+        config = HttpConfig()
         config.bind = [f"fd://{os.dup(sock.fileno())}"]
         config.errorlog = None
         async with trio.open_nursery() as nursery:

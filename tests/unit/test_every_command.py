@@ -48,7 +48,11 @@ def commands() -> Iterator[list[Found]]:
     """Entry points are read once: they are looked for in each package that is installed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inaproto.cli, "_announced", cache(inaproto.cli._announced))
-        yield every_command()
+        found = every_command()
+        for one in found:
+            # Click keeps the option of a command's first call, and a test may have called it alone.
+            one.command._help_option = None
+        yield found
 
 
 def every_command() -> list[Found]:

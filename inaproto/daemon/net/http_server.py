@@ -3,7 +3,8 @@
 What Hypercorn's parsers of HTTP/2 and WebSockets raise for a client's odd bytes (a frame out of place, text
 that is no ASCII, an upgrade with settings that are none) it lets reach the task that accepts connections:
 whoever may connect could end the process by one request. It looks up its server of a connection by name in
-the module that accepts, and finds this one there.
+the module that accepts, and finds this one there, for a configuration of ours: a program around ours may
+have servers by Hypercorn, too.
 
 Each server has a bound of connections at a time: whoever may connect could else take all descriptors that the
 process may have, which its own peers need. One more is closed before anything is read of it.
@@ -12,6 +13,7 @@ process may have, which its own peers need. One more is closed before anything i
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import trio
 from hypercorn.config import Config
@@ -65,4 +67,8 @@ class Connection(TCPServer):
         await self.idle_task.stop()
 
 
-run.TCPServer = Connection  # type: ignore[attr-defined]
+def _connection(app: Any, config: Config, *rest: Any) -> TCPServer:
+    return (Connection if isinstance(config, HttpConfig) else TCPServer)(app, config, *rest)
+
+
+run.TCPServer = _connection  # type: ignore[attr-defined,assignment]
