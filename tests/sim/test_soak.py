@@ -338,7 +338,7 @@ def test_wrong_options_are_said_without_a_traceback(tmp_path: Path) -> None:
         (("soak", "--anew"), "needs --out"),
         (("soak", "--seed", "1", "--log", str(tmp_path / "no" / "log")), "there is no folder"),
         (("soak", "--seed", "1", "--log", str(tmp_path)), "is a directory"),
-        (("soak", "--seeds", "1", "--out", "/dev/null/out"), "cannot make this folder"),
+        (("soak", "--seeds", "1", "--out", "/dev/null/out"), "cannot be made"),
     ):
         done = run(*arguments)
         assert (done.exit_code, said in done.output) == (2, True), done.output
