@@ -23,7 +23,7 @@ import torch.distributed
 
 from inaproto.torch import groups, kernels
 from inaproto.torch.autoload import register
-from tests.torch import cases, device_cases
+from tests.torch import cases, device_cases, trap_cases
 
 
 def rank(request: dict[str, Any], number: int, directory: Path) -> None:
@@ -35,7 +35,8 @@ def rank(request: dict[str, Any], number: int, directory: Path) -> None:
     os.environ |= request["environment"][number]
     os.environ |= {"RANK": str(number), "WORLD_SIZE": str(len(request["environment"]))}
     register()
-    case = getattr(cases, request["case"], None) or getattr(device_cases, request["case"])
+    found_in = next(one for one in (cases, trap_cases, device_cases) if hasattr(one, request["case"]))
+    case = getattr(found_in, request["case"])
     place = cases.Place(number, len(request["environment"]), directory)
     found = case(place, **request["arguments"])
     (directory / f"{number}.json").write_text(json.dumps(found))

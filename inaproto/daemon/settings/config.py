@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Generic, Literal, TypeVar
+from typing import Annotated, ClassVar, Final, Generic, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -50,6 +48,7 @@ from inaproto.daemon.settings.addresses import (
     unicast_ip_or_none,
     unicast_mac,
 )
+from inaproto.daemon.settings.config_file import did_you_mean, read_table
 from inaproto.daemon.settings.cpus import ALL, AUTO, parse_cpus
 from inaproto.daemon.settings.fabric_file import place_in
 from inaproto.errors import ConfigError
@@ -58,7 +57,6 @@ from inaproto.units import US
 from inaproto.wire.outer import short_ip
 from inaproto.wire.udp import SHARDS_MAX
 
-CONFIG_BYTES_MAX: Final = 1 << 20
 WEATHER_EXAMPLE: Final = "drop=0.01,duplicate=0.001,reorder=0.01"
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -612,7 +610,7 @@ def _load(
 ) -> Loaded[S]:
     values: dict[str, object] = {"dir": default_run_directory(environment)}
     sources = dict.fromkeys(model.model_fields, "default")
-    for name, value in (_read_table(file, model.table) if file else {}).items():
+    for name, value in (read_table(file, model.table) if file else {}).items():
         values[name] = value
         sources[name] = f"{file}: {model.table}.{name}"
     for name in model.model_fields:
@@ -630,38 +628,6 @@ def _load(
     return Loaded(settings, sources, tuple(slips(environment)))
 
 
-def _read_table(file: Path, table: str) -> dict[str, Any]:
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(CONFIG_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"configuration file {file}: cannot be read: {error.strerror}") from None
-    if len(data) > CONFIG_BYTES_MAX:
-        raise ConfigError(f"configuration file {file}: is longer than {CONFIG_BYTES_MAX} bytes")
-    try:
-        document = tomllib.loads(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"configuration file {file}: is not UTF-8 text (byte {error.start})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"configuration file {file}: is not TOML: {error}") from None
-    known = ("switch", "host", "server", "controller")
-    for name in document:
-        if name not in known:
-            raise ConfigError(
-                f"configuration file {file}: unknown table or field {name!r}{_did_you_mean(name, known)}; "
-                "fields belong into the table [switch], [host], [server] or [controller]"
-            )
-    section = document.get(table, {})
-    if not isinstance(section, dict):
-        raise ConfigError(f"configuration file {file}: {table!r} must be a table: write [{table}]")
-    for name, value in section.items():
-        if any("\0" in str(one) for one in (value if isinstance(value, list) else [value])):
-            raise ConfigError(
-                f"configuration file {file}: {table}.{name}: must not contain the character NUL"
-            )
-    return section
-
-
 def _describe(error: ValidationError, model: type[Settings], sources: Mapping[str, str]) -> str:
     """One line per refused value: field, source, value, what is allowed."""
     lines = []
@@ -671,7 +637,7 @@ def _describe(error: ValidationError, model: type[Settings], sources: Mapping[st
         if problem["type"] == "extra_forbidden":
             known = list(model.model_fields)
             lines.append(
-                f"{path} ({sources.get(field, '?')}): no such field{_did_you_mean(field, known)}; "
+                f"{path} ({sources.get(field, '?')}): no such field{did_you_mean(field, known)}; "
                 f"fields are {', '.join(known)}"
             )
         elif problem["type"] == "missing":
@@ -683,11 +649,6 @@ def _describe(error: ValidationError, model: type[Settings], sources: Mapping[st
             reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
             lines.append(f"{path} ({sources.get(field, '?')}): {problem['input']!r} is not allowed: {reason}")
     return "\n".join(lines)
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
 
 
 def _toml(value: object) -> str:
