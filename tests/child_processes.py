@@ -37,6 +37,12 @@ def still_there(processes: dict[str, int]) -> list[str]:
     return [name for name, pid in processes.items() if Path(f"/proc/{pid}").exists()]
 
 
+def shared_memory() -> list[Path]:
+    """Objects of shared memory that a process of ours has left. Folders beside them are of tests that run at
+    the same time (``deploy/packages/try_in_root.py``)."""
+    return [path for path in Path("/dev/shm").glob("*inaproto*") if path.is_file()]
+
+
 def end_forked(process: ForkedProcess, number: signal.Signals) -> int:
     """Send it the signal and wait until it has ended; returns its exit status."""
     process.send_signal(number)

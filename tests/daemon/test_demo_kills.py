@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.child_processes import processes_of, still_there
+from tests.child_processes import processes_of, shared_memory, still_there
 from tests.daemon.test_demo_run import DEMO, RUN_TIMEOUT_S, SMALL, run_demo
 
 
@@ -50,7 +50,7 @@ def test_who_is_killed_and_does_not_come_back_is_named_and_nothing_is_left(
     assert {"switch", "h0", "h1", "rank0", "rank1"} < set(processes)
     assert not still_there(processes)
     assert not directory.exists()
-    assert not list(Path("/dev/shm").glob("*inaproto*"))
+    assert not shared_memory()
 
 
 def test_a_switch_that_is_killed_and_started_anew_costs_time_alone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from inaproto_hil.rigs.cluster import inaproto_command
-from tests.child_processes import processes_of, still_there
+from tests.child_processes import processes_of, shared_memory, still_there
 
 RUN_TIMEOUT_S = 600
 ACT = (inaproto_command(), "demo", "racks", "--flaps", "1", "--steps", "4")
@@ -72,4 +72,4 @@ def test_an_interrupted_act_leaves_nothing(tmp_path: Path, runtime_dir: Path) ->
     assert len(processes) in (PROCESSES, PROCESSES + 1)  # a fork server; the leaf may be dead at the moment
     assert not still_there(processes)
     assert not directory.exists()
-    assert not list(Path("/dev/shm").glob("*inaproto*"))
+    assert not shared_memory()

@@ -18,6 +18,7 @@ import pytest
 
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op
+from tests.child_processes import shared_memory
 from tests.daemon.shm_rank import CALLS, WAIT_S, tensor
 
 TREE = Path(__file__).resolve().parents[2]
@@ -92,7 +93,7 @@ def test_one_result_and_who_was_killed(runtime_dir: Path, lists: list[Any], kill
                 assert each.line() == {"left": []}
                 assert each.end() == (0, "")
     assert os.listdir(runtime_dir) == []
-    assert [name for name in os.listdir("/dev/shm") if "inaproto" in name] == []
+    assert shared_memory() == []
 
 
 def test_who_has_stopped_is_named(runtime_dir: Path) -> None:
