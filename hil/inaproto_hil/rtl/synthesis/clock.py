@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -133,8 +134,15 @@ def place_ecp5(
 
 
 def placed(
-    design: Any, ports: Ports | None, *, seed: int, cache: Path | None, limit_s: float
+    design: Any,
+    ports: Ports | None,
+    *,
+    seed: int,
+    cache: Path | None,
+    limit_s: float,
+    on_step: Callable[[str], None] = lambda _step: None,
 ) -> tuple[Placed, float]:
+    """As :func:`place_ecp5`, with the CPU seconds that it took. ``on_step`` learns what the tools are at."""
     ring = Ring(design, ports)
     text = to_rtlil(ring, ring.ports, "ring")
     steps = f"{READ}\nsynth_lattice -family ecp5 -noiopad -top ring -json ring.json\n"
@@ -142,15 +150,29 @@ def placed(
 
     def compute() -> dict[str, Any]:
         with folder_of(text, steps) as folder:
+            on_step("synthesis between registers")
             run(YOSYS, ["-q", "steps.ys"], folder, limit_s)
-            files = ["--json", "ring.json", "--report", "report.json", "--lpf-allow-unconstrained", "-q"]
-            run(NEXTPNR, [*options, *files], folder, limit_s)
+            files = ["--json", "ring.json", "--report", "report.json", "--lpf-allow-unconstrained"]
+            run(NEXTPNR, [*options, *files], folder, limit_s, lambda line: _tell_step(line, on_step))
             report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         return asdict(_read_report(report, ring.ffs))
 
     key = (version(YOSYS), version(NEXTPNR), steps, *options, text)
     answer, seconds = kept(cache, key, compute)
     return Placed(**answer), seconds
+
+
+_ITERATION: Final = re.compile(r"at iteration #(\d+)")
+_ROUTED: Final = re.compile(r"\d+ \|(?:[^|]*\|){2} *(\d+) *\|")
+"""A row of the router's table: its fourth column counts connections that are still to be made."""
+
+
+def _tell_step(line: str, on_step: Callable[[str], None]) -> None:
+    """Where a line of nextpnr tells how far it is."""
+    if found := _ITERATION.search(line):
+        on_step(f"placing, iteration {found[1]}")
+    elif found := _ROUTED.search(line):
+        on_step(f"routing, {int(found[1]):,} connections left")
 
 
 def _read_report(report: Mapping[str, Any], ring_ffs: int) -> Placed:

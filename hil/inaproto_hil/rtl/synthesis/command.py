@@ -160,7 +160,8 @@ def main(
         for sizes in asked.sizes:
             log.print(f"{name}, {sizes.words} words ...", style="dim")
             try:
-                rows.append(measure(asked, name, sizes))
+                with log.status("") as status:
+                    rows.append(measure(asked, name, sizes, on_step=status.update))
             except Unsupported as error:
                 skipped[name] = error.why
                 break

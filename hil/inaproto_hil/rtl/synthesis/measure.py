@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,21 +46,32 @@ class Asked:
     place: bool
 
 
-def measure(asked: Asked, name: str, sizes: Parameters, *, cache: Path | None = None) -> Row:
-    """Raises ``Unsupported`` where there is no such block, or no tool."""
+def measure(
+    asked: Asked,
+    name: str,
+    sizes: Parameters,
+    *,
+    cache: Path | None = None,
+    on_step: Callable[[str], None] = lambda _step: None,
+) -> Row:
+    """Raises ``Unsupported`` where there is no such block, or no tool. ``on_step`` learns where tools are."""
     row = Row(name, sizes, asked.family)
     begun = time.process_time()
     limited: dict[str, Any] = {"cache": cache, "limit_s": asked.limit_s}
     try:
         text = to_rtlil(BLOCKS[name](sizes), None, "top")
         row.cpu_seconds = time.process_time() - begun
+        on_step("looking for what must not be there")
         row.violations = violations_of(text, **limited)
+        on_step("synthesis")
         row.resources, seconds = synthesised(
             text, "top", asked.family, memories_only=asked.memories_only, **limited
         )
         row.cpu_seconds += seconds
         if asked.place and asked.family == "ecp5" and not asked.memories_only:
-            row.placed, seconds = placed(BLOCKS[name](sizes), None, seed=asked.seed, **limited)
+            row.placed, seconds = placed(
+                BLOCKS[name](sizes), None, seed=asked.seed, on_step=on_step, **limited
+            )
             row.cpu_seconds += seconds
     except CombinationalCycle as error:
         row.violations = [f"combinational loop: {' '.join(str(error).split())}"]

@@ -75,8 +75,15 @@ def folder_of(text: str, steps: str) -> Iterator[Path]:
         yield folder
 
 
-def run(tool: str, arguments: Iterable[str], folder: Path, limit_s: float) -> str:
-    """What it said. The tools have a /tmp of their own, so files are named relative to ``folder``."""
+def run(
+    tool: str,
+    arguments: Iterable[str],
+    folder: Path,
+    limit_s: float,
+    on_line: Callable[[str], None] = lambda _line: None,
+) -> str:
+    """What it said; ``on_line`` learns it while the tool runs. The tools have a /tmp of their own, so files
+    are named relative to ``folder``."""
     version(tool)
     module = tool.replace("-", "_")
     function = f"_run_{tool.removeprefix('yowasp-').replace('-', '_')}_argv"
@@ -86,15 +93,29 @@ def run(tool: str, arguments: Iterable[str], folder: Path, limit_s: float) -> st
         f"import {module}; sys.argv[0] = {tool!r}; sys.exit({module}.{function}())"
     )
     command = [sys.executable, "-P", "-c", start, *arguments]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
-    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+    lines = []
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                on_line(line.rstrip())
+        except BaseException:  # a signal, say: what runs on would be waited for
+            process.kill()
+            raise
+    if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         raise ToolFailed(f"{tool} took more than {bound} s of CPU, or all memory")
-    said = done.stdout + done.stderr
-    if done.returncode:
+    said = "".join(lines)
+    if process.returncode:
         told = re.findall(r"^ERROR: .*", said, re.MULTILINE) or said.strip().splitlines()[-1:]
-        raise ToolFailed(f"{tool}: {told[-1] if told else f'status {done.returncode}, and no word'}")
+        raise ToolFailed(f"{tool}: {told[-1] if told else f'status {process.returncode}, and no word'}")
     return said
 
 
