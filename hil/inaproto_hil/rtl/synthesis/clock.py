@@ -33,6 +33,11 @@ TARGET_MHZ: Final = 200
 """What nextpnr strives for: more than most blocks reach, so that it does not stop before."""
 
 
+ROUTER: Final = ("--router", "router2")
+"""It lets nets share wires, and settles who keeps them. The usual one, which takes a wire from another net at
+once, had not ended after half an hour where the whole accelerator took a third of the device."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A design in a ring of registers (:class:`Ring`), placed and routed on an ECP5."""
@@ -146,7 +151,7 @@ def placed(
     ring = Ring(design, ports)
     text = to_rtlil(ring, ring.ports, "ring")
     steps = f"{READ}\nsynth_lattice -family ecp5 -noiopad -top ring -json ring.json\n"
-    options = [*DEVICE, "--freq", f"{TARGET_MHZ}", "--seed", f"{seed}", "--timing-allow-fail"]
+    options = [*DEVICE, "--freq", f"{TARGET_MHZ}", "--seed", f"{seed}", *ROUTER, "--timing-allow-fail"]
 
     def compute() -> dict[str, Any]:
         with folder_of(text, steps) as folder:
@@ -162,17 +167,16 @@ def placed(
     return Placed(**answer), seconds
 
 
-_ITERATION: Final = re.compile(r"at iteration #(\d+)")
-_ROUTED: Final = re.compile(r"\d+ \|(?:[^|]*\|){2} *(\d+) *\|")
-"""A row of the router's table: its fourth column counts connections that are still to be made."""
+_PLACING: Final = re.compile(r"at iteration #(\d+)")
+_ROUTING: Final = re.compile(r"iter=(\d+) wires=\d+ overused=(\d+)")
 
 
 def _tell_step(line: str, on_step: Callable[[str], None]) -> None:
     """Where a line of nextpnr tells how far it is."""
-    if found := _ITERATION.search(line):
+    if found := _PLACING.search(line):
         on_step(f"placing, iteration {found[1]}")
-    elif found := _ROUTED.search(line):
-        on_step(f"routing, {int(found[1]):,} connections left")
+    elif found := _ROUTING.search(line):
+        on_step(f"routing, iteration {found[1]}: {int(found[2]):,} wires are used twice")
 
 
 def _read_report(report: Mapping[str, Any], ring_ffs: int) -> Placed:
