@@ -89,6 +89,8 @@ class Channel(Connection):
         super().__init__(connection, path, who, protocol or ClientProtocol(), dial)
         self.who = who
         self.memory = SharedMemory()
+        self.meeting_places: dict[str, Path] = {}
+        """Directories where it could meet other ranks of its host, by what its daemon was told of them."""
         self._pid = os.getpid()
 
     @property

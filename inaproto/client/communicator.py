@@ -27,7 +27,7 @@ from inaproto.client.channel import Channel, Clock, JobRank, Steps
 from inaproto.client.collectives import Collective
 from inaproto.client.drivers import TrioDriver
 from inaproto.client.environment import who_joins
-from inaproto.client.in_place import InPlace, adds_in_place
+from inaproto.client.in_place import InPlace, adds_in_place, why_apart
 from inaproto.client.parallel_rings import RankChannel, joining_rings, leaving_all
 from inaproto.client.protocol import Waited
 from inaproto.client.shrinking import FIRST, Survivors, shrinking
@@ -79,6 +79,9 @@ class CommunicatorStatistics:
     reads: str = ""
     """Why those that read large arrays where they are read the sums of others, too, and write none. Empty:
     each writes its sums to all, ``copies`` has a reason, or they have not added any."""
+    apart: str = ""
+    """Why the ranks do not add in place among themselves though all are on one host: the host daemon does,
+    and large arrays are copied."""
 
 
 class AnyCommunicator:
@@ -195,6 +198,7 @@ class AnyCommunicator:
             recent=tuple(self._records),
             copies="" if self._in_place is None else self._in_place.copies,
             reads="" if self._in_place is None else self._in_place.reads,
+            apart=why_apart(self.channel),
         )
 
     def now_ns(self) -> int:

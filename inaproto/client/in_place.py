@@ -17,11 +17,9 @@ what the job is and from the calls alone. What ends in the middle ends the commu
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
-import stat
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -32,8 +30,9 @@ from typing import Any, Final
 import trio
 from numpy.typing import NDArray
 
-from inaproto.client.channel import Channel, Clock, Pollable, Wait, again
+from inaproto.client.channel import Channel, Clock, JobRank, Pollable, Wait, again
 from inaproto.client.channel import Steps as ChannelSteps
+from inaproto.client.meeting_places import NAME_CHARACTERS, private_directory
 from inaproto.client.stage.access import rank_memory
 from inaproto.client.stage.exchange import Kind
 from inaproto.client.stage.layout import RANKS_MAX, Layout
@@ -42,7 +41,7 @@ from inaproto.client.stage.stage import SharedMemoryStage
 from inaproto.client.stage.waits import TURN, HasDescriptor, Steps
 from inaproto.client.waits import EXPLAIN_S, ask_status, my_ring
 from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.errors import ConfigError, JobError, OperationTimeout, TensorMismatch, Unsupported
+from inaproto.errors import ConfigError, JobError, OperationTimeout, RankLost, TensorMismatch, Unsupported
 
 CHUNK_BYTES_MAX: Final = 4 << 20
 AREA_BYTES: Final = 8 << 20
@@ -119,6 +118,12 @@ def adds_in_place(channel: object) -> bool:
     return channel.protocol.joined.local and 1 < channel.who.size <= RANKS_MAX
 
 
+def why_apart(channel: object) -> str:
+    """Why the ranks of the job do not add among themselves, though all are on this host."""
+    joined = channel.protocol.joined if isinstance(channel, Channel) else None
+    return "" if joined is None else joined.apart
+
+
 class InPlace:
     """What one rank has called in place, and the memory that it shares with the others for it.
 
@@ -175,6 +180,8 @@ class InPlace:
         failure = self._channel.protocol.failure
         if failure is not None:
             self._end_all(failure)
+        if self._called and self._stage is None and self._channel.protocol.others_left:
+            self._fail(self._lost())
         wait = self._advance() if self._called else None
         if wait is None or wait.source is not self._waits_for:
             self._waits_for = None if wait is None else wait.source
@@ -265,11 +272,23 @@ class InPlace:
             error = fault if isinstance(fault, JobError) else JobError(str(fault))
             if isinstance(error, TensorMismatch) and operation.words:
                 error = TensorMismatch(f"{error}: {operation.words}")
-            self._channel.leave(f"{type(error).__name__}: {error}")
-            self._channel.end_all(error)
-            self._end_all(error)
-            self._channel.close()
+            self._fail(error)
         return None
+
+    def _fail(self, error: JobError) -> None:
+        """It cannot go on: all others of the job hear why."""
+        self._channel.leave(f"{type(error).__name__}: {error}")
+        self._channel.end_all(error)
+        self._end_all(error)
+        self._channel.close()
+
+    def _lost(self) -> RankLost:
+        """Some have left, and have never met the others: no pipe tells of them, the host daemon does."""
+        who = self._channel.who
+        left = sorted(self._channel.protocol.others_left)
+        names = f"rank{'s' if len(left) > 1 else ''} {', '.join(map(str, left))}"
+        have = "have" if len(left) > 1 else "has"
+        return RankLost(f"{names} of job {who.job!r} {have} left; {who} waits for an all-reduce in place")
 
     def _performing(self, operation: InPlaceOperation) -> Steps[None]:
         if self._stage is None:
@@ -299,11 +318,15 @@ class InPlace:
         return stage
 
     def _meeting_place(self) -> Path:
-        """The same on all ranks, and of no other job: it is named by the job's ring at this host daemon."""
+        """The same on all ranks, and of no other job: the host daemon has chosen it."""
         joined, channel = self._channel.protocol.joined, self._channel
-        ring = 0 if joined is None else joined.ring_id
-        told = f"{channel.path.resolve()}\0{channel.who.job}\0{ring}\0{channel.who.key}"
-        return _private_directory() / f"{hashlib.sha256(told.encode()).hexdigest()[:24]}.meet"
+        assert joined is not None
+        for named, directory in channel.meeting_places.items():
+            if joined.meeting and named.split(" ")[0] == joined.meets:
+                return private_directory(directory) / f"{_digest(joined.meeting, channel.who)}.meet"
+        # A daemon of an older release chooses none: ranks must agree on their temporary directory.
+        told = f"{channel.path.resolve()}\0{joined.ring_id}"
+        return private_directory(Path(tempfile.gettempdir())) / f"{_digest(told, channel.who)}.meet"
 
     def _end_all(self, error: JobError) -> None:
         stage = self._stage
@@ -315,6 +338,11 @@ class InPlace:
             self._called.popleft().end(error)
 
 
+def _digest(told: str, who: JobRank) -> str:
+    """A name that only ranks of the job know."""
+    return hashlib.sha256(f"{told}\0{who.job}\0{who.key}".encode()).hexdigest()[:NAME_CHARACTERS]
+
+
 def _kind(words: str) -> Kind:
     """The kind of what has these ``words`` (:mod:`inaproto.client.collectives`)."""
     if words.startswith("broadcast"):
@@ -322,17 +350,3 @@ def _kind(words: str) -> Kind:
     if " of a list" in words:
         return Kind.LIST
     return Kind.AVERAGE if words else Kind.ALL_REDUCE
-
-
-def _private_directory() -> Path:
-    """A directory of this user alone, for the socket of a meeting. Raises ``ConfigError``."""
-    user = os.geteuid()
-    path = Path(tempfile.gettempdir()) / f"inaproto-ranks-{user}"
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o077:
-        raise ConfigError(
-            f"all_reduce in place: {path} is not a directory of user {user} alone; remove it, or set TMPDIR"
-        )
-    return path

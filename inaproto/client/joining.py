@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait
+from inaproto.client.meeting_places import meeting_places
 from inaproto.client.operation_spans import OperationSpans
 from inaproto.client.protocol import ClientProtocol
 from inaproto.client.run_directory import DIRECTORY_VARIABLE, SERVER_SOCKETS, run_directory
@@ -135,6 +136,7 @@ def connecting(
 
 def ask_to_join(channel: Channel) -> None:
     who = channel.who
+    channel.meeting_places = meeting_places(channel.path)
     channel.send(
         channel.protocol.join(
             job=who.job,
@@ -146,6 +148,7 @@ def ask_to_join(channel: Channel) -> None:
             exact_plan=who.wishes.exact_plan,
             elastic=who.wishes.elastic,
             life=who.life,
+            meets=tuple(channel.meeting_places),
         )
     )
 

@@ -36,6 +36,7 @@ from inaproto.wire.messages.client import (
     Buffer,
     Done,
     Filled,
+    HasLeft,
     Join,
     Joined,
     JoinWaits,
@@ -153,6 +154,8 @@ class ClientProtocol:
         """How often a successor of its daemon has taken the rank on."""
         self.refused = ""
         """Ranks that this one waits for while it joins and that were refused, as the daemon said last."""
+        self.others_left: set[int] = set()
+        """Ranks that have left, of a job whose ranks are all on this host."""
         self.failure: JobError | None = None
         self.has_left = False
         """The daemon has confirmed ``Leave``, or is gone anyway."""
@@ -194,6 +197,7 @@ class ClientProtocol:
         exact_plan: bool = True,
         elastic: bool = False,
         life: str = "",
+        meets: tuple[str, ...] = (),
     ) -> bytes:
         self._place = Join(
             id=next(self._ids),
@@ -206,6 +210,7 @@ class ClientProtocol:
             exact_plan=exact_plan,
             elastic=elastic,
             life=life,
+            meets=meets,
         )
         return self._dialogue.encode(self._place)
 
@@ -322,7 +327,7 @@ class ClientProtocol:
         assert self._place is not None
         self._dialogue = Dialogue()
         self._rejoin_id = next(self._ids)
-        said = {each.name: getattr(self._place, each.name) for each in fields(self._place)}
+        said = {each.name: getattr(self._place, each.name) for each in fields(Join) if each.name != "meets"}
         done = next(iter(self._open()), self._next_op)
         return self._dialogue.encode(
             Rejoin(**said | {"id": self._rejoin_id, "done": done, "called": self._next_op})
@@ -406,6 +411,8 @@ class ClientProtocol:
                     running.takes(nbytes)
             case Joined():
                 self.joined = message
+            case HasLeft(rank=rank):
+                self.others_left.add(rank)
             case JoinWaits(refused=refused):
                 self.refused = refused
             case Error(op_index=int(op_index)):

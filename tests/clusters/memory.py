@@ -69,15 +69,18 @@ class Trace:
             self.note(f"{node} {way} {block.shape} {hashlib.sha256(block.tobytes()).hexdigest()[:16]}")
 
     def control(self, direction: str, data: bytes) -> None:
-        """Bytes that a control connection took; noted as messages, without this process' number and draws."""
+        """Bytes that a control connection took; noted as messages, without what is of this machine."""
         decoder = self._decoders.setdefault(direction, ControlDecoder())
         for record in decoder.feed(data):
             self.note(f"{direction} {_without_pid(record)!r}")
 
 
+_OF_THE_MACHINE = ("pid", "life", "meets", "apart")
+
+
 def _without_pid(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: 0 if key in ("pid", "life") else _without_pid(item) for key, item in value.items()}
+        return {key: 0 if key in _OF_THE_MACHINE else _without_pid(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_without_pid(item) for item in value]
     return value

@@ -12,6 +12,7 @@ import pytest
 from inaproto.core.host.events import Answered, JobFailed, JoinDenied, JoiningFailed, Said
 from inaproto.core.host.hearing import HEARD_OF_MAX
 from inaproto.core.host.link import Link
+from inaproto.core.host.meeting_place import MeetingPlace
 from inaproto.core.host.view import Phase
 from inaproto.core.plan.accumulators import Accumulators
 from inaproto.core.plan.reduction_plan import ReductionPlan
@@ -45,7 +46,16 @@ class Process:
         self.errors: list[JobError] = []
         self.has_joined = False
 
-    def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool, keeps: Keeps) -> None:
+    def joined(
+        self,
+        ring_id: int,
+        operations_max: int,
+        *,
+        local: bool,
+        fills: bool,
+        keeps: Keeps,
+        meets: MeetingPlace,
+    ) -> None:
         self.has_joined = True
 
     def resumed(self) -> None: ...
@@ -63,6 +73,8 @@ class Process:
         self.errors.append(error)
 
     def rank_closed(self) -> None: ...
+
+    def other_left(self, number: int) -> None: ...
 
     def regrouped(self, message: Regrouped) -> None: ...
 

@@ -13,13 +13,13 @@ import trio
 import trio.testing
 
 import inaproto
-from inaproto.client import in_place
+from inaproto.client import in_place, meeting_places
 from inaproto.client.stage import exchange, handing_back
 from inaproto.client.stage.access import MEMORY_VARIABLE
 from inaproto.client.stage.gathering import Arrays
 from inaproto.core import kernels
 from inaproto.errors import ConfigError, JobError, LocalMisuse, OperationTimeout, RankLost, TensorMismatch
-from tests.clusters.jobs import ALONE, PAIRS, close_all
+from tests.clusters.jobs import ALONE, PAIRS, close_all, daemon
 from tests.clusters.memory import MemoryCluster, run_world
 from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
 
@@ -336,6 +336,66 @@ def test_what_ends_a_rank_ends_the_waits_of_all(how: str) -> None:
     run_world(f"in place/{how}", scenario, hosts=1)
 
 
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_rank_that_leaves_before_the_ranks_have_met_is_named_at_once(leaver: int) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", ALONE)
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            if rank == leaver:
+                await comm.all_reduce(np.ones(5, np.int64))
+                await comm.aclose()
+                return
+            await comm.all_reduce(np.ones(5, np.int64))
+            began = trio.current_time()
+            with pytest.raises(RankLost, match=f"rank {leaver} of job 'train' has left"):
+                await comm.all_reduce(np.ones(5, np.int64), in_place=True)
+            assert trio.current_time() - began < in_place.WARN_S
+            await comm.aclose()
+
+        with trio.fail_after(60):
+            await on_all(comms, one)
+
+    run_world(f"in place/left before/{leaver}", scenario, hosts=1)
+
+
+def test_ranks_that_have_no_directory_in_common_have_the_daemon_add(
+    monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+) -> None:
+    """As in containers of which each has its own /tmp: what is seen of it is in status and statistics."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms: list[inaproto.Communicator] = []
+
+        async def connect(rank: int) -> None:
+            comms.append(await cluster.connect("train", rank, size=3, host=0))
+
+        async with trio.open_nursery() as nursery:
+            for rank in range(3):
+                directory = runtime_dir / str(rank // 2)
+                directory.mkdir(exist_ok=True)
+                monkeypatch.setattr(meeting_places, "directories", lambda _, it=directory: [it])
+                nursery.start_soon(connect, rank)
+                await trio.testing.wait_all_tasks_blocked()
+        comms.sort(key=lambda comm: comm.rank)
+
+        async def one(rank: int, comm: inaproto.Communicator) -> None:
+            array = np.full(3000, rank, np.int64)
+            assert await comm.all_reduce(array, in_place=True) is array
+            assert (array == 3).all()
+            apart = comm.statistics().apart
+            assert "rank 2" in apart
+            assert str(runtime_dir / "1") in apart
+
+        with trio.fail_after(60):
+            await on_all(comms, one)
+        (ring,) = daemon(cluster, 0).status()["rings"]
+        assert ring["adds_apart"] == comms[0].statistics().apart
+        await close_all(comms)
+
+    run_world("in place/nowhere in common", scenario, hosts=1)
+
+
 @pytest.mark.usefixtures("compiled_kernels")
 def test_who_hears_from_the_daemon_that_it_is_over_is_warned_of_one_that_may_write_to_it(
     monkeypatch: pytest.MonkeyPatch,
@@ -422,15 +482,15 @@ def test_a_wait_that_is_cancelled_is_taken_up_again() -> None:
 
 
 def test_ranks_meet_in_a_directory_of_their_user_alone(runtime_dir: Path) -> None:
-    found = in_place._private_directory()
+    found = meeting_places.private_directory(runtime_dir)
     assert (found.parent, found.stat().st_mode & 0o777) == (runtime_dir, 0o700)
-    assert in_place._private_directory() == found
+    assert meeting_places.private_directory(runtime_dir) == found
     found.chmod(0o755)
     with pytest.raises(ConfigError, match="is not a directory of user"):
-        in_place._private_directory()
+        meeting_places.private_directory(runtime_dir)
     found.rmdir()
     elsewhere = runtime_dir / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     os.symlink(elsewhere, found)
     with pytest.raises(ConfigError, match="is not a directory of user"):
-        in_place._private_directory()
+        meeting_places.private_directory(runtime_dir)

@@ -7,9 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Timer
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -44,12 +46,24 @@ def job(request: pytest.FixtureRequest) -> str:
     return re.sub(r"\W", "-", request.node.name)
 
 
-def start(started: ExitStack, cluster: LocalCluster, job: str, ranks: range, size: int) -> list[Process]:
+def start(
+    started: ExitStack,
+    cluster: LocalCluster,
+    job: str,
+    ranks: range,
+    size: int,
+    environments: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
+) -> list[Process]:
+    """``environments``: what is another in that of a rank."""
     found = []
     for rank in ranks:
         command = [sys.executable, "-m", "tests.daemon.in_place_rank", job, str(rank), str(size)]
         process = subprocess.Popen(
-            [*command, str(cluster.host_socket(0))], cwd=TREE, stdout=subprocess.PIPE, text=True
+            [*command, str(cluster.host_socket(0))],
+            cwd=TREE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environments.get(rank, {})},
         )
         started.enter_context(process)
         started.callback(process.kill)
@@ -136,3 +150,19 @@ def test_a_child_of_a_fork_is_refused_and_its_parent_goes_on(
         array[:] = 1
         assert (comm.all_reduce(array, in_place=True).wait(DEADLINE_S) == 3).all()
     assert last_line(other).startswith("error ")
+
+
+def test_ranks_whose_temporary_directories_differ_meet_elsewhere(
+    cluster: LocalCluster, started: ExitStack, job: str, runtime_dir: Path
+) -> None:
+    """Each looked in its own, for ten minutes."""
+    environments = {}
+    for rank in range(2):
+        directory = runtime_dir / str(rank)
+        directory.mkdir()
+        environments[rank] = {"TMPDIR": str(directory)}
+    for process in start(started, cluster, job, range(2), 2, environments):
+        timer = Timer(DEADLINE_S, process.kill)
+        started.callback(timer.cancel)
+        timer.start()
+        until(process, 1)

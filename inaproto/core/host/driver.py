@@ -51,6 +51,7 @@ _TOLD: Final = (
     events.CloseIna,
     events.RankFailed,
     events.RankClosed,
+    events.RankHasLeft,
     events.RankEnded,
     events.AnnounceAgain,
     events.LetGo,

@@ -486,6 +486,13 @@ class RankClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class RankHasLeft:
+    """A rank of a job that has no other host has left: others here may wait to meet it."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankEnded:
     """Give the memory of a rank back whose process is lost."""
 
@@ -558,6 +565,7 @@ ShellAction = (
     | RanksWait
     | RankFailed
     | RankClosed
+    | RankHasLeft
     | RankEnded
     | AnnounceAgain
     | LetGo

@@ -605,6 +605,8 @@ class HostJob:
             if self.phase is Phase.RUNNING and self.ranks.have_all_left:
                 self.phase = Phase.LEFT
             self._tell(Left(job=self.config.job, rank=rank.number, operations=rank.left_after))
+            if 1 < len(self.ranks) == self.ranks.size:
+                self._out.append(events.RankHasLeft(rank.number))
 
     def _gone(self, rank: HostedRank, reason: str) -> None:
         """A process is lost to the job: tell the switch, which tells the others. Those here hear it now."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
+from inaproto.core.host.meeting_place import MeetingPlace
 from inaproto.core.host.operations import Operation
 from inaproto.core.host.ranks import HostedRank
 from inaproto.daemon.host.ring_orders import Tensor, next_to_tell
@@ -54,8 +56,17 @@ class Owner(Protocol):
     """Whoever speaks to the training process."""
 
     def joined(
-        self, ring_id: int, operations_max: int, *, local: bool, fills: bool, keeps: Keeps
-    ) -> None: ...
+        self,
+        ring_id: int,
+        operations_max: int,
+        *,
+        local: bool,
+        fills: bool,
+        keeps: Keeps,
+        meets: MeetingPlace,
+    ) -> None:
+        """``local``: all ranks are here, and may meet as ``meets`` says."""
+
     def resumed(self) -> None:
         """The rank that came back is in its job again."""
 
@@ -73,6 +84,9 @@ class Owner(Protocol):
         """The rank has failed, and with it every operation that has not ended."""
 
     def rank_closed(self) -> None: ...
+    def other_left(self, number: int) -> None:
+        """Another rank of the job, whose ranks are all here, has left in good order."""
+
     def regrouped(self, message: Regrouped) -> None:
         """Who goes on after a rank was lost."""
 
@@ -86,7 +100,9 @@ class LocalRank:
     """A rank from its ``Join`` to its end."""
 
     def __init__(self, join: Join, owner: Owner) -> None:
-        self.join = join
+        self.meets = join.meets
+        """Where it could meet others of its host."""
+        self.join = replace(join, meets=())  # of no use to a successor of this daemon
         self.owner = owner
         self.ring: Ring | None = None
         self.hosted: HostedRank | None = None

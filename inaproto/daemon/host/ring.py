@@ -18,6 +18,7 @@ from inaproto.core.host.holdings import Holdings
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.journal import Journal, Past
 from inaproto.core.host.link import Link
+from inaproto.core.host.meeting_place import MeetingPlace, common_place
 from inaproto.core.host.operations import (
     BoundPath,
     Filled,
@@ -51,6 +52,7 @@ from inaproto.wire.messages.client import AllReduce, DonePath
 from inaproto.wire.messages.client import Filled as FilledMessage
 from inaproto.wire.messages.collective import CollectiveWord
 
+_MEETING_BITS: Final = 64
 _SUCCESSOR: Final = "going on by a successor of the host daemon"
 
 
@@ -91,6 +93,9 @@ class HostRing(HostDriver):
         self.nic = nic
         self.ranks: dict[int, LocalRank] = {}
         """Its ranks by number, ascending."""
+        self._random_bits = random_bits
+        self._meets = MeetingPlace()
+        """Where its ranks meet, if all ranks of the job are here."""
         self._turns = turns or Turns()
         self._tell, self._log = tell, log
         self._totals = totals or HostTotals()
@@ -219,6 +224,7 @@ class HostRing(HostDriver):
         | events.RanksWait
         | events.RankFailed
         | events.RankClosed
+        | events.RankHasLeft
         | events.RankEnded
         | events.AnnounceAgain
         | events.LetGo
@@ -235,6 +241,10 @@ class HostRing(HostDriver):
                 self._end_of(number).fail(error)
             case events.RankClosed(number):
                 self.ranks[number].owner.rank_closed()
+            case events.RankHasLeft(number):
+                for rank in self.ranks.values():
+                    if rank.meets and not rank.has_left:  # else its library knows no such word
+                        rank.owner.other_left(number)
             case events.RankEnded(number):
                 self._end_of(number).end()
             case events.AnnounceAgain(number):
@@ -269,13 +279,29 @@ class HostRing(HostDriver):
             self._why_no_successor = self._why_no_successor or why
         if not self._why_no_successor and self._arena is not None:
             self._keeps = Keeps(self._arena.descriptor, self._recover_ms)
+        if local and len(self.ranks) > 1:
+            self._meets = self._meeting_place()
         for rank in self.ranks.values():
             rank.fills = alone and self.core.view().collective is None
             rank.owner.joined(
-                ring_id, self.core.config.operations_max, local=local, fills=rank.fills, keeps=self._keeps
+                ring_id,
+                self.core.config.operations_max,
+                local=local and not self._meets.why_not,
+                fills=rank.fills,
+                keeps=self._keeps,
+                meets=self._meets,
             )
         self._note_run()
         self.look_at_place()
+
+    def _meeting_place(self) -> MeetingPlace:
+        """Where ranks that are all here may add up among themselves; the daemon adds if they do not meet."""
+        named = {number: rank.meets for number, rank in self.ranks.items()}
+        name = f"{self._random_bits(_MEETING_BITS):016x}" if any(named.values()) else ""
+        found = common_place(named, name)
+        if found.why_not:
+            self._log(f"{self}: its ranks do not add in place among themselves: {found.why_not}")
+        return found
 
     def _note_run(self) -> None:
         ring_id, hosts = self.core.run
@@ -525,7 +551,8 @@ class HostRing(HostDriver):
         """For ``inaproto status``."""
         ranks = self.core.ranks
         view, why = self.core.view(), self._why_no_successor
-        return ring_status(self.job, ranks.size, view, self.ranks.values(), self._clock(), why)
+        found = ring_status(self.job, ranks.size, view, self.ranks.values(), self._clock(), why)
+        return found | {"adds_apart": self._meets.why_not}
 
 
 def _why_no_successor(*, recovers: bool, is_exact: bool, switch_succeeds: bool) -> str:

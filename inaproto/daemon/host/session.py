@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import trio
 
+from inaproto.core.host.meeting_place import MeetingPlace
 from inaproto.core.rendezvous.rules import job_name
 from inaproto.daemon.host.attachment import Fabric
 from inaproto.daemon.host.job_hosts import JobHosts
@@ -43,6 +44,7 @@ from inaproto.wire.messages.client import (
     Done,
     DonePath,
     Filled,
+    HasLeft,
     Join,
     Joined,
     JoinWaits,
@@ -355,7 +357,16 @@ class ClientSession:
             self._daemon.seats.joined(*self._seat, join.key)
             self._send(Ok(id=self._rejoin_id))
 
-    def joined(self, ring_id: int, operations_max: int, *, local: bool, fills: bool, keeps: Keeps) -> None:
+    def joined(
+        self,
+        ring_id: int,
+        operations_max: int,
+        *,
+        local: bool,
+        fills: bool,
+        keeps: Keeps,
+        meets: MeetingPlace,
+    ) -> None:
         if self._join is not None:
             join = self._join
             self._seat = join.job, join.rank
@@ -370,6 +381,9 @@ class ClientSession:
                 local=local,
                 fills=fills,
                 named=True,
+                meets=meets.place,
+                meeting=meets.name,
+                apart=meets.why_not,
                 successor_ms=keeps.successor_ms,
             )
             self._send(joined, *((keeps.descriptor,) if keeps.successor_ms else ()))
@@ -395,6 +409,9 @@ class ClientSession:
     def rank_closed(self) -> None:
         if self._leave_id is not None:
             self._send(Ok(id=self._leave_id))
+
+    def other_left(self, number: int) -> None:
+        self._send(HasLeft(rank=number))
 
     def regrouped(self, message: Regrouped) -> None:
         if self._regroup is not None:

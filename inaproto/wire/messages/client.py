@@ -1,7 +1,7 @@
 """Control messages between a training process and the daemon of its host.
 
 client -> host daemon: Join, Rejoin and Buffer (one memfd beside each), AllReduce, Leave, Regroup, Status.
-host daemon -> client: JoinWaits, Joined, Ok, Taken, Done, Regrouped, StatusReply, Error.
+host daemon -> client: JoinWaits, Joined, Ok, Taken, Done, HasLeft, Regrouped, StatusReply, Error.
 
 What is not here is in :mod:`inaproto.wire.control_messages`: it is said to switches too.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from inaproto.wire.messages.fields import OneOf, Text
+from inaproto.wire.messages.fields import Many, OneOf, Text
 from inaproto.wire.messages.types import (
     U16,
     U32,
@@ -31,6 +31,7 @@ from inaproto.wire.messages.types import (
 )
 
 Traceparent = Annotated[str, Text(64)]
+Places = Annotated[tuple[str, ...], Many(Text(512, bytes_min=1), 8)]
 DonePath = Literal["switch", "chain", "overlay", "ring", "local", "sharp"]
 """Path by which an operation was summed; ``local``: all ranks of its job are on one host; ``sharp``: by a
 collective library, in an order of its own."""
@@ -51,6 +52,9 @@ class Join(Message, type="join"):
     """As in ``Member``."""
     life: Secret = ""
     """Drawn by the process for this rank, to be known again by when it comes back through another daemon."""
+    meets: Places = ()
+    """Directories in which it could meet other ranks of its host, the best first: what is before the blank is
+    compared, the rest is for people. Who names any is told of ranks of its host that leave (``HasLeft``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +117,17 @@ class Joined(Message, type="joined"):
     segments_max: Positive32 = 256
     """Segments of shared memory."""
     local: Flag = False
-    """All ranks of the job are on this host."""
+    """All ranks of the job are on this host, and can meet."""
     fills: Flag = False
     """``all_reduce`` may come before the tensor is there as a whole (``filled``)."""
     named: Flag = False
     """``all_reduce`` may say that it is another collective (``call``)."""
+    meets: Annotated[str, Text(512)] = ""
+    """With ``local``: the one of the directories in which all ranks meet, as they named it."""
+    meeting: Secret = ""
+    """By this name, which nobody had before."""
+    apart: Explanation = ""
+    """Why the ranks do not meet, though all are on this host."""
     successor_ms: U32 = 0
     """Not 0: the daemon may be replaced in the middle of the job. A memfd is beside the message, the journal,
     which the process keeps for the successor (``Rejoin``), and for which it waits so long."""
@@ -188,6 +198,13 @@ class Done(Message, type="done"):
     op_index: U32
     path: Annotated[DonePath, OneOf(("switch", "chain", "overlay", "ring", "local", "sharp"))]
     ns: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HasLeft(Message, type="has_left"):
+    """Another rank of a job whose ranks are all on this host has left in good order: it calls no more."""
+
+    rank: U16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
