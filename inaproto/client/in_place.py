@@ -41,7 +41,7 @@ from inaproto.client.stage.stage import SharedMemoryStage
 from inaproto.client.stage.waits import TURN, HasDescriptor, Steps
 from inaproto.client.waits import EXPLAIN_S, ask_status, my_ring
 from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.errors import ConfigError, JobError, OperationTimeout, RankLost, TensorMismatch, Unsupported
+from inaproto.errors import ConfigError, JobError, OperationTimeout, RankLost, Unsupported
 
 CHUNK_BYTES_MAX: Final = 4 << 20
 AREA_BYTES: Final = 8 << 20
@@ -270,8 +270,6 @@ class InPlace:
             operation.end()
         except (JobError, ConfigError, Unsupported) as fault:
             error = fault if isinstance(fault, JobError) else JobError(str(fault))
-            if isinstance(error, TensorMismatch) and operation.words:
-                error = TensorMismatch(f"{error}: {operation.words}")
             self._fail(error)
         return None
 

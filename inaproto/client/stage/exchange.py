@@ -21,14 +21,14 @@ Invariants, with two slots that take turns over all calls:
 - No barrier follows a call's last phase. The next call begins with the other slot, and nobody passes its
   first barrier before all have left the call before.
 - Ranks that make different calls find out behind the first barrier, all of them, before any has a result;
-  then they are still in step, and the next call works.
+  behind one more each knows what all others call, in words. They are still in step, and the next call works.
 - Sums are those of ``ReductionPlan.reduce``: every element is reduced by one rank, in the plan's order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -45,8 +45,9 @@ from inaproto.core.kernels.copies import copy_past_caches
 from inaproto.core.plan.reduce import reduce_into
 from inaproto.core.plan.reduce_to_all import fused, reduce_to_all
 from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
+from inaproto.core.rendezvous.disputes import ADVICE
 from inaproto.errors import TensorMismatch
-from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.ina_header import Dtype, Op, call_words
 
 BLOCK_BYTES: Final = 128 << 10
 """Reduced at once: the sum stays in the processor's cache until its last operand."""
@@ -59,6 +60,8 @@ GIVE_AT_ONCE_BYTES: Final = 512 << 10
 """The same where sums are written to all ranks: what was read of them is still there, too."""
 TURN_BYTES: Final = 8 << 20
 """After so many, other tasks of the process have a turn."""
+WORDS_BYTES_MAX: Final = 512
+"""Of what a rank says that it calls, where the calls differ."""
 _AGREED: Final = 6
 """Words of a call record that all ranks must agree on; behind them are addresses."""
 
@@ -86,10 +89,16 @@ class Call:
     op: Op
     elements: int
     signature: int
+    shape: tuple[int, ...] | None = field(default=None, compare=False)
+    words: str = field(default="", compare=False)
+    """What the caller calls it who calls it something else."""
 
     def __str__(self) -> str:
-        op = "" if self.kind in (Kind.ALL_GATHER, Kind.BROADCAST) else f" {self.op.name.lower()}"
-        return f"{self.kind.name.lower()}{op} of {self.elements} {self.dtype.name}"
+        shape = (self.elements,) if self.shape is None else self.shape
+        words = call_words(self.dtype, self.op, shape, self.words)
+        if self.kind is Kind.ALL_GATHER:
+            return f"all_gather of {words.partition(' of ')[2]}"
+        return f"reduce_scatter: {words}" if self.kind is Kind.REDUCE_SCATTER else words
 
 
 class Exchange:
@@ -154,11 +163,9 @@ class Exchange:
         neighbours.views.show(self.layout.hands(self._memory), home)
         self.given = out if order is not None and kernels is not None else None
         yield None
-        try:
-            self._require_agreement(call)
-        except TensorMismatch:
+        if not self._agrees():
             self.given = None
-            raise
+            yield from self._telling(call)
         places = self.layout.calls(self._memory, self._calls % SLOTS)[:, _AGREED:].tolist()
         cut = Cut(self.layout, call.elements, call.dtype.itemsize)
         slices = map(cut.slice_bounds, range(self.layout.ranks))
@@ -274,8 +281,8 @@ class Exchange:
                     stage(phase - behind)
             if phase < last:
                 yield None
-            if phase == 0:
-                self._require_agreement(call)
+            if phase == 0 and not self._agrees():
+                yield from self._telling(call)
         self._first_slot += chunks
 
     def _slot(self, chunk: int) -> int:
@@ -311,22 +318,32 @@ class Exchange:
         record = (self._calls, call.kind, call.dtype, call.op, call.elements, call.signature, source, out)
         self.layout.calls(self._memory, self._calls % SLOTS)[self.rank] = record
 
-    def _require_agreement(self, call: Call) -> None:
-        """Raises ``TensorMismatch``, on all ranks or on none."""
-        # A copy: the traceback of the error would hold a view, and so the mapping.
-        records = self.layout.calls(self._memory, self._calls % SLOTS)[:, :_AGREED].copy()
-        if (records == records[self.rank]).all():
-            return
-        theirs = {rank: _call_of(records[rank].tolist()) for rank in range(self.layout.ranks)}
-        number = self._calls
-        differ = next(rank for rank, made in theirs.items() if made != theirs[0])
-        if str(theirs[differ]) == str(theirs[0]):
-            what = "with another shape"
-        else:
-            what = f"but rank 0 {theirs[0]}"
+    def _agrees(self) -> bool:
+        """Whether all ranks have made this call: alike for all of them."""
+        records = self.layout.calls(self._memory, self._calls % SLOTS)[:, :_AGREED]
+        return bool((records == records[self.rank]).all())
+
+    def _telling(self, call: Call) -> Iterator[Wait | None]:
+        """Tell all ranks in words what this one calls, where they do not agree. Raises ``TensorMismatch``, on
+        all ranks.
+        """
+        slot, ranks = self._slot(0), self.layout.ranks
+        self._first_slot += 1  # nobody writes into this slot before all have read it
+        room = min(WORDS_BYTES_MAX, ranks * self.layout.piece_bytes)
+        told = str(call).encode("ascii", "backslashreplace")
+        told = told if len(told) <= room else told[: room - 3] + b"..."
+        place = self.layout.input(self._memory, slot, self.rank, 0, room)
+        place[...] = np.frombuffer(told.ljust(room, b"\0"), np.uint8)
+        yield None
+        who: dict[str, list[str]] = {}
+        for rank in range(ranks):
+            # A copy: the traceback of the error would hold a view, and so the mapping.
+            heard = self.layout.input(self._memory, slot, rank, 0, room).tobytes()
+            who.setdefault(heard.rstrip(b"\0").decode("ascii", "replace"), []).append(str(rank))
+        del place
+        named = "; ".join(f"rank{'s' * (len(of) > 1)} {', '.join(of)}: {words}" for words, of in who.items())
         raise TensorMismatch(
-            f"call {number} of the shared-memory stage: rank {differ} calls {theirs[differ]}, {what}; this "
-            f"is rank {self.rank}, with {call}"
+            f"call {self._calls} of the shared-memory stage differs between ranks: {named}; {ADVICE}"
         )
 
 
@@ -386,8 +403,3 @@ def _flat(plan: ReductionPlan) -> list[int] | None:
 def _steps(first: int, end: int, nbytes: int) -> Iterator[tuple[int, int]]:
     """``first`` to ``end``, at most ``nbytes`` at a time."""
     return ((at, min(at + nbytes, end)) for at in range(first, end, nbytes))
-
-
-def _call_of(record: list[int]) -> Call:
-    _, kind, dtype, op, elements, signature = record
-    return Call(Kind(kind), Dtype(dtype), Op(op), elements, signature)

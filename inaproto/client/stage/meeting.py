@@ -38,7 +38,7 @@ from inaproto.units import UNIX_PATH_BYTES_MAX
 
 RETRY_S: Final = 0.01
 _MAGIC: Final = 0x494E4153
-_VERSION: Final = 3
+_VERSION: Final = 4
 _HELLO: Final = struct.Struct(">IBxHHxxI16s")
 """magic, version, rank, ranks, chunk_bytes, digest of the plan"""
 _ANSWER: Final = struct.Struct(">IB?")

@@ -398,7 +398,8 @@ def _meeting(
 
 def _call(kind: Kind, tensor: NDArray[Any], op: Op, words: str = "") -> Call:
     dtype = wire_dtype(tensor.dtype)
-    return Call(kind, dtype, op, tensor.size, signature(dtype, op, tensor.shape, words))
+    digest = signature(dtype, op, tensor.shape, words)
+    return Call(kind, dtype, op, tensor.size, digest, tensor.shape, words)
 
 
 def _bytes(values: NDArray[Any]) -> Bytes:
