@@ -41,7 +41,7 @@ from inaproto.client.stage.stage import SharedMemoryStage
 from inaproto.client.stage.waits import TURN, HasDescriptor, Steps
 from inaproto.client.waits import EXPLAIN_S, ask_status, my_ring
 from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.errors import ConfigError, JobError, OperationTimeout, RankLost, Unsupported
+from inaproto.errors import ConfigError, JobError, OperationTimeout, RankLost, TensorMismatch, Unsupported
 
 CHUNK_BYTES_MAX: Final = 4 << 20
 AREA_BYTES: Final = 8 << 20
@@ -179,7 +179,7 @@ class InPlace:
         """Do some of what was called. What is to be waited for; None: it can go on, or has nothing to do."""
         failure = self._channel.protocol.failure
         if failure is not None:
-            self._end_all(failure)
+            self._end_all(self._found(failure))
         if self._called and self._stage is None and self._channel.protocol.others_left:
             self._fail(self._lost())
         wait = self._advance() if self._called else None
@@ -279,6 +279,22 @@ class InPlace:
         self._channel.end_all(error)
         self._end_all(error)
         self._channel.close()
+
+    def _found(self, failure: JobError) -> JobError:
+        """Who first finds that calls differ leaves the job for it; how they differ, all find themselves."""
+        stage, steps = self._stage, self._steps
+        if stage is None or steps is None or f"{TensorMismatch.__name__}: " not in str(failure):
+            return failure
+        try:
+            while next(steps) is TURN:
+                pass
+        except TensorMismatch as error:
+            error.operations_done = failure.operations_done
+            self._channel.protocol.failure = error
+            return error
+        except (StopIteration, JobError):
+            pass
+        return failure
 
     def _lost(self) -> RankLost:
         """Some have left, and have never met the others: no pipe tells of them, the host daemon does."""
