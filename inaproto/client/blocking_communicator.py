@@ -93,6 +93,13 @@ class BlockingCommunicator(AnyCommunicator, Collectives[BlockingWork]):
         """
         return self._start(collectives.all_reduce(array, op, out, in_place, self.size), timeout)
 
+    def sum_for(self, array: Any, what: str, timeout: float | None = None) -> BlockingWork:
+        """Start a sum in place of which the caller makes ``what``, the same words on all ranks.
+
+        As :meth:`all_reduce` with ``in_place``: for libraries whose operations are sums, and more.
+        """
+        return self._start(collectives.summed_for(array, what, self.size), timeout)
+
     def _start(
         self, collective: Collective, timeout: float | None = None, call: str = "all_reduce"
     ) -> BlockingWork:

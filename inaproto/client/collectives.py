@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -148,6 +148,15 @@ def all_reduce(given: Any, op: str, out: Any, in_place: bool, size: int) -> Coll
     averages = tuple(result for _, result, _ in listed) if op == AVERAGE else ()
     value = [value for _, _, value in listed]
     return Collective(tuple(reductions), value, in_place, in_place or out is None, averages, size)
+
+
+def summed_for(array: Any, what: str, size: int) -> Collective:
+    """An all-reduce in place of one array whose sum is ``what`` the caller makes of it: ranks that make
+    something else of theirs are told.
+    """
+    collective = all_reduce(array, "sum", None, True, size)
+    words = _words(what)
+    return replace(collective, reductions=tuple(replace(it, call=words) for it in collective.reductions))
 
 
 def reduce(given: Any, op: str, root: Any, out: Any, rank: int, size: int) -> Collective:

@@ -147,7 +147,6 @@ class DeviceEngine(GroupEngine):
         staged = _Staged(call, device, len(parts))
         with self._changed:
             self._under_way += 1
-        op = "sum" if call.op == "avg" else call.op
         for part in parts:
             slab: Slab | None = None
             try:
@@ -156,7 +155,7 @@ class DeviceEngine(GroupEngine):
                 marks = (call.vector.ready, slab.free_after)
                 device.copy_out(part, memory, tuple(mark for mark in marks if mark is not None))
                 left = max(0.001, round(call.until - time.monotonic(), 3))
-                started = self._comm.all_reduce(as_numpy(memory), op, in_place=True, timeout=left)
+                started = call.begin(self._comm, as_numpy(memory), left)
             except Exception as error:  # noqa: BLE001  whoever waits is to hear of it
                 self._landed(staged, slab, error)
                 continue

@@ -19,11 +19,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from numpy.typing import NDArray
 
 from inaproto.client.blocking_communicator import BlockingCommunicator, connect_blocking
 from inaproto.client.channel import again
 from inaproto.client.joining import SOCKET_VARIABLE, find_socket
+from inaproto.client.works import BlockingWork
 from inaproto.errors import DaemonUnreachable, JobError, LocalMisuse
 from inaproto.torch.elements import Vector
 from inaproto.torch.meeting import Agreed, Patience, Store, meet
@@ -51,6 +54,12 @@ class Call:
     """Nobody waits for it yet."""
     timeout: float
     until: float
+
+    def begin(self, comm: BlockingCommunicator, array: NDArray[Any], timeout: float) -> BlockingWork:
+        """All of it, or a piece: an average is a sum to the host daemon, and to the other ranks none."""
+        if self.op == "avg":
+            return comm.sum_for(array, f"avg of {array.dtype} {array.shape}", timeout)
+        return comm.all_reduce(array, self.op, in_place=True, timeout=timeout)
 
 
 class GroupEngine:
@@ -176,9 +185,11 @@ class GroupEngine:
     def _start(self, call: Call, timeout: float) -> None:
         """With the lock held: the order of the calls is that of the communicator's operations."""
         assert self._comm is not None
-        op = "sum" if call.op == "avg" else call.op
         try:
-            started = self._comm.all_reduce(call.vector.array(), op, in_place=True, timeout=timeout)
+            if call.op == "avg":
+                started = call.begin(self._comm, call.vector.array(), timeout)
+            else:  # as there, without one more call of Python's for each
+                started = self._comm.all_reduce(call.vector.array(), call.op, in_place=True, timeout=timeout)
             if call.is_async:
                 self._comm.engine.watch(started)
         except Exception as error:  # noqa: BLE001  whoever waits is to hear of it

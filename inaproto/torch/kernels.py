@@ -259,7 +259,7 @@ def start_vector(
     work = CollectiveWork(tensors, f"{record.name}: all-reduce {record.all_reduces - 1} ({word})")
     if torch.autograd._profiler_enabled():
         work.record(EVENT)
-    if record.size == 1 or not vector.elements.numel():
+    if record.size == 1:
         work.end()
     else:
         found.engine.submit(vector, word, work, found.timeout_s(asked), is_async=is_async)

@@ -68,9 +68,9 @@ class Slab:
 
 
 def pieces(elements: torch.Tensor, nbytes: int = PIECE_BYTES) -> Iterator[torch.Tensor]:
-    """Parts of a vector of at most ``nbytes`` bytes, in order."""
+    """Parts of a vector of at most ``nbytes`` bytes, in order; at least one."""
     step = nbytes // elements.element_size()
-    for first in range(0, elements.numel(), step):
+    for first in range(0, max(1, elements.numel()), step):  # of none, too: the ranks meet for it
         yield elements[first : first + step]
 
 

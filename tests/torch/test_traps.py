@@ -67,6 +67,28 @@ def test_calls_that_differ_are_errors_on_all_ranks(one_host: Ranks) -> None:
         assert all("TensorMismatch: " in words for words in found), found
 
 
+@pytest.mark.parametrize("is_first", [False, True], ids=["later", "first"])
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("average", "avg of float32 (3,)"),
+        ("empty", "sum of float32 (0,)"),
+        ("integers", "sum of int32 (3,)"),
+    ],
+)
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_all_ranks_are_told_who_called_what(
+    one_host: Ranks, two_hosts: Ranks, hosts: int, how: str, words: str, is_first: bool
+) -> None:
+    """An average beside sums gave numbers to all; where a tensor had no elements the others waited."""
+    ranks = one_host if hosts == 1 else two_hosts
+    for found in ranks.results("differ", 3, TAKEN, how=how, is_first=is_first):
+        for told in found:
+            assert "TensorMismatch: " in told, found
+            assert words in told, found
+            assert "sum of float32 (3,)" in told, found
+
+
 @pytest.mark.parametrize("elements", [5, 0], ids=["later", "first"])
 def test_who_does_not_come_is_named_after_the_timeout(one_host: Ranks, elements: int) -> None:
     found = one_host.results("late", 2, TAKEN, elements=elements)

@@ -183,6 +183,25 @@ def different_calls(place: Place) -> list[str]:
     return found
 
 
+def differ(place: Place, how: str, is_first: bool) -> list[str]:
+    """Rank 1 calls something else than the others."""
+    place.begin("gloo")
+    if not is_first:
+        dist.all_reduce(torch.ones(3))
+    odd = place.rank == 1
+    op = dist.ReduceOp.SUM
+    tensor = torch.ones(3)
+    if how == "average":
+        op = dist.ReduceOp.AVG if odd else op
+    elif how == "empty":
+        tensor = torch.empty(0) if odd else tensor
+    elif how == "integers":
+        tensor = torch.ones(3, dtype=torch.int32) if odd else tensor
+    found = [error_of(lambda: dist.all_reduce(tensor, op))]
+    found.append(error_of(lambda: dist.all_reduce(torch.ones(3))))
+    return found
+
+
 def late(place: Place, elements: int) -> str:
     """Rank 1 never calls the second all-reduce; or, of 0 elements, none."""
     from datetime import timedelta
