@@ -36,7 +36,7 @@ from inaproto_hil.rtl.parameters import Parameters
 
 TREE = Path(__file__).resolve().parents[2]
 SMALL = Parameters(ports=3, words=4, rings=2, children=3, window=2, slots=64, mtu=256, addresses=8)
-STATUS, CTRL, TBL_CMD, TBL_DATA, CNT = 0x01C, 0x018, 0x040, 0x060, 0x100
+STATUS, CTRL, CLAIM, TBL_CMD, TBL_DATA, CNT = 0x01C, 0x018, 0x02C, 0x040, 0x060, 0x100
 PUT, GET = 1 << 25, 1 << 24
 Bench = Callable[[Any], Coroutine[Any, Any, None]]
 
@@ -87,15 +87,16 @@ def test_what_it_is_and_that_nothing_else_is_there() -> None:
     async def bench(ctx: Any) -> None:
         known = {
             0x000: 0x494E4131,
-            0x004: 1 << 16,
+            0x004: 1 << 16 | 1,
             0x008: 3 | 4 << 8 | 2 << 16 | 3 << 24,
             0x00C: 64,
             0x010: 256 | 2 << 16 | 8 << 24,
-            0x014: 0b11011 << 16 | 0b1111,
+            0x014: 0b111011 << 16 | 0b1111,
         }
         for value in (0, 0xFFFF_FFFF):
             for address in (*range(0, 0x300, 4), 0x4000, 0x8000, 0x8008, 0xFFFC):
-                if value and address not in (CTRL, 0x020, TBL_CMD, *range(TBL_DATA, TBL_DATA + 32, 4)):
+                kept = (CTRL, 0x020, *range(CLAIM, TBL_CMD, 4), TBL_CMD, *range(TBL_DATA, TBL_DATA + 32, 4))
+                if value and address not in kept:
                     await access(registers, ctx, address, value)
                 assert await access(registers, ctx, address) == known.get(address, 0), hex(address)
         assert await access(registers, ctx, 0x00E) == 64  # a register is read as a whole
@@ -128,6 +129,24 @@ def test_ports_that_are_up() -> None:
         await access(registers, ctx, 0x020, 0xFFFF_FFFD)
         assert ctx.get(registers.ports_up) == 0b101
         assert await access(registers, ctx, 0x020) == 0b101
+
+    run(registers, bench)
+
+
+def test_a_claim_is_kept_word_by_word() -> None:
+    registers = Registers(SMALL, 1)
+    words = range(CLAIM, TBL_CMD, 4)
+
+    async def bench(ctx: Any) -> None:
+        for address in words:
+            await access(registers, ctx, address, 0x8765_4300 | address)
+        await access(registers, ctx, 0x020, 0b111)
+        assert [await access(registers, ctx, address) for address in words] == [
+            0x8765_4300 | address for address in words
+        ]
+        await access(registers, ctx, CLAIM, 0)
+        assert await access(registers, ctx, CLAIM) == 0
+        assert await access(registers, ctx, CLAIM + 4) == 0x8765_4330
 
     run(registers, bench)
 

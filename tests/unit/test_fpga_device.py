@@ -55,6 +55,7 @@ class Board:
             0x01C: 0,
             0x020: 0,
             0x024: 0,
+            **dict.fromkeys(range(0x02C, 0x040, 4), 0),
         }
         self.tables: dict[Table, dict[int, list[int]]] = {table: {} for table in Table}
         self.data = [0] * 8
@@ -95,7 +96,7 @@ class Board:
             assert value == 1
             self.latched = list(self.live)
         else:
-            assert address == 0x020, f"{address:#x} is read-only"
+            assert address in (0x020, *range(0x02C, 0x040, 4)), f"{address:#x} is read-only"
             self.words[address] = value
 
     def _finish(self) -> None:
@@ -627,6 +628,8 @@ def test_fields_of_a_word() -> None:
         (0x278, 7, ("CNT47", {"low": 7})),
         (0x300, 7, ("", {})),
         (0x00C, 128, ("PARAMS1", {"slots": 128})),
+        (0x02C, 0x1FF03, ("CLAIM", {"owner": 0x1FF, "beat": 3})),
+        (0x03C, 7, ("CLAIM_NAME3", {"value": 7})),
     ],
 )
 def test_words_are_said_for_people(address: int, word: int, meaning: tuple[str, dict[str, int]]) -> None:

@@ -9,6 +9,8 @@ Invariants:
 - hosts begin with a ring when its tables are written, not before;
 - a board that does not answer has no rings: all of them are said to be lost at once, their hosts sum without
   it, and come back when it does;
+- a board that another control plane has claimed is left alone, and its name is said
+  (:mod:`inaproto_adapters.fpga.claim`);
 - a board that somebody else drives, too, is lost: his rings were put in where ours are;
 - whatever was on a board before is taken out before its ports are opened (a reset closes them); what still
   comes for those rings is dropped for ``LINGER_S`` and passes afterwards, as its hosts have stopped.
@@ -45,6 +47,7 @@ from inaproto.errors import FabricError, InvariantBroken, Unsupported
 from inaproto.ports import Adapter
 from inaproto.units import Instant, S
 from inaproto_adapters.fpga.buses import Opener, bus_opener
+from inaproto_adapters.fpga.claim import Claim, claimed, new_owner, own_name
 from inaproto_adapters.fpga.device import FpgaDevice
 from inaproto_adapters.fpga.register_map import PORTS
 from inaproto_adapters.fpga.rings import FpgaRings
@@ -63,12 +66,16 @@ Order = InstallRing | RemoveRing
 
 
 class BoardAccelerator:
-    """See the module. ``where`` is its bus, as the settings name it."""
+    """See the module. ``where`` is its bus, as the settings name it; ``name`` is for other control planes."""
 
-    def __init__(self, open_bus: Opener, where: str, config: AcceleratorConfig) -> None:
+    def __init__(
+        self, open_bus: Opener, where: str, config: AcceleratorConfig, *, name: str | None = None
+    ) -> None:
         self._open_bus = open_bus
         self._where = where
         self._config = config
+        self._name = own_name() if name is None else name
+        self._owner = new_owner()
         self._orders: deque[tuple[Order, Instant]] = deque()
         self._ordered = trio.Event()
         self._why_lost = "it has not been reached yet"
@@ -141,9 +148,12 @@ class BoardAccelerator:
         pause_s = RETRY_FIRST_S
         while True:
             try:
-                async with await self._reach() as device:
+                async with (
+                    await self._reach() as device,
+                    claimed(device.bus, owner=self._owner, name=self._name) as claim,
+                ):
                     pause_s = RETRY_FIRST_S
-                    await self._serve(device, say)
+                    await self._serve(device, claim, say)
             except (FabricError, Unsupported) as error:
                 was_there, self._device = self._device is not None, None
                 self._why_lost = str(error)
@@ -162,7 +172,7 @@ class BoardAccelerator:
             await bus.aclose()
             raise
 
-    async def _serve(self, device: FpgaDevice, say: Callable[[SaidLater], None]) -> None:
+    async def _serve(self, device: FpgaDevice, claim: Claim | None, say: Callable[[SaidLater], None]) -> None:
         """Until it does not answer, which is an error."""
         await device.empty(linger=LINGER_S)
         ports_up = await device.set_ports_up(range(device.identity.ports))
@@ -180,6 +190,8 @@ class BoardAccelerator:
             with trio.move_on_after(LOOK_S):
                 await self._ordered.wait()
             self._ordered = trio.Event()
+            if claim is not None:
+                await claim.require()  # this process may have stood still for so long that another took it
             while self._orders:
                 await self._obey(rings, *self._orders.popleft(), say)
             await rings.expire(Instant(int(trio.current_time() * S)))

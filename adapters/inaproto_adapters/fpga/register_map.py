@@ -71,6 +71,8 @@ def decode(address: int, word: int) -> tuple[str, dict[str, int]]:
     if CNT <= address < CNT + CNT_COUNT * CNT_STEP:
         number, half = divmod((address - CNT) // WORD_BYTES, 2)
         return f"CNT{number}", {"high" if half else "low": word}
+    if CLAIM_NAME <= address < CLAIM_NAME + CLAIM_NAME_COUNT * CLAIM_NAME_STEP:
+        return f"CLAIM_NAME{(address - CLAIM_NAME) // CLAIM_NAME_STEP}", {"value": word}
     if TBL_DATA <= address < TBL_DATA + TBL_DATA_COUNT * TBL_DATA_STEP:
         return f"TBL_DATA{(address - TBL_DATA) // TBL_DATA_STEP}", {"value": word}
     name, fields = REGISTERS.get(address, ("", {}))
@@ -217,7 +219,7 @@ ID: Final = 0x000
 ID_VALUE: Final = 0x494E4131
 VERSION: Final = 0x004
 VERSION_MINOR: Final = Field(VERSION, 0, 16)
-VERSION_MINOR_VALUE: Final = 0
+VERSION_MINOR_VALUE: Final = 1
 VERSION_MAJOR: Final = Field(VERSION, 16, 16)
 VERSION_MAJOR_VALUE: Final = 1
 PARAMS0: Final = 0x008
@@ -237,6 +239,7 @@ CAPS_ICRC_GENERATION: Final = Field(CAPS, 17, 1)
 CAPS_CTT: Final = Field(CAPS, 18, 1)
 CAPS_ORDER: Final = Field(CAPS, 19, 1)
 CAPS_POOLS: Final = Field(CAPS, 20, 1)
+CAPS_CLAIMS: Final = Field(CAPS, 21, 1)
 CTRL: Final = 0x018
 CTRL_SNAPSHOT: Final = Field(CTRL, 0, 1)
 CTRL_CLEAR: Final = Field(CTRL, 1, 1)
@@ -252,6 +255,12 @@ FAULT_CHILD: Final = Field(FAULT, 16, 8)
 FAULT_COUNT: Final = Field(FAULT, 24, 8)
 PARAMS3: Final = 0x028
 PARAMS3_TREE_RANKS: Final = Field(PARAMS3, 0, 8)
+CLAIM: Final = 0x02C
+CLAIM_BEAT: Final = Field(CLAIM, 0, 8)
+CLAIM_OWNER: Final = Field(CLAIM, 8, 24)
+CLAIM_NAME: Final = 0x030
+CLAIM_NAME_COUNT: Final = 4
+CLAIM_NAME_STEP: Final = 4
 TBL_CMD: Final = 0x040
 TBL_CMD_INDEX: Final = Field(TBL_CMD, 0, 16)
 TBL_CMD_TABLE: Final = Field(TBL_CMD, 16, 4)
@@ -287,6 +296,7 @@ REGISTERS: Final[dict[int, tuple[str, dict[str, Field]]]] = {
             "ctt": CAPS_CTT,
             "order": CAPS_ORDER,
             "pools": CAPS_POOLS,
+            "claims": CAPS_CLAIMS,
         },
     ),
     CTRL: ("CTRL", {"snapshot": CTRL_SNAPSHOT, "clear": CTRL_CLEAR}),
@@ -297,6 +307,7 @@ REGISTERS: Final[dict[int, tuple[str, dict[str, Field]]]] = {
     PORTS: ("PORTS", {"ports_up": Field(PORTS, 0, 32)}),
     FAULT: ("FAULT", {"rule": FAULT_RULE, "ring": FAULT_RING, "child": FAULT_CHILD, "count": FAULT_COUNT}),
     PARAMS3: ("PARAMS3", {"tree_ranks": PARAMS3_TREE_RANKS}),
+    CLAIM: ("CLAIM", {"beat": CLAIM_BEAT, "owner": CLAIM_OWNER}),
     TBL_CMD: (
         "TBL_CMD",
         {"index": TBL_CMD_INDEX, "table": TBL_CMD_TABLE, "get": TBL_CMD_GET, "put": TBL_CMD_PUT},

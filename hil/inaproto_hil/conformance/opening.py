@@ -15,6 +15,7 @@ from inaproto.errors import FabricError, LocalMisuse
 from inaproto.parts import link_of
 from inaproto.ports import FramePort, load_adapter
 from inaproto_adapters.fpga.buses import bus_opener
+from inaproto_adapters.fpga.claim import claimed, new_owner, own_name
 from inaproto_adapters.fpga.device import FpgaDevice
 from inaproto_adapters.fpga.rings import FpgaRings
 from inaproto_hil.conformance.suite import golden
@@ -83,14 +84,15 @@ async def _board(text: str, links: Sequence[str]) -> AsyncIterator[OverPorts]:
         for opener_of_port in openers:
             port = await opener_of_port()
             ports.append(port)
-        await device.empty(linger=LINGER_S)
-        await device.set_ports_up(range(device.identity.ports))
-        rings = FpgaRings(device, retired_ns=0)
-        await rings.faults()
-        least = ETHERNET_HEADER_BYTES if at_sockets else ETHERNET_BYTES_MIN
-        async with OverPorts(bus.peer, rings, ports, frame_bytes_min=least) as board:
-            yield board
-            await device.empty()
+        async with claimed(bus, owner=new_owner(), name=own_name()):
+            await device.empty(linger=LINGER_S)
+            await device.set_ports_up(range(device.identity.ports))
+            rings = FpgaRings(device, retired_ns=0)
+            await rings.faults()
+            least = ETHERNET_HEADER_BYTES if at_sockets else ETHERNET_BYTES_MIN
+            async with OverPorts(bus.peer, rings, ports, frame_bytes_min=least) as board:
+                yield board
+                await device.empty()
     finally:
         with trio.CancelScope(shield=True):
             for port in ports:

@@ -22,12 +22,16 @@ from amaranth.lib.wiring import In, Out
 from inaproto.errors import LocalMisuse
 from inaproto_adapters.fpga.register_map import (
     CAPS,
+    CAPS_CLAIMS,
     CAPS_CTT,
     CAPS_DTYPES,
     CAPS_ICRC_CHECK,
     CAPS_ICRC_GENERATION,
     CAPS_ORDER,
     CAPS_POOLS,
+    CLAIM,
+    CLAIM_NAME,
+    CLAIM_NAME_COUNT,
     CNT,
     CNT_COUNT,
     CTRL,
@@ -85,6 +89,7 @@ CAPABILITIES = (
     | CAPS_ICRC_GENERATION.at(1)
     | CAPS_ORDER.at(1)
     | CAPS_POOLS.at(1)
+    | CAPS_CLAIMS.at(1)
 )
 """Types f32, i32, f16 and bf16; rings of one switch, or of a pool. Whether they may span several switches,
 its sizes say."""
@@ -153,6 +158,7 @@ class Registers(wiring.Component):
         readable[PORTS] = self.ports_up
         with m.If(writes & self._is_at(PORTS)):
             m.d.sync += self.ports_up.eq(self.csr_wdata)
+        readable |= self._claim(m, writes)
         readable[FAULT] = self._faults(m)
         readable |= self._counters(m, writes)
         readable |= self._tables(m, writes)
@@ -166,6 +172,16 @@ class Registers(wiring.Component):
 
     def _is_at(self, address: int) -> Value:
         return self.csr_address[2:] == address // WORD_BYTES
+
+    def _claim(self, m: Module, writes: Value) -> dict[int, ValueLike]:
+        """Words that control sides leave for each other."""
+        readable: dict[int, ValueLike] = {}
+        for address in (CLAIM, *(CLAIM_NAME + WORD_BYTES * at for at in range(CLAIM_NAME_COUNT))):
+            word = Signal(WORD_BITS, name=f"claim_{address:02x}")
+            with m.If(writes & self._is_at(address)):
+                m.d.sync += word.eq(self.csr_wdata)
+            readable[address] = word
+        return readable
 
     def _faults(self, m: Module) -> Value:
         word = Signal(WORD_BITS)

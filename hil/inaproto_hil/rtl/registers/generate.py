@@ -180,6 +180,8 @@ def decode(address: int, word: int) -> tuple[str, dict[str, int]]:
     if CNT <= address < CNT + CNT_COUNT * CNT_STEP:
         number, half = divmod((address - CNT) // WORD_BYTES, 2)
         return f"CNT{number}", {"high" if half else "low": word}
+    if CLAIM_NAME <= address < CLAIM_NAME + CLAIM_NAME_COUNT * CLAIM_NAME_STEP:
+        return f"CLAIM_NAME{(address - CLAIM_NAME) // CLAIM_NAME_STEP}", {"value": word}
     if TBL_DATA <= address < TBL_DATA + TBL_DATA_COUNT * TBL_DATA_STEP:
         return f"TBL_DATA{(address - TBL_DATA) // TBL_DATA_STEP}", {"value": word}
     name, fields = REGISTERS.get(address, ("", {}))
