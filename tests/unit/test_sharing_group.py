@@ -383,3 +383,78 @@ def test_an_older_ring_takes_no_place() -> None:
         )
     )
     assert group.seats_of(A) == ["h0", "h1"]
+
+
+def test_a_surplus_seat_fills_no_place_that_a_lease_has_freed() -> None:
+    group = of_two_hosts_and_another()
+    group.say("h2", (5, 2))
+    group.tell(HostDeparted("h1"))
+    group.wake_at(40)
+    assert group.seats_of(A) == [], "h1 is lost, and h2 was never of this ring"
+    assert group.plan() == []
+    group.arrive("h1")
+    group.say("h1", (5, 2))
+    assert group.seats_of(A) == ["h0", "h1"]
+
+
+def test_a_host_that_says_late_what_a_lost_one_had_is_of_no_ring() -> None:
+    group = of_two_hosts_and_another()
+    group.tell(HostDeparted("h1"))
+    group.wake_at(40)
+    assert SeatsContradict(A, "h2") in group.say("h2", (5, 2))
+    assert group.seats_of(A) == []
+
+
+def test_a_ring_nobody_is_left_of_is_forgotten_with_its_members() -> None:
+    group = of_two_hosts_and_another()
+    group.say("h2", (5, 2))
+    group.say("h3", (5, 2))
+    for host in HOSTS:
+        group.say(host)
+    for host in ("h2", "h3"):
+        group.say(host)
+    group.say("h2", (5, 2))
+    group.say("h3", (5, 2))
+    assert group.seats_of(A) == ["h2", "h3"]
+
+
+def test_a_ring_of_other_hosts_need_not_wait_for_one_all_of_whose_hosts_are_gone() -> None:
+    """They crashed, and the job began anew elsewhere: the lease is for hosts that may come back."""
+    group = of_two_hosts_and_another()
+    group.give_turn(A)
+    group.tell(HostDeparted("h0"))
+    group.say("h2", (9, 2))
+    group.say("h3", (9, 2))
+    assert group.seats_of(A) == ["h0", "h1"], "one of its hosts is here"
+    found = group.tell(HostDeparted("h1"))
+    forgotten = [one.seat.host for one in found if isinstance(one, SeatForgotten) and one.is_lost]
+    assert forgotten == ["h0", "h1"], "they may still use the pool"
+    assert group.seats_of(A) == ["h2", "h3"]
+    assert group.plan() == [A]
+    group.arrive("h0", "h1")
+    group.say("h0", (5, 2))
+    assert SeatsContradict(A, "h1") in group.say("h1", (5, 2))
+    assert group.seats_of(A) == ["h2", "h3"], "those were there first now"
+
+
+def test_a_ring_of_other_hosts_that_comes_later_finds_the_place_of_one_that_is_gone() -> None:
+    group = of_two_hosts_and_another()
+    for host in HOSTS:
+        group.tell(HostDeparted(host))
+    assert group.seats_of(A) == ["h0", "h1"], "they may come back"
+    group.say("h2", (9, 2))
+    assert group.seats_of(A) == ["h0", "h1"], "not whole"
+    group.say("h3", (9, 2))
+    assert group.seats_of(A) == ["h2", "h3"]
+
+
+def test_a_ring_of_hosts_that_are_not_here_either_takes_no_place() -> None:
+    group = of_two_hosts_and_another()
+    group.say("h2", (9, 2))
+    group.say("h3", (9, 2))
+    for host in ("h3", *HOSTS):
+        group.tell(HostDeparted(host))
+    assert group.seats_of(A) == ["h0", "h1"]
+    group.arrive("h3")
+    group.say("h3", (9, 2))
+    assert group.seats_of(A) == ["h2", "h3"]

@@ -5,10 +5,12 @@ that the paper leaves to whoever runs it:
 
 - **Who has a seat.** A job may have turns when all seats of its ring are known. A seat is known from when its
   host says so, until the host says otherwise; until another host of the same ring does, where its own is not
-  connected (rings end at all hosts); or until nothing was heard of its host for the lease. To connect is not
-  to be heard of: a host has to say what it has. In the last case it might still use the pool: then the next
-  turn's epoch takes the slots from it (:mod:`inaproto.core.switch.slot_pools`), its packets are stale, and
-  its job goes on by the ring of its hosts.
+  connected (rings end at all hosts); or until nothing was heard of its host for the lease; or until none of
+  its ring's hosts is connected and another ring of the job is whole, at hosts that all are (the job began
+  anew elsewhere). To connect is not to be heard of: a host has to say what it has. In the last two cases it
+  might still use the pool: then the next turn's epoch takes the slots from it
+  (:mod:`inaproto.core.switch.slot_pools`), its packets are stale, and its job goes on by the ring of its
+  hosts.
 - **After a restart** nothing is decided before all seats of turns that stood have said that they are there,
   or are known to be gone.
 - **Who stands still.** A seat that is heard of and does not go on keeps the pool for a while only: a turn
@@ -293,7 +295,8 @@ class SharingGroup:
                 seats = self._seats.of_host(host)
                 if seats:
                     self._lost_at.setdefault(host, Instant(now + self._config.lease_ns))
-                return [*self._forget_over(seats, now), *self._settle(now), Look()]
+                actions = [*self._forget_over(seats, now), *self._forget_succeeded(now)]
+                return [*actions, *self._settle(now), Look()]
             case HostReported(host, holds):
                 return self._reported(host, holds, now)
             case SeatMoved(seat) | SeatMeasured(seat):
@@ -349,7 +352,7 @@ class SharingGroup:
                 actions += self._contradicts(seat)
         for ring in over:
             actions += self._forget_over(self._seats.of_ring(ring), now)
-        return [*actions, *self._settle(now)]
+        return [*actions, *self._forget_succeeded(now), *self._settle(now)]
 
     def _contradicts(self, seat: Seat) -> list[GroupAction]:
         said = seat.job, seat.host
@@ -365,6 +368,14 @@ class SharingGroup:
             ring = self._seats.ring(seat)
             if ring is not None and self._seats.is_over(ring) and seat.host not in self._connected:
                 actions += self._forget(seat, "its ring has ended at another host", now)
+        return actions
+
+    def _forget_succeeded(self, now: Instant) -> list[GroupAction]:
+        """Forget rings all of whose hosts are gone, and whose job other hosts have now."""
+        actions: list[GroupAction] = []
+        for ring in self._seats.succeeded(self._connected):
+            for seat in self._seats.of_ring(ring):
+                actions += self._forget(seat, "its job is at other hosts", now)
         return actions
 
     def _forget(self, seat: Seat, why: str, now: Instant, *, is_lost: bool = True) -> list[GroupAction]:

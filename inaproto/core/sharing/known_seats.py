@@ -8,7 +8,8 @@ seats but where a ring comes to be whole, or is no longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from inaproto.units import JobId
@@ -27,6 +28,14 @@ def ring_of(hold: SeatHold) -> Ring:
     return Ring(JobId(hold.job), hold.ring_id, hold.stand)
 
 
+@dataclass(slots=True)
+class _Members:
+    """The seats of a ring when it was whole first, and how many of them are known."""
+
+    seats: Mapping[Seat, None]
+    known: int
+
+
 class KnownSeats:
     """``unheard``: seats of turns that stood before a restart, not heard of since. ``seats_max``: most seats
     of the jobs that may have turns."""
@@ -37,13 +46,17 @@ class KnownSeats:
         """None: not heard of since a restart."""
         self._of_host: dict[str, dict[Seat, None]] = {}
         self._of_ring: dict[Ring, dict[Seat, None]] = {}
-        self._whole: dict[Ring, dict[Seat, None]] = {}
-        """Rings all of whose seats are known, and these, in the order in which they came to be so. Who says
-        later to be of such a ring is not, for it has as many seats as it has hosts."""
+        self._members: dict[Ring, _Members] = {}
+        """Of rings that have been whole, while one of these is known. Who says later to be of such a ring is
+        not, for it has as many seats as it has hosts; nor when one of them is lost."""
+        self._whole: dict[Ring, Mapping[Seat, None]] = {}
+        """Rings all of whose seats are known, and these, in the order in which they came to be so."""
         self._over: dict[Ring, None] = {}
         """Rings of jobs that have ended at one host at least, and have seats yet."""
         self._unheard = 0
         self._of_job: dict[JobId, Ring] | None = None
+        self._others: list[Ring] = []
+        """Rings that are whole, and not chosen: of jobs that other hosts had first."""
         self._jobs: dict[JobId, tuple[Seat, ...]] | None = None
         """None, both: to be worked out."""
         for seat in unheard:
@@ -79,7 +92,8 @@ class KnownSeats:
 
     def is_of(self, seat: Seat, ring: Ring) -> bool:
         """Whether it is one of the ring's, which may not be whole yet."""
-        return seat in self._whole.get(ring, (seat,))
+        members = self._members.get(ring)
+        return members is None or seat in members.seats
 
     def contradicts(self, seat: Seat) -> bool:
         """Whether others, who were there first, say something else."""
@@ -92,6 +106,20 @@ class KnownSeats:
         """Whether it is whole beside an older one of the same job at other hosts."""
         chosen = self._chosen().get(ring.job, ring)
         return chosen != ring and not self._share_a_host(chosen, ring)
+
+    def succeeded(self, here: Container[str]) -> list[Ring]:
+        """Rings none of whose hosts is here, where others of their job are whole, whose hosts all are."""
+        chosen = self._chosen()
+        found: dict[Ring, None] = {}
+        for ring in self._others:
+            before = chosen[ring.job]
+            if self._share_a_host(before, ring):
+                continue
+            if not any(seat.host in here for seat in self._whole[before]) and all(
+                seat.host in here for seat in self._whole[ring]
+            ):
+                found[before] = None
+        return list(found)
 
     # --- changes
 
@@ -109,6 +137,9 @@ class KnownSeats:
             return
         ring = ring_of(hold)
         self._of_ring.setdefault(ring, {})[seat] = None
+        members = self._members.get(ring)
+        if members is not None and seat in members.seats:
+            members.known += 1
         self._count(ring)
 
     def remove(self, seat: Seat) -> None:
@@ -129,7 +160,12 @@ class KnownSeats:
         if not its:
             del self._of_ring[ring]
             self._over.pop(ring, None)
-        self._count(ring, seat)
+        members = self._members.get(ring)
+        if members is not None and seat in members.seats:
+            members.known -= 1
+            if not members.known:
+                del self._members[ring]
+        self._count(ring)
 
     def end(self, ring: Ring) -> None:
         """It has ended at one of its hosts."""
@@ -137,18 +173,20 @@ class KnownSeats:
             self._over[ring] = None
             self._count(ring)
 
-    def _count(self, ring: Ring, gone: Seat | None = None) -> None:
-        members = self._whole.get(ring)
-        if members is not None:
-            if ring not in self._over and gone not in members:
-                return
-            del self._whole[ring]
-            self._jobs = self._of_job = None
-        seats = self._of_ring.get(ring)
+    def _count(self, ring: Ring) -> None:
+        """Whether it is whole now."""
+        members, seats = self._members.get(ring), self._of_ring.get(ring)
         hold = None if not seats else self._holds[next(iter(seats))]
-        if seats and hold is not None and len(seats) == hold.hosts and ring not in self._over:
-            self._whole[ring] = dict(seats)
-            self._jobs = self._of_job = None
+        if members is None and seats and hold is not None and len(seats) == hold.hosts:
+            members = self._members[ring] = _Members(dict(seats), len(seats))
+        is_whole = members is not None and members.known == len(members.seats) and ring not in self._over
+        if is_whole == (ring in self._whole):
+            return
+        if members is not None and is_whole:
+            self._whole[ring] = members.seats
+        else:
+            del self._whole[ring]
+        self._jobs = self._of_job = None
 
     # --- jobs
 
@@ -176,6 +214,7 @@ class KnownSeats:
                 if before is None or (ring > before and self._share_a_host(before, ring)):
                     found[ring.job] = ring
             self._of_job = found
+            self._others = [ring for ring in self._whole if found[ring.job] != ring]
         return self._of_job
 
     def _share_a_host(self, one: Ring, other: Ring) -> bool:
