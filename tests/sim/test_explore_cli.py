@@ -147,3 +147,25 @@ def test_the_run_says_what_lies_in_the_slots_and_what_is_sent_again() -> None:
     assert "slot 0: message 2, has ranks 0, 1 (1: from message 0)" in result.output
     assert "a wrong sum as the result of message 2 (rank 0's message 2 + rank 1's message 0)" in result.output
     assert "it has not sent its own message 2 yet" in result.output
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        ("--length", "1", "--losses", "0", "--messages", "2"),
+        ("--world", "sharing", "--jobs", "1", "--operations", "1", "--turns", "1", "--losses", "0"),
+        ("--world", "migration", "--set", "faults=0"),
+    ],
+)
+def test_a_disk_that_is_full_at_the_end_takes_the_verdict_as_json_alone(sizes: tuple[str, ...]) -> None:
+    result = run(*sizes, "--json", "/dev/full")
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+    assert "/dev/full cannot be written: No space left on device" in result.stderr
+    assert "violations" in result.stdout
+
+
+def test_a_report_that_is_there_stays_until_there_is_another_one(tmp_path: Path) -> None:
+    kept = tmp_path / "verdict.json"
+    kept.write_text("kept")
+    assert run("--states-max", "1", "--json", str(kept)).exit_code == 2
+    assert kept.read_text() == "kept"

@@ -6,13 +6,13 @@ its variants, so that ``inaproto --help`` stays fast.
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import click
 
 from inaproto.errors import ConfigError
+from inaproto.option_types import ReportFile, write_report
 
 INTERRUPTED: Final = 130
 """Exit status, as shells have it for SIGINT."""
@@ -116,8 +116,8 @@ class _Explore(click.Command):
 @click.option("--states-max", type=int, default=10_000_000, show_default=True, help="Give up beyond.")
 @click.option(
     "--json",
-    "json_file",
-    type=click.File("w", lazy=False),
+    "json_at",
+    type=ReportFile(),
     metavar="FILE",
     help="Write the verdict there as JSON; with - to stdout, and the table to stderr.",
 )
@@ -127,7 +127,7 @@ def explore(
     variant: str,
     full: bool,
     states_max: int,
-    json_file: TextIO | None,
+    json_at: str | None,
     **sizes: Any,
 ) -> None:
     """Explore a small ring exhaustively: all interleavings of its packets, all faults within a budget.
@@ -145,15 +145,15 @@ def explore(
                 "--set is for worlds that are not the ring, nor sharing: these have options of their own"
             )
         if world == "sharing":
-            status = _explore_sharing(variant, full, states_max, json_file, sizes)
+            status = _explore_sharing(variant, full, states_max, json_at, sizes)
         elif world == "ring":
-            status = _explore(variant, full, states_max, json_file, of_ring)
+            status = _explore(variant, full, states_max, json_at, of_ring)
         else:
             given = [name for name, value in sizes.items() if value]
             if given:
                 whose = "of sharing" if given[0] in _OF_SHARING else "of the ring"
                 raise click.UsageError(f"--{given[0].replace('_', '-')} is {whose}; use --set")
-            status = _explore_named(world, variant, settings, full, states_max, json_file)
+            status = _explore_named(world, variant, settings, full, states_max, json_at)
     except KeyboardInterrupt:  # outside of the search, which counts its states
         click.echo("inaproto: interrupted: no verdict", err=True)
         status = INTERRUPTED
@@ -161,14 +161,14 @@ def explore(
 
 
 def _explore_sharing(
-    variant: str, full: bool, states_max: int, json_file: TextIO | None, sizes: dict[str, Any]
+    variant: str, full: bool, states_max: int, json_at: str | None, sizes: dict[str, Any]
 ) -> int:
     from inaproto_hil.explore.sharing_report import explore_sharing
 
     given = {name: value for name, value in sizes.items() if name in (*_OF_SHARING, *_OF_BOTH)}
     if full:
         given["reduced"] = False
-    return explore_sharing(variant, states_max, json_file, given)
+    return explore_sharing(variant, states_max, json_at, given)
 
 
 _OF_SHARING: Final = (
@@ -188,9 +188,7 @@ _OF_SHARING: Final = (
 _OF_BOTH: Final = ("losses", "duplicates", "early_timers")
 
 
-def _explore(
-    variant: str, full: bool, states_max: int, json_file: TextIO | None, sizes: dict[str, Any]
-) -> int:
+def _explore(variant: str, full: bool, states_max: int, json_at: str | None, sizes: dict[str, Any]) -> int:
     """The exit status."""
     from rich.console import Console
 
@@ -215,10 +213,8 @@ def _explore(
         return INTERRUPTED
     found = shortest(variant, done, states_max)
     report = report_of(variant, done, found)
-    to_stdout = json_file is not None and json_file.name == "<stdout>"
-    if json_file is not None:
-        json_file.write(json.dumps(report, indent=2) + "\n")
-    show(Console(stderr=to_stdout), variant, done, found)
+    show(Console(stderr=json_at == "-"), variant, done, found)
+    write_report(report, json_at)
     if found is not None and found.interrupted:
         click.echo("inaproto: interrupted in the search for a shorter run than this one", err=True)
         return INTERRUPTED
@@ -231,7 +227,7 @@ def _explore_named(
     settings: tuple[str, ...],
     full: bool,
     states_max: int,
-    json_file: TextIO | None,
+    json_at: str | None,
 ) -> int:
     """The exit status."""
     from rich.console import Console
@@ -239,7 +235,7 @@ def _explore_named(
     from inaproto.sim.explore.engine import Interrupted, TooManyStates
     from inaproto_hil.explore.worlds import NamedReport, search_named, show_named, variants_of
 
-    console = Console(stderr=json_file is not None and json_file.name == "<stdout>")
+    console = Console(stderr=json_at == "-")
     reports: list[NamedReport] = []
     try:
         if states_max < 1:
@@ -256,10 +252,8 @@ def _explore_named(
     except Interrupted as error:
         click.echo(f"inaproto: {error}: no verdict", err=True)
         return INTERRUPTED
-    if json_file is not None:
-        found = [report.as_json() for report in reports]
-        told = found[0] if len(found) == 1 else {"version": found[0]["version"], "worlds": found}
-        json_file.write(json.dumps(told, indent=2) + "\n")
+    found = [report.as_json() for report in reports]
+    write_report(found[0] if len(found) == 1 else {"version": found[0]["version"], "worlds": found}, json_at)
     return 0 if all(report.counterexample is None for report in reports) else 1
 
 

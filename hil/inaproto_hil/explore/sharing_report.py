@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import fields
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from inaproto.errors import ConfigError
+from inaproto.option_types import write_report
 from inaproto.sim.explore import engine
 from inaproto.sim.explore.sharing.config import RANGES, SharingWorldConfig
 from inaproto.sim.explore.sharing.variants import SHARING_VARIANTS, sharing_config
@@ -28,15 +28,14 @@ ASSUMED: Final = (
 )
 
 
-def explore_sharing(variant: str, states_max: int, json_file: TextIO | None, sizes: dict[str, Any]) -> int:
+def explore_sharing(variant: str, states_max: int, json_at: str | None, sizes: dict[str, Any]) -> int:
     """The exit status. ``product``: both rules."""
     names = BOTH_RULES if variant == "product" else (variant,)
     try:
         configs = {name: sharing_config(name, **sizes) for name in names}
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    to_stdout = json_file is not None and json_file.name == "<stdout>"
-    console = Console(stderr=to_stdout)
+    console = Console(stderr=json_at == "-")
     reports, status = [], 0
     for name, config in configs.items():
         world, begun = SharingWorld(config), time.perf_counter()
@@ -49,8 +48,7 @@ def explore_sharing(variant: str, states_max: int, json_file: TextIO | None, siz
         reports.append(report)
         _show(console, report)
         status = max(status, report["violations"])
-    if json_file is not None:
-        json_file.write(json.dumps({"version": VERSION, "worlds": reports}, indent=2) + "\n")
+    write_report({"version": VERSION, "worlds": reports}, json_at)
     return status
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -14,7 +12,7 @@ from rich.table import Table
 
 from inaproto.core.rdma.reliable_connection import MTUS
 from inaproto.errors import InaprotoError
-from inaproto.option_types import ReportFile
+from inaproto.option_types import ReportFile, write_report
 from inaproto_hil.bench.report import parse_size
 from inaproto_hil.rigs.environment import describe
 from inaproto_hil.softroce.guest import guest_failure_alone
@@ -92,10 +90,7 @@ def softroce(
         sys.exit(1)
     report = document(found, image, hosts=hosts, iterations=iterations, timeout=timeout)
     console.print(_table(report))
-    if json_file == "-":
-        click.echo(json.dumps(report, indent=2))
-    elif json_file is not None:
-        Path(json_file).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(report, json_file)
     sys.exit(1 if report["wrong"] or report["retry_exceeded"] else 0)
 
 

