@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -271,6 +272,59 @@ def test_who_says_something_does_not_count_as_lost_however_often_it_says_it() ->
     told = [core.step(hint, Instant(NOW + 11)) for _ in range(9)]
     assert told == [[sent], *[[]] * 8], "once, as its answer may be on the way then"
     assert not core.view().switches[0].is_lost
+
+
+def requests_of(core: TreeMigration, answer: Callable[[SlotRequest], SlotAnswer]) -> list[int]:
+    """When a switch was asked within 20 s, which answers at once; job A wants it."""
+    asked, now, end = [], Instant(NOW), NOW + 20 * S
+    actions = [*core.step(Woke(), now), *core.step(plan(1, A="a"), now)]
+    while now <= end and len(asked) < 1000:
+        if actions:
+            action, *actions = actions
+            if isinstance(action, Persist):
+                actions += core.step(Persisted(action.token), now)
+            elif isinstance(action, ToSwitch):
+                asked.append(now - NOW)
+                actions += core.step(FromSwitch(answer(action.request)), now)
+            elif isinstance(action, DrainJob):
+                actions += core.step(JobDrained(action.job, action.epoch), now)
+            continue
+        assert core.deadline is not None
+        now = max(now, core.deadline)
+        actions = core.step(Woke(), now)
+    return asked
+
+
+@pytest.mark.parametrize("boots", ["the same", "another each time"])
+def test_a_switch_that_never_knows_its_boot_is_asked_ever_less_often(boots: str) -> None:
+    """Or two that have one name, and start again and again."""
+    core = TreeMigration(MigrationConfig(("a",)))
+
+    def answer(request: SlotRequest) -> SlotAnswer:
+        boot = "one" if boots == "the same" else f"boot{request.number}"
+        outcome = Outcome.TOLD if request.order is Order.ASK else Outcome.OLD_BOOT
+        return SlotAnswer("a", boot, request.term, request.number, outcome, (), request.term)
+
+    assert 3 < len(requests_of(core, answer)) < 60
+    assert core.view().jobs[0].phase in (Phase.BACKING_OFF, Phase.ACQUIRING)
+
+
+def test_a_switch_that_never_gives_back_a_slot_is_asked_ever_less_often() -> None:
+    core = TreeMigration(MigrationConfig(("a",)))
+    stranger = Lease("nobody", 1, 1)
+
+    def answer(request: SlotRequest) -> SlotAnswer:
+        outcome = Outcome.TOLD if request.order is Order.ASK else Outcome.RELEASED
+        return SlotAnswer("a", "one", request.term, request.number, outcome, (stranger,), request.term)
+
+    assert 3 < len(requests_of(core, answer)) < 60
+
+
+def test_a_switch_that_has_started_again_once_is_asked_anew_at_once() -> None:
+    world = settled("ab", A="a")
+    world.reboot("b", says_so=False)
+    world.tell(plan(2, A="b"))
+    assert world.run(20 * MS, lambda: [its.job for its in world.held("b")] == ["A"])
 
 
 def test_a_job_does_not_wait_for_a_lost_switch_to_release() -> None:

@@ -23,6 +23,8 @@ The paper is silent on how slots of several switches are acquired, and on failur
   releases all others.
 - *A slot that is lost* (its lease ran out, its switch restarted) costs the job its tree: it drains,
   releases the rest and acquires anew. A switch that is merely silent costs nobody anything.
+- A switch that answers twice in a row without doing what it was asked (it always says that it has started
+  again, or keeps what it was to release) is asked ever less often, and acquiring at it counts as refused.
 - A switch that does not answer is lost until it does: releases at it count as done (they are when it is back;
   and leases run out), acquiring at it counts as refused. One of which only the record knows, for it is not
   configured any more, is lost for ever: a job with a tree through it drains, and its target is dropped.
@@ -37,7 +39,7 @@ for two trees; ``TreeStands`` is said only of trees that all their switches said
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from inaproto.core.migration.events import (
     Deposed,
@@ -67,6 +69,9 @@ from inaproto.core.migration.jobs import Job, JobMoves, Switch
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant
 from inaproto.wire.messages.slots import Lease, Order, Outcome, SlotAnswer, SlotRequest, SlotsChanged
+
+_VAIN_MAX: Final = 8
+"""Counted no further: waits are not doubled any more."""
 
 
 class TreeMigration(JobMoves):
@@ -175,13 +180,13 @@ class TreeMigration(JobMoves):
     def _heard(self, message: SlotAnswer | SlotsChanged, now: Instant) -> list[MigrationAction]:
         match message:
             case SlotAnswer():
-                return self._answered(message)
+                return self._answered(message, now)
             case SlotsChanged():
                 return self._hinted(message.switch, now)
             case _:
                 assert_never(message)
 
-    def _answered(self, answer: SlotAnswer) -> list[MigrationAction]:
+    def _answered(self, answer: SlotAnswer, now: Instant) -> list[MigrationAction]:
         switch = self._switches.get(answer.switch)
         if switch is None:
             return [Blame(answer.switch, "slots of a switch that is not there", str(answer))]
@@ -191,18 +196,22 @@ class TreeMigration(JobMoves):
         asked = switch.asked
         if asked is None or (answer.term, answer.number) != (asked.term, asked.number):
             return []
+        vain = _in_vain(switch, asked, answer)
+        rests = vain > 1  # one that has started again is asked anew at once
         self._switches[switch.name] = replace(
             switch,
             boot=answer.boot,
             held=answer.held,
             asked=None,
-            at=None,
+            at=Instant(now + self.config.patience_ns(vain - 1)) if rests else None,
             tries=0,
             is_lost=False,
+            vain=vain,
+            rests=rests,
         )
         if asked.order is Order.ACQUIRE and asked.lease is not None and asked.lease not in answer.held:
             job = self._jobs.get(asked.lease.job)
-            if job is not None and answer.outcome is not Outcome.OLD_BOOT:
+            if job is not None and (rests or answer.outcome is not Outcome.OLD_BOOT):
                 self._jobs[job.name] = replace(job, is_refused=True)
         return []
 
@@ -300,6 +309,10 @@ class TreeMigration(JobMoves):
             again = Instant(now + self.config.patience_ns(switch.tries + 1))
             self._switches[switch.name] = replace(switch, at=again, tries=switch.tries + 1)
             return [ToSwitch(switch.name, switch.asked)]
+        if switch.rests:
+            if switch.at is not None and now < switch.at:
+                return []
+            switch = self._switches[switch.name] = replace(switch, at=None, rests=False)
         order = self._next_order(switch, wanted, now)
         if order is None:
             if switch.at is None:
@@ -341,3 +354,12 @@ class TreeMigration(JobMoves):
         if wanted is not None and not switch.is_lost:
             return Order.ACQUIRE, wanted
         return (Order.ASK, None) if switch.at is not None and switch.at <= now else None
+
+
+def _in_vain(switch: Switch, asked: SlotRequest, answer: SlotAnswer) -> int:
+    """How many requests in a row were answered without anything being done, this one included: as if there
+    were two switches of one name, or one that does not do what it says."""
+    if asked.lease is None:
+        return switch.vain
+    is_kept = asked.order is Order.RELEASE and asked.lease in answer.held
+    return min(switch.vain + 1, _VAIN_MAX) if is_kept or answer.outcome is Outcome.OLD_BOOT else 0

@@ -64,6 +64,10 @@ class Switch:
     is_due: bool = True
     """Whether it is to be asked what it holds, before all else."""
     is_lost: bool = False
+    vain: int = 0
+    """Requests in a row whose answers say that nothing was done."""
+    rests: bool = False
+    """It is asked nothing before ``at``."""
 
     def holds(self, lease: Lease | None) -> bool:
         """It does, and goes on to: a release may be obeyed before its answer comes."""
