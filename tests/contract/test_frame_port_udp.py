@@ -6,6 +6,7 @@ No test of the frame port contract: that sends frames of noise, and here a frame
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -53,6 +54,29 @@ async def test_frames_arrive_whole_where_they_say() -> None:
             assert [block.tobytes() for block in await right.receive()] == [out.tobytes()]
             assert [block.tobytes() for block in await left.receive()] == [back.tobytes()]
         assert left.counters.frames_out == right.counters.frames_in == 4
+
+
+async def test_an_error_between_two_frames_takes_no_other_ones_place() -> None:
+    """A socket that is connected hears that nobody was there, in place of a datagram."""
+    here, there = free_address(), free_address()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ours:
+        ours.setblocking(False)
+        ours.bind((here, 0))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as theirs:
+            theirs.bind((there, 0))
+            peer = theirs.getsockname()
+        ours.connect(peer)
+        ours.send(b"to nobody")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as theirs:
+            theirs.bind(peer)
+            sent = frame_to(here, 60)
+            theirs.sendto(sent.tobytes(), ours.getsockname())
+            port = UdpPort(ours, "udp")
+            with trio.fail_after(DEADLINE_S):
+                (found,) = await port.receive()
+            assert found.tobytes() == sent.tobytes()
+            assert port.counters.drops == {"nobody listens there": 1}
+            await port.aclose()
 
 
 async def test_frames_for_elsewhere_are_counted_as_dropped() -> None:

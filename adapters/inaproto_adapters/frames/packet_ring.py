@@ -78,6 +78,8 @@ TAKE_MAX: Final = 1024
 """Slots that one ``take`` reads; the other ports have their turn after it."""
 TAKE_BYTES_MAX: Final = 1 << 20
 _LOOKED_AT: Final = 64
+_ERRORS_MAX: Final = 16
+"""Times that an interface may go down between two looks, one after the other: its link flaps."""
 _SEGMENT_BYTES_MAX: Final = (64 << 10) + 1024
 _ETHERTYPE_VLAN: Final = 0x8100
 
@@ -243,13 +245,14 @@ class ReceiveRing:
         return self._despite_error(lambda: self._segments.receive(self._sock, step, payload_bytes, blocks))
 
     def _despite_error(self, receive: Callable[[], _T]) -> _T:
-        try:
-            return receive()
-        except OSError as error:
-            if error.errno not in (errno.ENETDOWN, errno.ENODEV):
-                raise
-            self.heard_error = True  # which the socket tells once, before it gives what it holds
-            return receive()
+        for _ in range(_ERRORS_MAX):
+            try:
+                return receive()
+            except OSError as error:
+                if error.errno not in (errno.ENETDOWN, errno.ENODEV):
+                    raise
+                self.heard_error = True  # which the socket tells once each, before it gives what it holds
+        return receive()
 
     def _receive_long(self, length: int) -> Frames:
         nbytes = self._despite_error(lambda: self._sock.recv_into(self._long)) - VNET_BYTES

@@ -61,29 +61,30 @@ class UdpPort:
         while True:
             if self._closed is not None:
                 raise PortClosed(self._closed)
-            lengths = self._read()
-            blocks = self._blocks(lengths)
+            found = self._read()
+            blocks = self._blocks(found)
             if blocks:
                 return blocks
-            if lengths:
+            if found:
                 await trio.lowlevel.checkpoint()
                 continue
             with contextlib.suppress(trio.ClosedResourceError):
                 await trio.lowlevel.wait_readable(self._sock)
 
-    def _read(self) -> list[int]:
-        lengths: list[int] = []
+    def _read(self) -> list[tuple[int, int]]:
+        """Rows that have a datagram now, and its length."""
+        found: list[tuple[int, int]] = []
         with contextlib.suppress(BlockingIOError):
-            for row in self._data:
+            for row, place in enumerate(self._data):
                 try:
-                    lengths.append(self._sock.recv_into(row))
+                    found.append((row, self._sock.recv_into(place)))
                 except ConnectionRefusedError:  # of a frame that was sent: nobody is there
                     self._counters.drop("nobody listens there")
-        return lengths
+        return found
 
-    def _blocks(self, lengths: list[int]) -> list[Frames]:
+    def _blocks(self, found: list[tuple[int, int]]) -> list[Frames]:
         blocks = []
-        for row, length in enumerate(lengths):
+        for row, length in found:
             if length < ETHERNET_HEADER_BYTES:
                 self._counters.drop("runt frame")
             elif length > FRAME_BYTES_MAX:
