@@ -275,6 +275,7 @@ class SharpAttachment:
         outcome = await self._called(partial(self._calls.register, region), self._config.session.call_ns)
         if outcome.weight:
             self._regions.forget(key)
+            undo_late(self._lane, self._calls, region)
             raise error_of("register", "the NIC", "registering memory", outcome)
         return key
 
@@ -444,6 +445,12 @@ class SharpAttachment:
             await self._called(partial(self._calls.deregister, regions), self._config.session.unwind_ns)
         _kept.extend([*self._pending, *regions, self._calls])
         self._lane.abandon()
+
+
+def undo_late(lane: Lane, calls: ContextCalls, region: Region) -> None:
+    """Give back memory whose registration has failed here, and may succeed when the library returns: the lane
+    does this behind that call."""
+    lane.call(partial(calls.deregister, [region]), lambda outcome, error: None)
 
 
 def _failed(outcome: Outcome) -> FabricError:
