@@ -475,6 +475,37 @@ async def test_answers_of_others_and_old_ones_are_not_taken() -> None:
             assert await bus.read_burst(0xC, 3) == [0, value, 0]
 
 
+async def test_a_write_that_was_sent_again_and_comes_late_overwrites_no_newer_one() -> None:
+    """The network is slow for the first packet alone: it comes after its repetition, which is answered."""
+    cells = Cells()
+    with trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM) as sock:
+        await sock.bind(("127.0.0.1", 0))
+
+        async def respond() -> None:
+            late, sender = await sock.recvfrom(4096)
+            again, _ = await sock.recvfrom(4096)
+            assert again == late
+            await sock.sendto(etherbone_answer(again, cells), sender)
+            with trio.move_on_after(0.05):
+                newer, _ = await sock.recvfrom(4096)
+                await sock.sendto(etherbone_answer(newer, cells), sender)
+            await sock.sendto(etherbone_answer(late, cells), sender)
+            while True:
+                packet, _ = await sock.recvfrom(4096)
+                await sock.sendto(etherbone_answer(packet, cells), sender)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(respond)
+            bus = await EtherboneBus.open(
+                "127.0.0.1", sock.getsockname()[1], local_port=0, timeout=2, tries=9
+            )
+            await bus.write32(0x10, 1)
+            await bus.write32(0x10, 2)
+            assert await bus.read32(0x10) == 2
+            await bus.aclose()
+            nursery.cancel_scope.cancel()
+
+
 async def test_an_accelerator_that_is_off() -> None:
     async with etherbone(Cells(), disturb=lambda _, answer: [], timeout=0.01, tries=2) as bus:
         with pytest.raises(FabricError, match="no answer to 2 packets") as caught:

@@ -10,7 +10,8 @@ A packet is a header and one record, all numbers big-endian, addresses in bytes:
 The answer has what was read as writes, to the base address that the request named for it: that is a number
 of ours, by which an answer is known. Etherbone does not acknowledge writes, so each record with writes reads
 back its last register. What is not answered is sent again; a register may be written twice then, with one
-value.
+value. The second time may be late: so who wrote by several packets waits for the answer to each, for as long
+as for one, before anything else is sent. A packet that is slower than that could overwrite a newer value.
 
 LiteEth, the peer that this is for, takes one record a packet, holds as many words of it as its buffer has
 (16 by default), and answers to its own port number: so that is ours, too, unless ``local_port`` says another.
@@ -144,18 +145,30 @@ class EtherboneBus(BurstBus):
     async def _ask(self, record: Record) -> tuple[int, ...]:
         """What was read. Raises ``OSError``."""
         self._number = self._number + WORD_BYTES & 0xFFFF_FFFF
-        packet = record._replace(read_base=self._number).encode()
-        for _ in range(self._tries):
+        packet, count = record._replace(read_base=self._number).encode(), len(record.read_addresses)
+        for others in range(self._tries):
+            found: tuple[int, ...] = ()
             with trio.move_on_after(self._timeout):
                 await self._sock.send(packet)
-                while True:
-                    try:
-                        answer = Record.decode(await self._sock.recv(_PACKET_BYTES_MAX))
-                    except DecodeError:
-                        continue  # not from the accelerator, or damaged
-                    if answer.write_base == self._number and len(answer.writes) == len(record.read_addresses):
-                        return answer.writes
+                found = await self._answer(count)
+            if not found:
+                continue
+            if record.writes:
+                with trio.move_on_after(self._timeout):
+                    for _ in range(others):
+                        await self._answer(count)
+            return found
         raise TimeoutError(f"no answer to {self._tries} packets, {self._timeout:g} s each")
+
+    async def _answer(self, count: int) -> tuple[int, ...]:
+        """The next one to the last request, which is of so many registers."""
+        while True:
+            try:
+                answer = Record.decode(await self._sock.recv(_PACKET_BYTES_MAX))
+            except DecodeError:
+                continue  # not from the accelerator, or damaged
+            if answer.write_base == self._number and len(answer.writes) == count:
+                return answer.writes
 
 
 def _claim(host: str, port: int) -> socket.socket:
