@@ -143,29 +143,26 @@ async def claimed(bus: RegisterBus, *, owner: int, name: str) -> AsyncIterator[C
         return
     claim = Claim(bus, owner=owner, name=name)
     await claim.take()
-    failed: Exception | None = None
-    lost: FabricError | None = None
+    failed: list[Exception] = []
+    lost: list[FabricError] = []
     async with trio.open_nursery() as nursery:
 
         async def keep() -> None:
-            nonlocal lost
             try:
                 await claim.keep()
             except FabricError as error:
-                lost = error
+                lost.append(error)
                 nursery.cancel_scope.cancel()
 
         nursery.start_soon(keep)
         try:
             yield claim
         except Exception as error:  # noqa: BLE001  said below as it is, not in a group
-            failed = error
+            failed.append(error)
         finally:
             nursery.cancel_scope.cancel()
-            if lost is None:
+            if not lost:
                 with trio.move_on_after(LEAVE_S, shield=True):
                     await claim.leave()
-    if lost is not None:
-        raise lost from failed
-    if failed is not None:
-        raise failed
+    for error in (*lost, *failed):
+        raise error
