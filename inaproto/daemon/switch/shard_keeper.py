@@ -3,7 +3,7 @@ asked how they are, and started again when they die.
 
 Each shard (:mod:`inaproto.daemon.switch.shard`) is a process with a socket to this one. A shard counts as
 there from its first word on until the socket ends; the control plane hears of both, and of nothing else that
-becomes of the process.
+becomes of the process. One that says nothing for ``SILENT_S`` stands, and is ended: it is asked all the time.
 
 Invariants: orders for a shard go to the process that said it is there, in order, or to nobody; one that
 dies again and again is started at most every ``RETRY_LAST_S``; no process of a shard outlives ``run``.
@@ -49,6 +49,9 @@ RETRY_LAST_S: Final = 10.0
 """Pauses between a death and the next start: doubled each time, until one has lived for ``CALM_S``."""
 CALM_S: Final = 60.0
 STATUS_S: Final = 0.5
+START_S: Final = 300.0
+"""Within which a process says that it is there, on a machine that has much else to do, too."""
+SILENT_S: Final = 60.0
 EXIT_S: Final = 5.0
 """A process that has closed its socket is killed after this time."""
 OUTPUT_BYTES_MAX: Final = 64 << 20
@@ -145,7 +148,10 @@ class ShardKeeper:
         if self._command is None:
             await trio.sleep_forever()
         assert self._command is not None
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            return f"cannot be started: {error.strerror}"
         stream = ControlStream(ours, output_bytes_max=OUTPUT_BYTES_MAX)
         try:
             with theirs:
@@ -167,12 +173,16 @@ class ShardKeeper:
             with trio.move_on_after(EXIT_S):
                 await process.wait()
         finally:
+            was_killed = process.returncode is None
             with trio.CancelScope(shield=True):
-                if process.returncode is None:
+                if was_killed:
                     process.kill()
                 await process.wait()
             stream.close(reason or "the switch ends")
-        reason = _ending(process.returncode) or reason
+        if was_killed and reason:
+            reason = f"{reason}; it did not end by itself"
+        else:
+            reason = _ending(process.returncode) or reason
         self._gone(name, state, reason)  # where the switch ends, its rings do, for that reason
         return reason
 
@@ -183,7 +193,14 @@ class ShardKeeper:
             nursery.start_soon(self._ask, stream)
             try:
                 while True:
-                    self._heard(name, state, stream, await stream.receive())
+                    limit_s = START_S if state.stream is None else SILENT_S
+                    message: Message | None = None
+                    with trio.move_on_after(limit_s):
+                        message = await stream.receive()
+                    if message is None:
+                        reason = f"it has said nothing for {limit_s:g} s"
+                        break
+                    self._heard(name, state, stream, message)
             except (EndOfChannel, DecodeError) as ended:
                 reason = str(ended)
             nursery.cancel_scope.cancel()
