@@ -203,7 +203,7 @@ async def until(found: Bench, holds: Callable[[dict[str, Any]], bool], what: str
     return await trio.to_thread.run_sync(found.wait, holds, what)
 
 
-PATIENT = ("--recover-ms", "60000")
+PATIENT = ("--recover-ms", "3600000")
 """However long commands take on this machine while a link is away, the job is still there."""
 
 
