@@ -164,5 +164,5 @@ async def claimed(bus: RegisterBus, *, owner: int, name: str) -> AsyncIterator[C
             if not lost:
                 with trio.move_on_after(LEAVE_S, shield=True):
                     await claim.leave()
-    for error in (*lost, *failed):
-        raise error
+    for problem in (*lost, *failed):
+        raise problem
