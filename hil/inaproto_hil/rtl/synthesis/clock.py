@@ -162,7 +162,7 @@ def placed(
             report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         return asdict(_read_report(report, ring.ffs))
 
-    key = (version(YOSYS), version(NEXTPNR), steps, *options, text)
+    key = (*version(YOSYS), *version(NEXTPNR), steps, *options, text)
     answer, seconds = kept(cache, key, compute)
     return Placed(**answer), seconds
 

@@ -34,7 +34,7 @@ _WIDTH: Final = 132
 def document(asked: Asked, rows: Sequence[Row], skipped: Mapping[str, str]) -> dict[str, Any]:
     """All that the command writes as JSON."""
     return {
-        "tools": {tool: version(tool) for tool in ("amaranth", YOSYS, NEXTPNR)},
+        "tools": dict(version(tool) for tool in ("amaranth", YOSYS, NEXTPNR)),
         "family": asked.family,
         "device": " ".join(DEVICE),
         "seed": asked.seed,

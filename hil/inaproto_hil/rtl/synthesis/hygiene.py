@@ -65,7 +65,7 @@ def violations_of(text: str, *, cache: Path | None = None, limit_s: float = LIMI
                 found += [f"{what}: {cell}" for cell in cells if cell]
         return {"violations": found}
 
-    answer, _ = kept(cache, (version(YOSYS), _HYGIENE, text), compute)
+    answer, _ = kept(cache, (*version(YOSYS), _HYGIENE, text), compute)
     return list(answer["violations"])
 
 

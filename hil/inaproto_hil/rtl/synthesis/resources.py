@@ -144,7 +144,7 @@ def synthesised(
             raise ToolFailed(f"the netlist is no good: {'; '.join(found)}")
         return dict(told["design"]["num_cells_by_type"])
 
-    cells, seconds = kept(cache, (version(YOSYS), steps, text), compute)
+    cells, seconds = kept(cache, (*version(YOSYS), steps, text), compute)
     if memories_only:
         rams = {cell for cell, takes in _COUNTED.items() if takes and takes[0][0] in _MEMORIES}
         cells = {cell: count for cell, count in cells.items() if cell in rams}
