@@ -28,7 +28,7 @@ async def submitted(daemon: Daemon, cluster: Cluster) -> str:
     """Job "train" of two hosts, placed, and both have heard of it. Returns its token."""
     token: str = (await daemon.ask(daemon.client.submit, "train", 2, submission=SUBMISSION))["token"]
     await daemon.until("train", "placed")
-    while not all(host.daemon.seats.holds() for host in cluster.hosts):
+    while not all(host.daemon.grants.seats.holds() for host in cluster.hosts):
         await trio.lowlevel.checkpoint()
     return token
 

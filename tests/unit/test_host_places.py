@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from inaproto.daemon.host.grants import HostGrants
-from inaproto.daemon.host.places import Places
-from inaproto.daemon.host.seats import HostSeats
 from inaproto.wire.messages.controller import AgentWelcome, GrantRecord
 
 
@@ -22,16 +20,14 @@ class Host:
     """A host whose controller gives places."""
 
     def __init__(self, *, gives_places: bool = True) -> None:
-        self.news = self.moves = 0
-        seats = HostSeats(lambda job, ranks, why: None, lambda: None)
-        self.places = Places(seats.has_job, changed=self._changed, moved=self._moved)
-        self.grants = HostGrants(seats, self.places)
+        self.moves = 0
+        self.grants = HostGrants(
+            cut_off=lambda job, ranks, why: None, changed=lambda: None, moved=self._moved
+        )
+        self.places = self.grants.places
         self.grants.connected(
             AgentWelcome(term=1, report_ms=1, gives_places=gives_places), lambda message: None
         )
-
-    def _changed(self) -> None:
-        self.news += 1
 
     def _moved(self) -> None:
         self.moves += 1
@@ -116,13 +112,14 @@ def test_the_places_of_other_jobs_stay(host: Host) -> None:
     assert host.holds == {3: "held"}
 
 
-def test_news_is_told_when_there_is_some(host: Host) -> None:
+def test_an_end_is_news_once(host: Host) -> None:
     attaching = host.places.begins("train")
-    assert host.news == 0
     host.places.attached(attaching)
-    host.places.ends(attaching)
-    host.places.ends(attaching)
-    assert host.news == 2
+    assert host.places.ends(attaching)
+    assert not host.places.ends(attaching)
+
+
+def test_rings_are_told_when_places_are_wished(host: Host) -> None:
     moves = host.moves
     host.grants.want([])
     assert host.moves == moves + 1

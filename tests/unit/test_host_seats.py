@@ -6,22 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from inaproto.core.grants.seats import ENDED_MAX, HostSeats
 from inaproto.core.rendezvous.tokens import hash_of
-from inaproto.daemon.host.seats import ENDED_MAX, HostSeats
 from inaproto.wire.control_messages import encode_message
 from inaproto.wire.messages.controller import AgentReport, GrantRecord
-
-
-class Cut:
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, range, str]] = []
-        self.changes = 0
-
-    def cut_off(self, job: str, ranks: range, why: str) -> None:
-        self.asked.append((job, ranks, why))
-
-    def changed(self) -> None:
-        self.changes += 1
 
 
 def grant(number: int, *, name: str = "train", first_rank: int = 2, ranks: int = 2) -> GrantRecord:
@@ -31,7 +19,7 @@ def grant(number: int, *, name: str = "train", first_rank: int = 2, ranks: int =
 
 
 def test_a_rank_of_parallel_rings_is_there_until_the_last_of_them() -> None:
-    host, cut = seats()
+    host = HostSeats()
     host.want([grant(7)])
     for job in ("train#0/2", "train#1/2"):
         for rank in (2, 3):
@@ -40,15 +28,14 @@ def test_a_rank_of_parallel_rings_is_there_until_the_last_of_them() -> None:
     for rank in (2, 3):
         host.left("train#0/2", rank, failure="")
     assert phases(host) == [(7, "running", "")]
-    host.want([])
-    assert [job for job, *_ in cut.asked] == ["train"]
+    assert [job for job, *_ in host.want([])] == ["train"]
     for rank in (2, 3):
         host.left("train#1/2", rank, failure="")
     assert phases(host) == []
 
 
 def test_one_failed_ring_fails_the_seat() -> None:
-    host, _ = seats()
+    host = HostSeats()
     host.want([grant(7, ranks=1)])
     for job in ("train#0/2", "train#1/2"):
         host.joined(job, 2)
@@ -59,7 +46,7 @@ def test_one_failed_ring_fails_the_seat() -> None:
 
 def test_what_a_process_says_of_its_end_fits_in_a_report() -> None:
     """Else a process could end its host's daemon by it."""
-    host, _ = seats()
+    host = HostSeats()
     host.want([grant(7, ranks=1)])
     host.joined("train", 2)
     host.left("train", 2, failure=8192 * "\N{SNOWMAN}")
@@ -67,7 +54,7 @@ def test_what_a_process_says_of_its_end_fits_in_a_report() -> None:
 
 
 def test_a_seat_is_for_who_shows_its_token() -> None:
-    host, _ = seats()
+    host = HostSeats()
     host.joined("train", 2, "guessed")  # before the seat was heard of
     host.want([replace(grant(7), token_hash=hash_of("token"))])
     assert phases(host) == [(7, "held", "")]
@@ -91,7 +78,7 @@ def test_a_seat_is_for_who_shows_its_token() -> None:
     ],
 )
 def test_who_may_not_join(job: str, rank: int, key: str, words: str) -> None:
-    host, _ = seats()
+    host = HostSeats()
     host.want([replace(grant(7), token_hash=hash_of("token"))])
     found = host.refusal_of(job, rank, key)
     assert words in found
@@ -100,17 +87,12 @@ def test_who_may_not_join(job: str, rank: int, key: str, words: str) -> None:
     assert host.refusal_of(job, rank, key) == ""
 
 
-def seats() -> tuple[HostSeats, Cut]:
-    cut = Cut()
-    return HostSeats(cut.cut_off, cut.changed), cut
-
-
 def phases(host: HostSeats) -> list[tuple[int, str, str]]:
     return [(hold.grant, hold.phase, hold.reason) for hold in host.holds()]
 
 
 def test_it_runs_when_all_have_joined_and_ends_when_all_have_left() -> None:
-    host, cut = seats()
+    host = HostSeats()
     host.want([grant(7)])
     host.joined("train", 2)
     host.joined("train", 1)  # of another host's seats: not ours to count
@@ -122,11 +104,10 @@ def test_it_runs_when_all_have_joined_and_ends_when_all_have_left() -> None:
     assert phases(host) == [(7, "running", "")]
     host.left("train", 3, failure="")
     assert phases(host) == [(7, "ended", "")]
-    assert cut.changes == 6
 
 
 def test_it_has_failed_when_none_is_left_and_one_went_without_leaving() -> None:
-    host, _ = seats()
+    host = HostSeats()
     host.want([grant(7)])
     for rank in (2, 3):
         host.joined("train", rank)
@@ -137,7 +118,7 @@ def test_it_has_failed_when_none_is_left_and_one_went_without_leaving() -> None:
 
 
 def test_ranks_may_come_before_their_seat() -> None:
-    host, _ = seats()
+    host = HostSeats()
     for rank in (2, 3):
         host.joined("train", rank)
     host.want([grant(7)])
@@ -145,11 +126,11 @@ def test_ranks_may_come_before_their_seat() -> None:
 
 
 def test_a_seat_is_held_until_its_processes_are_gone() -> None:
-    host, cut = seats()
+    host = HostSeats()
     host.want([grant(7)])
     host.joined("train", 2)
-    host.want([grant(8, name="next", first_rank=0)])
-    assert cut.asked == [("train", range(2, 4), "its job was ended by the controller")]
+    cut_off = host.want([grant(8, name="next", first_rank=0)])
+    assert cut_off == [("train", range(2, 4), "its job was ended by the controller")]
     assert [number for number, _, _ in phases(host)] == [7, 8]
     host.left("train", 2, failure="cut off")
     assert phases(host) == [(8, "held", "")]
@@ -157,14 +138,13 @@ def test_a_seat_is_held_until_its_processes_are_gone() -> None:
 
 def test_a_seat_that_is_wished_again_while_its_processes_end_asks_for_its_token() -> None:
     """A controller does so that goes on from a store of before the seat was given up."""
-    host, cut = seats()
+    host = HostSeats()
     wished = replace(grant(7), token_hash=hash_of("token"))
     host.want([wished])
     for rank in (2, 3):
         host.joined("train", rank, "token")
-    host.want([])
-    host.want([wished])
-    assert len(cut.asked) == 1
+    assert len(host.want([])) == 1
+    assert host.want([wished]) == []
     assert host.has_seat("train", 2)
     assert "not what it shows" in host.refusal_of("train", 2, "guessed")
     assert phases(host) == [(7, "running", "")]
@@ -174,7 +154,7 @@ def test_a_seat_that_is_wished_again_while_its_processes_end_asks_for_its_token(
 
 
 def test_a_seat_that_is_wished_again_counts_who_came_meanwhile_with_its_token_and_nobody_else() -> None:
-    host, _ = seats()
+    host = HostSeats()
     wished = replace(grant(7), token_hash=hash_of("token"))
     host.want([wished])
     host.joined("train", 2, "token")
@@ -191,7 +171,7 @@ def test_a_seat_that_is_wished_again_counts_who_came_meanwhile_with_its_token_an
 @pytest.mark.parametrize("token", ["other", "token"])
 def test_a_number_that_is_of_another_job_now_counts_none_of_the_ranks_of_before(token: str) -> None:
     """The store of the controller was thrown away, and it begins with the first number again."""
-    host, _ = seats()
+    host = HostSeats()
     host.want([replace(grant(7), token_hash=hash_of("token"))])
     for rank in (2, 3):
         host.joined("train", rank, "token")
@@ -202,14 +182,14 @@ def test_a_number_that_is_of_another_job_now_counts_none_of_the_ranks_of_before(
 
 
 def test_an_empty_seat_is_given_up_at_once() -> None:
-    host, cut = seats()
+    host = HostSeats()
     host.want([grant(7)])
-    host.want([])
-    assert (phases(host), cut.asked) == ([], [])
+    assert host.want([]) == []
+    assert phases(host) == []
 
 
 def test_a_new_seat_of_the_same_name_counts_its_own_ranks() -> None:
-    host, _ = seats()
+    host = HostSeats()
     host.want([grant(7)])
     host.joined("train", 2)
     host.want([grant(9, first_rank=0, ranks=1)])
@@ -218,7 +198,7 @@ def test_a_new_seat_of_the_same_name_counts_its_own_ranks() -> None:
 
 def test_ranks_that_have_ended_before_their_seat_was_heard_of_have_run() -> None:
     """The controller was killed when it had promised the seat and told nobody: it would be held for ever."""
-    host, _ = seats()
+    host = HostSeats()
     for rank in (2, 3):
         host.joined("train", rank, "token")
     for rank in (2, 3):
@@ -231,7 +211,7 @@ def test_ranks_that_have_ended_before_their_seat_was_heard_of_have_run() -> None
 
 
 def test_a_rank_that_has_failed_before_its_seat_was_heard_of_has_failed() -> None:
-    host, _ = seats()
+    host = HostSeats()
     for rank in (2, 3):
         host.joined("train", rank, "token")
     host.left("train", 2, failure="it is gone")
@@ -242,7 +222,7 @@ def test_a_rank_that_has_failed_before_its_seat_was_heard_of_has_failed() -> Non
 
 @pytest.mark.parametrize("token", ["", "of another job of that name"])
 def test_ranks_that_have_ended_without_its_token_were_none_of_a_seat(token: str) -> None:
-    host, _ = seats()
+    host = HostSeats()
     for rank in (2, 3):
         host.joined("train", rank, token)
         host.left("train", rank, failure="")
@@ -253,7 +233,7 @@ def test_ranks_that_have_ended_without_its_token_were_none_of_a_seat(token: str)
 
 
 def test_of_how_many_jobs_ended_ranks_are_remembered_is_bounded() -> None:
-    host, _ = seats()
+    host = HostSeats()
     for number in range(ENDED_MAX + 1):
         host.joined(f"job{number}", 2, "token")
         host.left(f"job{number}", 2, failure="")

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import trio
 
-from inaproto.daemon.host.seats import HostSeats
+from inaproto.core.grants.seats import HostSeats
 from inaproto.daemon.host.turn_seats import JobSeat, TurnSeats
 from inaproto.daemon.net.control_address import Door
 from inaproto.daemon.net.controller_link import ControllerLink
@@ -85,7 +85,7 @@ class HostAgent:
     def __init__(self, name: str, doors: Sequence[Door], swarm: Swarm) -> None:
         self.name = name
         self._swarm = swarm
-        self.seats = HostSeats(self._cut_off, self._changed)
+        self.seats = HostSeats()
         self.turns = TurnSeats(
             name, clock=current_instant, random_bits=secrets.randbits, tell_peer=swarm.to_peer
         )
@@ -109,18 +109,21 @@ class HostAgent:
     # --- grants
 
     def want(self, grants: Sequence[GrantRecord]) -> None:
-        self.seats.want(grants)
+        for job, ranks, why in self.seats.want(grants):
+            for rank in ranks:
+                self.left(job, rank, failure=why)
         self._swarm.granted(self, grants)
 
     def holds(self) -> list[HoldRecord]:
         return self.seats.holds()
 
-    def _changed(self) -> None:
+    def joined(self, job: str, rank: int, key: str) -> None:
+        self.seats.joined(job, rank, key)
         self.link.changed()
 
-    def _cut_off(self, job: str, ranks: range, why: str) -> None:
-        for rank in ranks:
-            self.seats.left(job, rank, failure=why)
+    def left(self, job: str, rank: int, *, failure: str) -> None:
+        self.seats.left(job, rank, failure=failure)
+        self.link.changed()
 
     # --- turns
 
@@ -272,12 +275,12 @@ class Swarm:
     def start_ranks(self, job: str, token: str) -> None:
         for host, grant in self._placing[job].seen.items():
             for rank in range(grant.first_rank, grant.first_rank + grant.ranks):
-                self.hosts[host].seats.joined(job, rank, token)
+                self.hosts[host].joined(job, rank, token)
 
     def end_ranks(self, job: str) -> None:
         for host, grant in self._placing.pop(job).seen.items():
             for rank in range(grant.first_rank, grant.first_rank + grant.ranks):
-                self.hosts[host].seats.left(job, rank, failure="")
+                self.hosts[host].left(job, rank, failure="")
 
     # --- turns
 

@@ -18,10 +18,11 @@ from typing import Final
 
 import trio
 
+from inaproto.core.grants.places import Attaching
 from inaproto.core.host import collective as core
 from inaproto.core.host.collective_terms import CollectiveTerms, digest_of
+from inaproto.daemon.host.grants import HostGrants
 from inaproto.daemon.host.out_of_band import Table
-from inaproto.daemon.host.places import Attaching, Places
 from inaproto.errors import FabricError, Unsupported
 from inaproto.ports import Attachment, Collective
 from inaproto.units import S
@@ -42,11 +43,12 @@ class CollectiveHost:
     """The library of a daemon, and the tasks that call it; :meth:`run` it as long as the daemon serves."""
 
     def __init__(
-        self, library: Collective, terms: CollectiveTerms, places: Places, *, attach_ns: int
+        self, library: Collective, terms: CollectiveTerms, grants: HostGrants, *, attach_ns: int
     ) -> None:
         self.library = library
         self.terms = terms
-        self.places = places
+        self.places = grants.places
+        self._changed = grants.changed
         self.attach_s = attach_ns / S
         self.held: dict[Attachment, None] = {}
         """Attachments that are to be released."""
@@ -66,6 +68,16 @@ class CollectiveHost:
                 for attachment in list(self.held):
                     await attachment.release()
                 await self.library.aclose()
+
+    def attached(self, attaching: Attaching) -> None:
+        """It is had."""
+        self.places.attached(attaching)
+        self._changed()
+
+    def ends(self, attaching: Attaching) -> None:
+        """It is given back, or was never had; may be said again."""
+        if self.places.ends(attaching):
+            self._changed()
 
     def start(self, task: Callable[[], Awaitable[None]]) -> None:
         """A daemon that ends starts nothing."""
@@ -173,7 +185,7 @@ class CollectiveSeat:
             attempt.is_idle.set()
         done = core.AttachFailed(attempt.number, failed) if failed else core.Attached(attempt.number)
         if not failed:
-            self._host.places.attached(attempt.in_place)
+            self._host.attached(attempt.in_place)
         self._feed(done)
 
     async def _release(self, attempt: _Attempt) -> None:
@@ -187,7 +199,7 @@ class CollectiveSeat:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + RELEASE_S):
                 await attachment.release()
             self._host.held.pop(attachment, None)
-        self._host.places.ends(attempt.in_place)
+        self._host.ends(attempt.in_place)
 
     # --- operations
 

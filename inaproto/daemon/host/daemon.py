@@ -30,10 +30,8 @@ from inaproto.daemon.host.job_hosts import JobHosts
 from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.opening import HelloRefused, NoFabric, OpenNic, open_fabric
 from inaproto.daemon.host.placement import Placement, unbound
-from inaproto.daemon.host.places import Places
 from inaproto.daemon.host.ring import HostRing
 from inaproto.daemon.host.ring_settings import MTU_DEFAULT, host_config, link_bytes
-from inaproto.daemon.host.seats import HostSeats
 from inaproto.daemon.host.session import ClientSession
 from inaproto.daemon.host.successions import Succession, Successions
 from inaproto.daemon.host.totals import HostTotals
@@ -183,13 +181,14 @@ class HostDaemon:
             self.models = host_models(
                 settings.models, settings.name, settings.models_tls, settings.dir, queue_pairs
             )
-        self.seats = HostSeats(self._cut_off, self._seats_changed)
-        self._places = Places(self.seats.has_job, changed=self._seats_changed, moved=self._places_moved)
+        self.grants = HostGrants(
+            cut_off=self._cut_off, changed=self._grants_changed, moved=self._places_moved
+        )
         self.collective: CollectiveHost | None = None
         if collective is not None:
             terms = terms_of(collective, bytes_min=settings.collective_kib_min << 10)
             attach_ns = settings.collective_timeout_ms * MS
-            self.collective = CollectiveHost(collective, terms, self._places, attach_ns=attach_ns)
+            self.collective = CollectiveHost(collective, terms, self.grants, attach_ns=attach_ns)
         self.job_hosts = JobHosts(settings.name)
         self.successions = Successions(
             self._begin_succession,
@@ -199,7 +198,6 @@ class HostDaemon:
             self.away_alarm.look,
         )
         """Ranks that come back: a daemon before this one had them."""
-        self.grants = HostGrants(self.seats, self._places)
         self.controller = ControllerLink(
             "host",
             settings.name,
@@ -296,7 +294,7 @@ class HostDaemon:
         finally:
             del self._sessions[session]
 
-    def _seats_changed(self) -> None:
+    def _grants_changed(self) -> None:
         self.controller.changed()
 
     def _places_moved(self) -> None:
@@ -371,10 +369,10 @@ class HostDaemon:
             succession.fail(error)
             return
         for join in succession.past.joins:  # a controller hears of all, also of those that had left before
-            self.seats.joined(join.job, join.rank, join.key)
+            self.grants.joined(join.job, join.rank, join.key)
             rank = succession.ranks.get(join.rank)
             if rank is None or rank.owner.process_is_gone():  # it has left, and waits for no answer
-                self.seats.left(join.job, join.rank, failure="")
+                self.grants.left(join.job, join.rank, failure="")
 
     def _ring_of_journal(self, file: tuple[int, int]) -> HostRing | None:
         rings = [] if self._fabric is None else self._fabric.rings()

@@ -19,9 +19,9 @@ import trio
 from inaproto.core.host.meeting_place import MeetingPlace
 from inaproto.core.rendezvous.rules import job_name
 from inaproto.daemon.host.attachment import Fabric
+from inaproto.daemon.host.grants import HostGrants
 from inaproto.daemon.host.job_hosts import JobHosts
 from inaproto.daemon.host.local_rank import Keeps, LocalRank, Ring
-from inaproto.daemon.host.seats import HostSeats
 from inaproto.daemon.host.successions import Successions
 from inaproto.daemon.models.seat import ModelSeat
 from inaproto.daemon.models.session import ModelSession
@@ -70,7 +70,7 @@ class Daemon(Protocol):
     @property
     def fabric(self) -> Fabric | None: ...
     @property
-    def seats(self) -> HostSeats: ...
+    def grants(self) -> HostGrants: ...
     @property
     def job_hosts(self) -> JobHosts: ...
     @property
@@ -131,7 +131,7 @@ class ClientSession:
         self._stream.close()
         if self._seat is not None:
             failure = reason if self._leave_id is None else ""
-            self._daemon.seats.left(*self._seat, failure=failure)
+            self._daemon.grants.left(*self._seat, failure=failure)
 
     def cut_off(self, job: str, ranks: range, why: str) -> None:
         """If it is of these."""
@@ -212,7 +212,7 @@ class ClientSession:
         # The kernel's word for the process, where it has one (0: it is in another PID namespace).
         join = join if not self._pid else replace(join, pid=self._pid)
         elsewhere = ""
-        if not self._daemon.seats.has_seat(join.job, join.rank):
+        if not self._daemon.grants.seats.has_seat(join.job, join.rank):
             elsewhere = await self._daemon.job_hosts.why_not_here(join.job, join.rank)
         if elsewhere:
             self._send(error_message(self._refused(join, elsewhere), of=join.id))
@@ -231,7 +231,7 @@ class ClientSession:
             raise JobError("a rejoin, and no journal came with it")
         rejoin = rejoin if not self._pid else replace(rejoin, pid=self._pid)
         try:
-            refusal = self._daemon.seats.refusal_of(rejoin.job, rejoin.rank, rejoin.key)
+            refusal = self._daemon.grants.seats.refusal_of(rejoin.job, rejoin.rank, rejoin.key)
             if refusal:
                 os.close(descriptor)
                 raise self._refused(rejoin.join, refusal)
@@ -261,7 +261,7 @@ class ClientSession:
 
     def _require_seat(self, join: Join) -> None:
         """Raises ``JoinRefused``."""
-        refusal = self._daemon.seats.refusal_of(join.job, join.rank, join.key)
+        refusal = self._daemon.grants.seats.refusal_of(join.job, join.rank, join.key)
         if refusal:
             raise self._refused(join, refusal)
 
@@ -354,7 +354,7 @@ class ClientSession:
         if self._rank is not None:
             join = self._rank.join
             self._seat = join.job, join.rank
-            self._daemon.seats.joined(*self._seat, join.key)
+            self._daemon.grants.joined(*self._seat, join.key)
             self._send(Ok(id=self._rejoin_id))
 
     def joined(
@@ -370,7 +370,7 @@ class ClientSession:
         if self._join is not None:
             join = self._join
             self._seat = join.job, join.rank
-            self._daemon.seats.joined(*self._seat, join.key)
+            self._daemon.grants.joined(*self._seat, join.key)
             joined = Joined(
                 id=join.id,
                 ring_id=ring_id,

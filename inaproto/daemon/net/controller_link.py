@@ -3,8 +3,8 @@
 Several controllers may be named, of which one leads: they are tried in turn, and one that does not lead says
 so. While none is to be had the agent goes on with what it has: jobs that run do not need a controller.
 
-Invariants: wishes older than those taken, by term or revision, change nothing; every report has all that is
-held at that instant, and the revision of wishes that were given to the holder before it.
+Invariants: old wishes (:mod:`inaproto.core.grants.newest`) change nothing; every report has all that is held
+at that instant, and the revision of wishes that were given to the holder before it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from inaproto.core.grants.newest import NewestWishes
 from inaproto.daemon.net.control_address import Door, TlsDoor
 from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.errors import DecodeError, LocalMisuse
@@ -101,8 +102,7 @@ class ControllerLink:
         self._sharing = sharing
         self._sides = tuple(sides)
         self._boot_id = boot_id or secrets.token_hex(8)
-        self._term = 0
-        self._revision = 0
+        self._newest = NewestWishes()
         self._changed = trio.Event()
         self.problem = "not connected yet"
         """Why there is no controller; empty while there is one."""
@@ -113,7 +113,7 @@ class ControllerLink:
     @property
     def revision(self) -> int:
         """Revision of the wishes that were taken last."""
-        return self._revision
+        return self._newest.revision
 
     def changed(self) -> None:
         """What is held, or its phase, has changed."""
@@ -133,8 +133,8 @@ class ControllerLink:
             "connected": not self.problem,
             "at": self._at,
             "since_s": round(trio.current_time() - self._since, 3),
-            "term": self._term,
-            "revision": self._revision,
+            "term": self._newest.term,
+            "revision": self._newest.revision,
             "error": self.problem if self._controllers else "",
         }
         for door in self._controllers:
@@ -167,9 +167,8 @@ class ControllerLink:
         welcome = await _heard(stream)
         if not isinstance(welcome, AgentWelcome):
             return _said(welcome)
-        if welcome.term < self._term:
-            return f"its term {welcome.term} is over, it was {self._term}"
-        self._term = welcome.term
+        if not self._newest.welcomed(welcome.term):
+            return f"its term {welcome.term} is over, it was {self._newest.term}"
         self.problem, self._at, self._since = "", at, trio.current_time()
         log.info("controller of term %d at %s", welcome.term, at)
         async with trio.open_nursery() as nursery:
@@ -204,16 +203,14 @@ class ControllerLink:
                     return _said(message)
 
     def _take(self, wishes: AgentWishes) -> None:
-        if wishes.term < self._term or wishes.revision < self._revision:
-            return
-        self._term, self._revision = wishes.term, wishes.revision
-        self._holder.want(wishes.grants)
-        self.changed()
+        if self._newest.take(wishes.term, wishes.revision):
+            self._holder.want(wishes.grants)
+            self.changed()
 
     async def _report(self, stream: ControlStream, every_s: float) -> str:
         while True:
             self._changed = trio.Event()
-            await stream.send(AgentReport(revision=self._revision, holds=tuple(self._holder.holds())))
+            await stream.send(AgentReport(revision=self._newest.revision, holds=tuple(self._holder.holds())))
             with trio.move_on_after(every_s):
                 await self._changed.wait()
 

@@ -1,4 +1,4 @@
-"""Seats on this host that a controller has given to jobs, and what has become of the ranks that take them.
+"""Seats on a host that a controller has given to jobs, and what has become of the ranks that take them.
 
 A seat runs once all its ranks have joined. It is over when none of them is left: ended if all have left in
 order, else failed, though that was before it was heard of: its controller may have been killed meanwhile.
@@ -11,9 +11,9 @@ not show its token is kept off, whether the controller is there now or not.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from inaproto.core.host.ranks import REASON_CHARACTERS_MAX
 from inaproto.core.rendezvous.rules import job_name
@@ -22,6 +22,14 @@ from inaproto.wire.messages.controller import GrantRecord, HoldPhase, HoldRecord
 
 ENDED_MAX: Final = 256
 """Jobs of which ranks are remembered that have ended before their seat was heard of."""
+
+
+class CutOff(NamedTuple):
+    """End the processes that are these ranks here; of each :meth:`HostSeats.left` is told then."""
+
+    job: str
+    ranks: range
+    why: str
 
 
 @dataclass(slots=True)
@@ -54,28 +62,25 @@ class _Seat:
 
 
 class HostSeats:
-    """Grants of kind ``seats``.
+    """Grants of kind ``seats``. After ``want``, ``joined`` and ``left`` there may be news in ``holds``."""
 
-    ``cut_off(job, ranks, why)`` ends those processes, each of which is then reported by ``left``; ``changed``
-    is called when there is something new to report.
-    """
-
-    def __init__(self, cut_off: Callable[[str, range, str], None], changed: Callable[[], None]) -> None:
-        self._cut_off = cut_off
-        self._changed = changed
+    def __init__(self) -> None:
         self._seats: dict[int, _Seat] = {}
         self._present: dict[str, dict[int, dict[str, str]]] = {}
         """Keys by parallel ring, rank and job, of all jobs here: some come before their seat is heard of."""
         self._ended: dict[str, dict[int, tuple[str, str]]] = {}
         """Ranks that were gone again before that: key, and why if not in order; the newest jobs last."""
 
-    def want(self, grants: Sequence[GrantRecord]) -> None:
+    def want(self, grants: Sequence[GrantRecord]) -> list[CutOff]:
+        """These seats are given, and no others. Returns whose processes are to end."""
         wanted = {grant.grant: grant for grant in grants}
+        cut_off = []
         for number, seat in list(self._seats.items()):
             if number not in wanted:
                 seat.is_wanted = False
                 if seat.present:
-                    self._cut_off(seat.grant.name, seat.ranks, "its job was ended by the controller")
+                    why = "its job was ended by the controller"
+                    cut_off.append(CutOff(seat.grant.name, seat.ranks, why))
                 else:
                     del self._seats[number]
         for number, grant in wanted.items():
@@ -91,6 +96,7 @@ class HostSeats:
                 for key in keys.values():
                     self._sit(seat, rank, key)
             self._sat(seat)
+        return cut_off
 
     def _sat(self, seat: _Seat) -> None:
         """Ranks that have ended before it was heard of; who showed no token may have been of another job."""
@@ -146,7 +152,6 @@ class HostSeats:
         for seat in self._seats.values():
             if seat.grant.name == name:
                 self._sit(seat, rank, key)
-        self._changed()
 
     def _sit(self, seat: _Seat, rank: int, key: str) -> None:
         if rank in seat.ranks and seat.is_wanted and seat.is_token(key):
@@ -175,7 +180,6 @@ class HostSeats:
                 seat.present.discard(rank)
                 if not seat.present and not seat.is_wanted:
                     del self._seats[number]
-        self._changed()
 
     def _remember(self, name: str, rank: int, key: str, failure: str) -> None:
         ranks = self._ended.pop(name, {})

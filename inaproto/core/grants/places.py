@@ -25,18 +25,16 @@ class Attaching:
 
 
 class Places:
-    """The part of a host daemon that holds grants of kind ``place``.
+    """Grants of kind ``place``. After ``wish`` and ``connected`` a job may be allowed to attach that was not,
+    or the other way round.
 
-    ``has_seat`` says whether a controller has placed a job here; ``changed`` is called when there is news to
-    report, ``moved`` when a job may attach that might not, or the other way round.
+    ``has_job`` says whether a controller has placed a job here.
     """
 
-    def __init__(
-        self, has_seat: Callable[[str], bool], *, changed: Callable[[], None], moved: Callable[[], None]
-    ) -> None:
+    def __init__(self, has_job: Callable[[str], bool]) -> None:
         self.are_given = False
         """The controller that was there last gives places."""
-        self._has_seat, self._changed, self._moved = has_seat, changed, moved
+        self._has_job = has_job
         self._wanted: dict[int, str] = {}
         """Jobs by number of the grant."""
         self._unwanted: dict[int, set[Attaching]] = {}
@@ -47,7 +45,7 @@ class Places:
     def may_attach(self, job: str) -> bool:
         """Whether that job, or the parallel ring of one, may be attached now."""
         name = job_name(job).job
-        return not self.are_given or not self._has_seat(name) or name in self._wanted.values()
+        return not self.are_given or not self._has_job(name) or name in self._wanted.values()
 
     def wish(self, grants: Sequence[GrantRecord]) -> None:
         """These places are given, and no others."""
@@ -60,12 +58,10 @@ class Places:
         self._wanted = wanted
         for number in wanted:
             self._unwanted.pop(number, None)
-        self._moved()
 
     def connected(self, are_given: bool) -> None:
         """A controller is there."""
         self.are_given = are_given
-        self._moved()
 
     def holds(self) -> list[HoldRecord]:
         users: dict[int, Iterable[Attaching]] = {
@@ -86,16 +82,15 @@ class Places:
         return attaching
 
     def attached(self, attaching: Attaching) -> None:
-        """It is had."""
+        """It is had, which is news for the controller."""
         attaching.is_attached = True
-        self._changed()
 
-    def ends(self, attaching: Attaching) -> None:
-        """It is given back, or was never had; said again it changes nothing."""
+    def ends(self, attaching: Attaching) -> bool:
+        """It is given back, or was never had. Whether that is news: said again it changes nothing."""
         if attaching not in self._attaching:
-            return
+            return False
         del self._attaching[attaching]
         for users in self._unwanted.values():
             users.discard(attaching)
         self._unwanted = {number: users for number, users in self._unwanted.items() if users}
-        self._changed()
+        return True
