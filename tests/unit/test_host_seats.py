@@ -241,3 +241,37 @@ def test_of_how_many_jobs_ended_ranks_are_remembered_is_bounded() -> None:
         wanted = grant(number + 1, name=f"job{number}", ranks=1)
         host.want([replace(wanted, token_hash=hash_of("token"))])
         assert phases(host) == [(number + 1, phase, "")]
+
+
+def test_a_rank_that_had_left_before_its_daemon_died_counts_for_the_seat() -> None:
+    """The next daemon has heard of the seat when the ranks come back, and says of each whether it had left."""
+    host = HostSeats()
+    host.want([replace(grant(7), token_hash=hash_of("token"))])
+    host.joined("train", 2, "token")
+    host.left("train", 2, failure="")
+    host.joined("train", 3, "token")
+    assert phases(host) == [(7, "running", "")]
+    host.left("train", 3, failure="")
+    assert phases(host) == [(7, "ended", "")]
+
+
+def test_a_rank_that_had_failed_before_the_seat_was_heard_of_fails_it_with_those_that_go_on() -> None:
+    host = HostSeats()
+    for rank in (2, 3):
+        host.joined("train", rank, "token")
+    host.left("train", 2, failure="it is gone")
+    host.want([replace(grant(7), token_hash=hash_of("token"))])
+    assert phases(host) == [(7, "running", "rank 2: it is gone")]
+    host.left("train", 3, failure="")
+    assert phases(host) == [(7, "failed", "rank 2: it is gone")]
+
+
+def test_a_seat_that_is_heard_of_between_two_ranks_that_come_back_counts_both() -> None:
+    host = HostSeats()
+    host.joined("train", 2, "token")
+    host.left("train", 2, failure="it is gone")
+    host.want([replace(grant(7), token_hash=hash_of("token"))])
+    host.joined("train", 3, "token")
+    assert phases(host) == [(7, "running", "rank 2: it is gone")]
+    host.left("train", 3, failure="")
+    assert phases(host) == [(7, "failed", "rank 2: it is gone")]

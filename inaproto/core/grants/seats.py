@@ -36,13 +36,18 @@ class CutOff(NamedTuple):
 class _Seat:
     grant: GrantRecord
     present: set[int] = field(default_factory=set)
-    has_run: bool = False
+    taken: set[int] = field(default_factory=set)
+    """Ranks that have been here; some may have left before others are told of, by a daemon that came anew."""
     failure: str = ""
     is_wanted: bool = True
 
     @property
     def ranks(self) -> range:
         return range(self.grant.first_rank, self.grant.first_rank + self.grant.ranks)
+
+    @property
+    def has_run(self) -> bool:
+        return len(self.taken) == len(self.ranks)
 
     def is_of(self, grant: GrantRecord) -> bool:
         """A controller that begins anew gives the same numbers to other jobs."""
@@ -106,9 +111,9 @@ class HostSeats:
             for rank, (key, failure) in ended.items()
             if rank in seat.ranks and seat.grant.token_hash and seat.is_token(key)
         }
-        if its and len(seat.present | its.keys()) == len(seat.ranks):
+        if its and len(seat.taken | its.keys()) == len(seat.ranks):
             del self._ended[seat.grant.name]
-            seat.has_run = True
+            seat.taken |= its.keys()
             failures = (_reason(rank, why) for rank, why in sorted(its.items()) if why)
             seat.failure = seat.failure or next(failures, "")
 
@@ -150,13 +155,14 @@ class HostSeats:
         self._present.setdefault(name, {}).setdefault(rank, {})[job] = key
         self._ended.get(name, {}).pop(rank, None)
         for seat in self._seats.values():
-            if seat.grant.name == name:
+            if seat.grant.name == name and seat.is_wanted:
                 self._sit(seat, rank, key)
+                self._sat(seat)
 
     def _sit(self, seat: _Seat, rank: int, key: str) -> None:
-        if rank in seat.ranks and seat.is_wanted and seat.is_token(key):
+        if rank in seat.ranks and seat.is_token(key):
             seat.present.add(rank)
-            seat.has_run = seat.has_run or len(seat.present) == len(seat.ranks)
+            seat.taken.add(rank)
 
     def left(self, job: str, rank: int, *, failure: str) -> None:
         """``failure``: why it is gone, if it did not leave in order."""
