@@ -19,6 +19,7 @@ from tests.planted.host_faults import HOST_FAULTS
 from tests.planted.job_faults import JOB_FAULTS
 from tests.planted.launch_faults import LAUNCH_FAULTS
 from tests.planted.link_faults import LINK_FAULTS
+from tests.planted.place_faults import PLACE_FAULTS
 from tests.planted.placement_faults import PLACEMENT_FAULTS
 from tests.planted.plane_faults import PLANE_FAULTS
 from tests.planted.planting import PlantedFault, by_name
@@ -51,6 +52,7 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
         *COLLECTIVE_FAULTS,
         *SUCCESSOR_FAULTS,
         *LINK_FAULTS,
+        *PLACE_FAULTS,
     )
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from inaproto.faults.collective import NO_FAULTS
 from inaproto.faults.streams import Draws
 from inaproto.faults.weather import Weather
 from inaproto.sim.frames.draw.machines import with_machines
@@ -246,3 +247,20 @@ def across_racks(config: WorldConfig) -> WorldConfig:
 def replaced_daemons(config: WorldConfig) -> WorldConfig:
     """Host daemons die under their processes, and all that befalls them."""
     return draw_successors(config.seed)
+
+
+def places_moved(config: WorldConfig) -> WorldConfig:
+    """Jobs have a library beside their rings, and a controller that changes its mind about places in it."""
+    jobs = tuple(
+        replace(
+            job,
+            elements=(job.elements * 12)[:24],
+            mismatch=None,
+            path="auto",
+            exact_plan=False,
+            collective=NO_FAULTS,
+            place_moves=8,
+        )
+        for job in config.jobs
+    )
+    return replace(config, jobs=jobs)

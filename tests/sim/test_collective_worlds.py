@@ -74,3 +74,31 @@ def test_a_host_that_takes_its_result_without_the_others_is_found(monkeypatch: p
         if violation is not None:
             rules.add(violation.rule)
     assert "one result" in rules
+
+
+# --- a controller that gives places in the library, and takes them back (MINA, section IV-A)
+
+PLACES: Final = CollectiveFaults(refused=30, refused_at_one=30, failed=20, failed_at_some=20, lost=20)
+MARKS_OF_PLACES: Final = (
+    "an all-reduce by a collective library",
+    "a collective library stood again",
+    "a place was taken back from a host that was attached",
+    "a host left a collective library, for it had no place any more",
+    "wishes for places came after later ones",
+    "wishes for places were of a term that is over",
+)
+
+
+def with_places(config: WorldConfig, moves: int = 6) -> WorldConfig:
+    config = with_library(config, PLACES)
+    return replace(config, jobs=tuple(replace(job, place_moves=moves) for job in config.jobs))
+
+
+@pytest.mark.parametrize("world", DRAWS)
+def test_every_rule_holds_while_places_are_given_and_taken_back(world: str) -> None:
+    marks: Counter[str] = Counter()
+    for seed in all_seeds(24):
+        result = run(with_places(DRAWS[world](seed)))
+        assert result.violation is None, f"{result.violation}; rerun: INAPROTO_SEEDS={seed}:{seed + 1}"
+        marks.update(result.marks)
+    assert not [mark for mark in MARKS_OF_PLACES if not marks[mark]], marks

@@ -244,7 +244,7 @@ def test_of_how_many_jobs_ended_ranks_are_remembered_is_bounded() -> None:
 
 
 def test_a_rank_that_had_left_before_its_daemon_died_counts_for_the_seat() -> None:
-    """The next daemon has heard of the seat when the ranks come back, and says of each whether it had left."""
+    """The next daemon has heard of the seat when ranks come back, and says of each whether it had left."""
     host = HostSeats()
     host.want([replace(grant(7), token_hash=hash_of("token"))])
     host.joined("train", 2, "token")

@@ -106,6 +106,8 @@ class Carrier:
         """What became of the operations in the last step, if they cannot go on as they are."""
         self.collective: collective.CollectiveCalls | None = None
         """The job's, for its life."""
+        self._allowed = collective.Allowed(True)
+        """Whether this host may be attached, which may be known before there is a collective."""
         self._ordered: deque[collective.Action] = deque()
         """What the collective's core orders, and is not done yet."""
         self._is_ordering = False
@@ -401,10 +403,13 @@ class Carrier:
             self.collective = collective.CollectiveCalls(
                 config.collective, try_ns=config.try_ns, steady_ns=steady_ns
             )
+            self._of_collective(self._allowed)
 
     def collected(self, event: collective.FromShell, now: Instant) -> Actions:
         """Something has happened with the collective."""
         self._begin(now)
+        if isinstance(event, collective.Allowed):
+            self._allowed = event
         if self.collective is not None:
             self._of_collective(event)
             if not self.is_busy:

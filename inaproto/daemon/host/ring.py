@@ -292,7 +292,6 @@ class HostRing(HostDriver):
                 meets=self._meets,
             )
         self._note_run()
-        self.look_at_place()
 
     def _meeting_place(self) -> MeetingPlace:
         """Where ranks that are all here may add up among themselves; the daemon adds if they do not meet."""
@@ -449,6 +448,7 @@ class HostRing(HostDriver):
         self.ranks = dict(sorted((self.ranks | {rank.number: rank}).items()))
         self.feed(events.RankJoined(rank.join, request))
         rank.hosted = self.core.ranks.get(rank.number)
+        self.look_at_place()
 
     def take_strangers(self) -> list[LocalRank]:
         """Ranks that the ring was made without: they are this object's no more."""

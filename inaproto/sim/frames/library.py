@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from inaproto.core.grants.places import Attaching
 from inaproto.core.host import collective as core
 from inaproto.core.host.collective_terms import CollectiveTerms, digest_of
 from inaproto.core.host.events import OfCollective
@@ -51,6 +52,7 @@ class _Call:
 class _Attempt:
     rings: dict[int, HostRing] = field(default_factory=dict)
     calls: dict[int, _Call] = field(default_factory=dict)
+    in_place: dict[int, Attaching] = field(default_factory=dict)
     operations: int = 0
     is_whole: bool = False
 
@@ -81,11 +83,29 @@ class SimLibrary:
 
     # --- attachments
 
+    def _answer(
+        self, ring: HostRing, after_ns: int, attempt: _Attempt, event: Callable[[], core.FromShell | None]
+    ) -> None:
+        """What becomes of an attachment. The host's places hear of it first, whatever its job does."""
+        ring.host.after(after_ns, partial(self._answered, ring, ring.core, attempt, event))
+
+    def _answered(
+        self, ring: HostRing, of: object, attempt: _Attempt, event: Callable[[], core.FromShell | None]
+    ) -> None:
+        said, places = event(), self._world.places
+        if isinstance(said, core.Attached):
+            places.attached(ring, attempt.in_place[ring.position])
+        elif said is not None:
+            places.ends(ring, attempt.in_place[ring.position])
+        if said is not None and ring.core is of:
+            ring.feed(OfCollective(said))
+
     def attach(self, ring: HostRing, number: int) -> None:
         """A host begins an attempt."""
         key = ring.job.name, ring.life, number
         attempt = self._attempts.setdefault(key, _Attempt())
         attempt.rings[ring.position] = ring
+        attempt.in_place[ring.position] = self._world.places.begins(ring)
         for host in self._world.hosts:
             for other in host.rings:
                 if other is not ring and (other.job, other.life) == (ring.job, ring.life):
@@ -97,9 +117,9 @@ class SimLibrary:
             for position, each in attempt.rings.items():
                 ok = outcomes[position] is Outcome.DONE
                 event = core.Attached(number) if ok else core.AttachFailed(number, "no resources")
-                self._tell(each, _ATTACH_NS, partial(_said, event))
+                self._answer(each, _ATTACH_NS, attempt, partial(_said, event))
         else:
-            self._tell(ring, _ATTACH_MAX_NS, partial(self._late, attempt, number))
+            self._answer(ring, _ATTACH_MAX_NS, attempt, partial(self._late, attempt, number))
 
     def _late(self, attempt: _Attempt, number: int) -> core.FromShell | None:
         return None if attempt.is_whole else core.AttachFailed(number, "not all hosts came in time")
@@ -111,14 +131,15 @@ class SimLibrary:
                 why = f"another host has begun attempt {number}"
                 for each in attempt.rings.values():
                     failed = core.AttachFailed(earlier, why)
-                    self._tell(each, self._world.config.control_delay_ns, partial(_said, failed))
+                    delay_ns = self._world.config.control_delay_ns
+                    self._answer(each, delay_ns, attempt, partial(_said, failed))
 
     def release(self, ring: HostRing, number: int) -> None:
         """Its call is forgotten; those of other hosts never end."""
         attempt = self._attempts.get((ring.job.name, ring.life, number))
         if attempt is not None:
             attempt.calls.pop(ring.position, None)
-        self._tell(ring, _ATTACH_NS, partial(core.Released, number))
+            self._answer(ring, _ATTACH_NS, attempt, partial(core.Released, number))
 
     # --- operations
 

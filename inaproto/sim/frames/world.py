@@ -35,6 +35,7 @@ from inaproto.sim.frames.host.ring import HostRing
 from inaproto.sim.frames.library import SimLibrary
 from inaproto.sim.frames.link import SimLink
 from inaproto.sim.frames.oracle import Oracle, oracle_of
+from inaproto.sim.frames.places import SimPlaces
 from inaproto.sim.frames.recorder import Recorder
 from inaproto.sim.frames.switch import SimSwitch, Trunk
 from inaproto.sim.frames.tree_moves import TreeMover
@@ -133,6 +134,7 @@ class World(SimulatedWorld):
         """The tree that is assigned to all rings; None: the fabric's own."""
         self.mover = TreeMover(self)
         self.library = SimLibrary(self)
+        self.places = SimPlaces(self)
         for switch, memory in zip(self.switches, switch_memory(self).values(), strict=True):
             switch.memory_bytes_max = memory
         if recorder is not None and config.topology is not None:
@@ -191,6 +193,7 @@ class World(SimulatedWorld):
             agenda.at(self.chance_draws.below(1_000_000), host.power_on)
         self.faults.begin()
         self.mover.begin()
+        self.places.begin()
         for flow in self.flows:
             agenda.at(flow.config.begin_ns, flow.begin)
         until = config.weather_until_ns + config.heal_ns

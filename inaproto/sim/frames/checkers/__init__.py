@@ -12,6 +12,7 @@ from inaproto.sim.frames.checkers.memory import BoundedMemory
 from inaproto.sim.frames.checkers.nak_once import OneNakPerGap
 from inaproto.sim.frames.checkers.one_result import OneResult
 from inaproto.sim.frames.checkers.overdue import NothingStuck
+from inaproto.sim.frames.checkers.places_kept import PlacesKept
 from inaproto.sim.frames.checkers.psn_order import PsnOrder
 from inaproto.sim.frames.checkers.resends import ReasonToResend
 from inaproto.sim.frames.checkers.slots import SlotsApart
@@ -39,4 +40,5 @@ def all_checkers() -> list[Checker]:
         ReasonToResend(),
         NicsBlameNobody(),
         SurvivorsTogether(),
+        PlacesKept(),
     ]

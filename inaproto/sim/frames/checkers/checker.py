@@ -12,12 +12,14 @@ from inaproto.errors import DecodeError
 from inaproto.wire.icrc import verify
 
 if TYPE_CHECKING:
+    from inaproto.core.grants.places import Attaching
     from inaproto.core.switch.ring_spec import RingSpec
     from inaproto.sim.frames.host.elastic_process import ElasticProcess
     from inaproto.sim.frames.host.elastic_ring import ElasticRing
     from inaproto.sim.frames.host.host import SimHost
     from inaproto.sim.frames.host.rank import SimRank
     from inaproto.sim.frames.host.ring import HostRing
+    from inaproto.sim.frames.places import Wishes
     from inaproto.sim.frames.switch import SimSwitch
     from inaproto.sim.frames.world import World
     from inaproto.units import Frames, PortId
@@ -71,6 +73,18 @@ class Checker:
 
     def closed(self, rank: SimRank) -> None:
         """A rank that left is told that all have."""
+
+    def wished(self, host: SimHost, wishes: Wishes) -> None:
+        """A host's daemon has heard of a controller's wishes for places, and has done what follows."""
+
+    def attaches(self, ring: HostRing, attaching: Attaching) -> None:
+        """A host asks for an attachment to its collective library, where a controller gives places in it."""
+
+    def detached(self, ring: HostRing, attaching: Attaching) -> None:
+        """It is given back, or was never had."""
+
+    def places_forgotten(self, host: SimHost) -> None:
+        """The host's daemon has ended, and all that it was attached to with it."""
 
     def nic_received(self, host: SimHost, blocks: list[Frames]) -> None:
         """A host's NIC is about to take these frames in."""

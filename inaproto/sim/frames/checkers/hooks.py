@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from inaproto.sim.frames.checkers.checker import Checker
 
 if TYPE_CHECKING:
+    from inaproto.core.grants.places import Attaching
     from inaproto.core.switch.ring_spec import RingSpec
     from inaproto.sim.frames.host.elastic_process import ElasticProcess
     from inaproto.sim.frames.host.elastic_ring import ElasticRing
     from inaproto.sim.frames.host.host import SimHost
     from inaproto.sim.frames.host.rank import SimRank
     from inaproto.sim.frames.host.ring import HostRing
+    from inaproto.sim.frames.places import Wishes
     from inaproto.sim.frames.switch import SimSwitch
     from inaproto.units import Frames
     from inaproto.wire.control_messages import Message
@@ -43,6 +45,10 @@ class Hooks:
     switch_received: list[Callable[[SimSwitch, Any, list[Frames]], None]] = field(default_factory=list)
     switch_sent: list[Callable[[SimSwitch, Any, Frames], None]] = field(default_factory=list)
     switch_stepped: list[Callable[[SimSwitch], None]] = field(default_factory=list)
+    wished: list[Callable[[SimHost, Wishes], None]] = field(default_factory=list)
+    attaches: list[Callable[[HostRing, Attaching], None]] = field(default_factory=list)
+    detached: list[Callable[[HostRing, Attaching], None]] = field(default_factory=list)
+    places_forgotten: list[Callable[[SimHost], None]] = field(default_factory=list)
     nic_received: list[Callable[[SimHost, list[Frames]], None]] = field(default_factory=list)
     nic_sent: list[Callable[[SimHost, Frames], None]] = field(default_factory=list)
     sample: list[Callable[[Any], None]] = field(default_factory=list)

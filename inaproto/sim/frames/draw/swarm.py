@@ -128,6 +128,9 @@ class JobConfig:
     """(host, operation): this host binds it to the other ring than all others."""
     collective: CollectiveFaults | None = None
     """Its hosts have a collective library, with these faults; without ``exact_plan`` alone. Not drawn."""
+    place_moves: int = -1
+    """How often a controller changes its mind about the places of its hosts in the library
+    (:mod:`inaproto.sim.frames.places`); -1: none gives any. Not drawn."""
     binding_ns: int = 0
     """So long a host does not know by which ring every third of its all-reduces goes."""
 

@@ -165,6 +165,7 @@ class SimHost:
     def crash(self) -> None:
         """Everything stops; the switch notices that the session ended."""
         self.is_up = False
+        self.world.places.begins_anew(self)
         self._pauses.clear()
         self._without_daemon = self.dies_after = None
         self._lose_waiting_frames("host is down")
@@ -204,6 +205,7 @@ class SimHost:
     def daemon_dies(self) -> None:
         self.dies_after = None
         self._without_daemon = self.pause()
+        self.world.places.begins_anew(self)
         self.regrouping.clear()
         for ring in self.rings:
             ring.daemon_died()

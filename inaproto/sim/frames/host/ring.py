@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inaproto.core.host import events
-from inaproto.core.host.collective import Attach, Release, Try
+from inaproto.core.host.collective import Allowed, Attach, Release, Try
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.driver import HostDriver
 from inaproto.core.host.engines.two_paths import AskBinding, Binding, Wait
@@ -159,6 +159,7 @@ class HostRing(HostDriver, RingFacts):
             life=str(rank.pid),
         )
         self.feed(events.RankJoined(join, rank.pid))
+        self._world.places.look(self)
 
     def _pid_of(self, rank: SimRank) -> int:
         """Id of the process that joins."""
@@ -296,6 +297,10 @@ class HostRing(HostDriver, RingFacts):
                 world.library.release(self, attempt)
             case _:
                 observing.note_action(self, action)
+
+    def place_is(self, is_given: bool) -> None:
+        """Whether a controller lets it attach to the collective library."""
+        self.feed(events.OfCollective(Allowed(is_given)))
 
     def _memory_to_try(self, order: Try) -> tuple[memoryview, memoryview]:
         nbytes = order.operation.nbytes
