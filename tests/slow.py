@@ -200,6 +200,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "rtl/test_trees.py::test_campaigns_come_by_every_rule": (),
     "sim/test_collective_worlds.py::test_a_host_that_takes_its_result_without_the_others_is_found": (),
     "sim/test_collective_worlds.py::test_every_rule_holds": ("recovery",),
+    "sim/test_collective_worlds.py::test_every_rule_holds_while_places_are_given_and_taken_back": (),
     "sim/test_congestion_world.py::test_a_ring_and_plain_flows_on_the_same_links_keep_all_rules": (),
     "sim/test_congestion_world.py::test_what_is_drawn_depends_on_the_seed_alone": (),
     "sim/test_explore_given_up.py::test_a_seat_that_is_given_up_runs_no_operation_under_two_epochs": (
