@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -360,7 +359,7 @@ def test_an_adder_in_its_ring_is_placed_routed_and_clocked(tmp_path: Path) -> No
     steps: list[str] = []
     found, _ = placed(Sum(32), None, seed=SEED, cache=tmp_path, limit_s=LIMIT_S, on_step=steps.append)
     assert steps[:2] == ["synthesis between registers", "placing, iteration 1"]
-    assert re.fullmatch(r"routing, iteration \d+: 0 wires are used twice", steps[-1])
+    assert steps[-1] == "routing, 0 connections left"
     assert found.ff == found.ring_ff + 33
     assert 100 < found.mhz < 600
     assert found.logic_ns + found.routing_ns == pytest.approx(1000 / found.mhz, abs=0.05)

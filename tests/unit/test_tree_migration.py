@@ -276,7 +276,8 @@ def test_who_says_something_does_not_count_as_lost_however_often_it_says_it() ->
 
 def requests_of(core: TreeMigration, answer: Callable[[SlotRequest], SlotAnswer]) -> list[int]:
     """When a switch was asked within 20 s, which answers at once; job A wants it."""
-    asked, now, end = [], Instant(NOW), NOW + 20 * S
+    asked: list[int] = []
+    now, end = Instant(NOW), NOW + 20 * S
     actions = [*core.step(Woke(), now), *core.step(plan(1, A="a"), now)]
     while now <= end and len(asked) < 1000:
         if actions:

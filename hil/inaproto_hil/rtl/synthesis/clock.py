@@ -33,11 +33,6 @@ TARGET_MHZ: Final = 200
 """What nextpnr strives for: more than most blocks reach, so that it does not stop before."""
 
 
-ROUTER: Final = ("--router", "router2")
-"""It lets nets share wires, and settles who keeps them. The usual one, which takes a wire from another net at
-once, had not ended after half an hour where the whole accelerator took a third of the device."""
-
-
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A design in a ring of registers (:class:`Ring`), placed and routed on an ECP5."""
@@ -151,7 +146,7 @@ def placed(
     ring = Ring(design, ports)
     text = to_rtlil(ring, ring.ports, "ring")
     steps = f"{READ}\nsynth_lattice -family ecp5 -noiopad -top ring -json ring.json\n"
-    options = [*DEVICE, "--freq", f"{TARGET_MHZ}", "--seed", f"{seed}", *ROUTER, "--timing-allow-fail"]
+    options = [*DEVICE, "--freq", f"{TARGET_MHZ}", "--seed", f"{seed}", "--timing-allow-fail"]
 
     def compute() -> dict[str, Any]:
         with folder_of(text, steps) as folder:
@@ -168,7 +163,8 @@ def placed(
 
 
 _PLACING: Final = re.compile(r"at iteration #(\d+)")
-_ROUTING: Final = re.compile(r"iter=(\d+) wires=\d+ overused=(\d+)")
+_ROUTING: Final = re.compile(r"\d+ \|(?:[^|]*\|){2} *(\d+) *\|")
+"""A row of the router's table: its fourth column counts connections that are still to be made."""
 
 
 def _tell_step(line: str, on_step: Callable[[str], None]) -> None:
@@ -176,7 +172,7 @@ def _tell_step(line: str, on_step: Callable[[str], None]) -> None:
     if found := _PLACING.search(line):
         on_step(f"placing, iteration {found[1]}")
     elif found := _ROUTING.search(line):
-        on_step(f"routing, iteration {found[1]}: {int(found[2]):,} wires are used twice")
+        on_step(f"routing, {int(found[1]):,} connections left")
 
 
 def _read_report(report: Mapping[str, Any], ring_ffs: int) -> Placed:
