@@ -207,9 +207,15 @@ class Cluster:
 
 @asynccontextmanager
 async def open_cluster(
-    directory: Path, hosts: int, *, weather: str = "", switch: bool = True, **host_options: Any
+    directory: Path,
+    hosts: int,
+    *,
+    weather: str = "",
+    switch: bool = True,
+    deadline_s: float = DEADLINE_S,
+    **host_options: Any,
 ) -> AsyncIterator[Cluster]:
-    with trio.fail_after(DEADLINE_S):
+    with trio.fail_after(deadline_s):
         async with trio.open_nursery() as nursery:
             cluster = Cluster(directory, nursery, weather, host_options)
             if switch:
