@@ -59,7 +59,7 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 DEADLINE_S = 3600
-"""Hosts send again what the simulated board, on a busy machine, has not answered in time: it then takes long."""
+"""Hosts send again what the simulated board has not answered in time: beside other work it takes long."""
 
 
 async def sum_through(directory: Path, hosts: int, turns: int, elements: int, **options: Any) -> None:
