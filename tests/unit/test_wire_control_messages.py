@@ -138,8 +138,8 @@ def test_every_message_there_and_back(cls: type[Message], data: st.DataObject) -
 def test_all_messages_of_the_protocol() -> None:
     names = (
         "join rejoin join_waits joined buffer ok all_reduce filled taken done has_left leave status "
-        "status_reply error hello welcome member rank_refused ring ready start op_started ask_calls calls job_status "
-        "broken halt halted gone regroup regrouped left closed failed ping pong "
+        "status_reply error hello welcome member rank_refused ring ready start op_started ask_calls calls "
+        "job_status broken halt halted gone regroup regrouped left closed failed ping pong "
         "ina_park ina_parked ina_stands collective_word "
         "switch_hello switch_welcome switch_admit switch_opened trunk_report ring_install ring_remove "
         "ring_installed install_refused ring_faulted link_paused "
