@@ -33,8 +33,8 @@ def _read() -> dict[str, bool]:
 
 DEAR: Final = _read()
 """``path::test``, below ``tests``, and whether it is slow."""
-DEAR_FOLDERS: Final = ("torch/",)
-"""Their processes are forked elsewhere, so that the report does not see what they cost."""
+DEAR_FOLDERS: Final = ("torch/", "hil/")
+"""Their processes are forked elsewhere, or in a guest, so that the report does not see what they cost."""
 
 
 def is_dear(test: str) -> bool:
