@@ -151,7 +151,12 @@ class Submitted:
         self.slurm.until(lambda: not self.slurm.queue(), f"job {self.number} leaves the queue")
         return self.state
 
-    def processes(self) -> list[int]:
+    def until_gone(self) -> None:
+        """Until none of its processes is left here. Slurm may call a job over when its shell has ended, and
+        what that had started is still ending: `inaproto run` last, behind its ranks and daemons."""
+        self.slurm.until(lambda: not self._processes(), f"processes of job {self.number} end")
+
+    def _processes(self) -> list[int]:
         """Those that it has on this machine, on any of its nodes."""
         return with_variables(SLURM_JOB_ID=str(self.number), SLURM_CONF=self.slurm.environment["SLURM_CONF"])
 

@@ -73,7 +73,7 @@ class Site:
         return int(self.host("h0")["totals"]["operations_by_path"].get("switch", 0))
 
     def nothing_is_left(self, submitted: Submitted) -> None:
-        assert submitted.processes() == []
+        submitted.until_gone()
         assert self.slurm.queue() == []
         assert self.jobs.jobs(live=True) == []
         for name in HOSTS:
