@@ -8,8 +8,12 @@ from contextlib import ExitStack
 import pytest
 
 from inaproto.errors import Unsupported
+from inaproto_controller.service.store import postgresql as postgresql_store
 from inaproto_hil.rigs.postgresql_server import running_postgresql
 from tests.conftest import end_without
+
+PATIENT_S = 600
+"""Longer than a busy machine needs, so only a hang meets it."""
 
 
 @pytest.fixture(scope="session")
@@ -23,10 +27,15 @@ def postgresql_server() -> Iterator[str]:
 
 
 @pytest.fixture
-def postgresql(postgresql_server: str) -> str:
-    """The URL of an empty database."""
+def postgresql(postgresql_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty database. Stores that this process opens wait long for it, unless they are told how
+    long: what else is tested is not to end because the machine was busy."""
     import psycopg
 
+    patience = {"silent_s": PATIENT_S, "answer_s": PATIENT_S}
+    monkeypatch.setattr(postgresql_store.PostgresqlStore.__init__, "__kwdefaults__", patience)
+    monkeypatch.setattr(postgresql_store, "_STATEMENT_MS", 1000 * PATIENT_S)
+    monkeypatch.setattr(postgresql_store, "_CONNECT_S", PATIENT_S)
     with psycopg.connect(postgresql_server, autocommit=True) as connection:
         connection.execute("DROP SCHEMA public CASCADE")
         connection.execute("CREATE SCHEMA public")
