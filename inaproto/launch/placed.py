@@ -91,20 +91,28 @@ def parts_of(
 
 
 def run_parts(
-    parts: Sequence[Part], key: str, environment: Mapping[str, str], until_over: Callable[[], str]
+    parts: Sequence[Part],
+    key: str,
+    environment: Mapping[str, str],
+    until_over: Callable[[], str],
+    *,
+    is_elastic: bool = False,
 ) -> int:
     """Run them all; the exit status, as ``inaproto run`` has it.
 
-    ``until_over`` returns, in a thread, when the job is over for its controller, and says how.
+    ``until_over`` returns, in a thread, when the job is over for its controller, and says how. With
+    ``is_elastic`` the others go on when one ends badly.
     """
-    return trio.run(_Parts(parts, key, environment).main, until_over)
+    return trio.run(_Parts(parts, key, environment, is_elastic=is_elastic).main, until_over)
 
 
 class _Parts:
-    def __init__(self, parts: Sequence[Part], key: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, parts: Sequence[Part], key: str, environment: Mapping[str, str], *, is_elastic: bool
+    ) -> None:
         self._parts, self._key, self._environment = parts, key, environment
         names = {index: f"the launcher on {part.host}" for index, part in enumerate(parts)}
-        self._supervision = Supervision(range(len(parts)), GRACE_S, names=names)
+        self._supervision = Supervision(range(len(parts)), GRACE_S, is_elastic=is_elastic, names=names)
         self._processes: list[Process] = []
         self._inputs: list[int] = []
         self._over = trio.Event()
@@ -166,7 +174,7 @@ class _Parts:
             await self._over.wait()  # ranks that have left end by themselves
             return
         say(f"the job is over for its controller ({how})")
-        self._perform(self._supervision.signalled(signal.SIGTERM, trio.current_time()))
+        self._perform(self._supervision.over(trio.current_time()))
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:

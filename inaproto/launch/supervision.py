@@ -137,6 +137,14 @@ class Supervision:
             return [said, *self._escalate([number, signal.SIGTERM, signal.SIGKILL], now)]
         return [Say(f"{number.name} is passed on"), *self._escalate([number, signal.SIGKILL], now)]
 
+    def over(self, now: float) -> list[Action]:
+        """The job is over for who placed it, and some still run: as by SIGTERM. If others of an elastic job
+        ended well, these are what it has lost, such as the way to a host that is down."""
+        if self._is_ending or not (self._is_elastic and self._ended_well and self.running):
+            return self.signalled(signal.SIGTERM, now)
+        self._is_ending = True
+        return [Say(f"ending {self._others()}"), *self._escalate([signal.SIGTERM, signal.SIGKILL], now)]
+
     def due(self, now: float) -> list[Action]:
         """The deadline has passed."""
         if self.deadline is None or now < self.deadline:

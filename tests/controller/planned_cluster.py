@@ -125,6 +125,7 @@ class PlannedCluster:
         switches = sorted(self.planner.summing - self.planner.sharp)
         self.agents = {name: ModelAgent(has_collective=True) for name in topology.host_names}
         self.agents |= {name: ModelAgent() for name in switches}
+        self._elastic = Random(f"{seed}/elastic")
         self.submitted = 0
         self.trees: dict[int, frozenset[Slot]] = {}
         """Slots of the tree that each place was given for, by its number."""
@@ -134,7 +135,10 @@ class PlannedCluster:
     # -- the controller
 
     def look(self) -> tuple[Change, ...]:
-        return self.commit(plan(self.desired, self.seen, self.planner))
+        before = self.desired
+        changes = self.commit(plan(before, self.seen, self.planner))
+        self._check_elastic(before)
+        return changes
 
     @property
     def seen(self) -> Observed:
@@ -164,10 +168,11 @@ class PlannedCluster:
             mine = [one for one in mine if one.kind is not GrantKind.PLACE]
         return Wishes(self.desired.revision, tuple(mine))
 
-    def submit(self, hosts: int, on: tuple[str, ...] = ()) -> int:
+    def submit(self, hosts: int, on: tuple[str, ...] = (), *, elastic: bool = False) -> int:
         self.submitted += 1
         number = self.desired.next_job
-        job = Job(number=number, spec=JobSpec(name=f"job{number}", hosts=hosts, on=on), token_hash="")
+        spec = JobSpec(name=f"job{number}", hosts=hosts, on=on, elastic=elastic)
+        job = Job(number=number, spec=spec, token_hash="")
         self.desired = applied(self.desired, [SetJob(job)])
         return number
 
@@ -200,7 +205,7 @@ class PlannedCluster:
     def _submit(self) -> None:
         if len(self.desired.live()) < 6:
             most = 3 if self.planner.sharp else self.planner.topology.hosts
-            self.submit(self.random.randint(1, most))
+            self.submit(self.random.randint(1, most), elastic=self._elastic.random() < 0.4)
 
     def _cancel(self) -> None:
         live = self.desired.live()
@@ -305,6 +310,36 @@ class PlannedCluster:
         return name in self.planner.hosts or name in self.planner.summing - self.planner.sharp
 
     # -- laws
+
+    def _check_elastic(self, before: Desired) -> None:
+        """An elastic job that has begun is over when no seat runs, or may run unheard of, and not before."""
+        for number in before.index.live:
+            old, job = before.jobs[number], self.desired.jobs[number]
+            grants = [one for one in before.grants.values() if one.job == number]
+            seats = [one for one in grants if one.kind is GrantKind.SEATS and one.released is None]
+            if not job.spec.elastic or old.state not in (JobState.PLACED, JobState.RUNNING):
+                continue
+            goes_on = [one for one in seats if self._may_go_on(one)]
+            has_begun = old.state is JobState.RUNNING or any(self._has_begun(one) for one in seats)
+            if has_begun:
+                assert job.state.is_live == bool(goes_on), (job, goes_on)
+            else:
+                assert job.state in (JobState.PLACED, JobState.QUEUED), job
+
+    def _phase(self, seat: Grant) -> Phase | None:
+        """As it was said last; None: nothing was."""
+        agent = self.observed.get(seat.agent, Agent(Presence.UNKNOWN))
+        if agent.presence is not Presence.UP or seat.agent not in self.planner.hosts:
+            return None
+        return agent.holds.get(seat.number, Hold()).phase
+
+    def _has_begun(self, seat: Grant) -> bool:
+        return self._phase(seat) in (Phase.RUNNING, Phase.ENDED, Phase.FAILED)
+
+    def _may_go_on(self, seat: Grant) -> bool:
+        agent = self.observed.get(seat.agent, Agent(Presence.UNKNOWN))
+        is_known = seat.agent in self.planner.hosts
+        return is_known and (agent.presence is Presence.UNKNOWN or self._phase(seat) is Phase.RUNNING)
 
     def _check_index(self) -> None:
         """What was carried from commit to commit is what all that is promised gives."""

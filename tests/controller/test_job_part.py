@@ -31,11 +31,13 @@ def test_ranks_are_numbered_by_host_in_the_order_of_the_job() -> None:
         "first_rank": 4,
         "ranks": 4,
         "size": 12,
+        "elastic": False,
     }
     words = shell(part_of(PLACED, "h0"))
     assert words.startswith("# ranks 4 to 7 of 12 of job train1 run on h0\n")
     assert "inaproto run --job train1 --hosts h2,h0,h3 --host-index 1 -n 4 -- python train.py" in words
     assert "INAPROTO_RANK" not in words
+    assert "-n 4 --elastic -- python train.py" in shell(part_of({**PLACED, "elastic": True}, "h0"))
 
 
 @pytest.mark.parametrize(

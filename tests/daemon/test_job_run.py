@@ -36,6 +36,25 @@ with inaproto.connect_blocking() as comm:
         comm.all_reduce(np.ones(4, np.int32)).wait()
         time.sleep(0.05)
 """
+SURVIVES = """
+import os, signal, numpy as np, inaproto
+comm = inaproto.connect_blocking(elastic=True)
+dies, began, step = comm.rank >= 2, 0, 0
+while step < 10:
+    try:
+        if dies and step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        total = comm.all_reduce(np.ones(4, np.int32)).wait(timeout=600)
+    except inaproto.RankLost:
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm = comm.shrink(timeout=600)
+        step = began = began + comm.agreed_operations
+        continue
+    step += 1
+comm.close()
+print("through", total[0], flush=True)
+"""
 SSH = """#!/bin/sh
 # As ssh does: a host, and a line for a shell of another session, which has an environment of its own.
 echo "to $1" >&2
@@ -55,7 +74,12 @@ def machine() -> Iterator[Path]:
         top = Path(name)
         directory, door = str(top / "d"), str(top / "d" / "controller-agents.sock")
         (top / "cluster.json").write_text(json.dumps(CLUSTER))
-        for file, text in (("sums.py", SUMS), ("on.py", RUNS_ON), ("bad.py", "raise SystemExit(7)")):
+        for file, text in (
+            ("sums.py", SUMS),
+            ("on.py", RUNS_ON),
+            ("survives.py", SURVIVES),
+            ("bad.py", "raise SystemExit(7)"),
+        ):
             (top / file).write_text(text)
         (top / "ssh").write_text(SSH.format(directory=directory))
         (top / "ssh").chmod(0o755)
@@ -129,6 +153,19 @@ def test_ranks_run_at_the_hosts_of_this_machine_that_it_was_placed_on(machine: P
         assert f"[{rank}] [10, 10, 10, 10] 127.0.0.1 {socket}" in told
     assert "inaproto job: here: placed on " in told
     assert job(machine, "here")["state"] == "ended"
+
+
+def test_an_elastic_job_goes_on_when_it_loses_all_of_a_host(machine: Path) -> None:
+    """Its launcher there ends badly, and its seat has failed."""
+    words = ("--dir", "d", "--elastic", "less", "--hosts", "2", "--ranks-per-host", "2")
+    code, told = done(submitted(machine, *words, "--", "python", "survives.py"))
+    assert code == 0, told
+    assert told.count("through 2") == 2, told
+    assert "the launcher on h1 ended with exit status 137; the others go on" in told, told
+    over = job(machine, "less")
+    assert over["state"] == "ended"
+    assert over["why"].startswith("host h1: rank ")
+    assert over["why"].endswith("; the others went on to the end")
 
 
 def test_who_ends_badly_gives_its_status_and_leaves_no_job(machine: Path) -> None:

@@ -304,6 +304,7 @@ _MESSAGES: Final = (
             GrantRecord(
                 grant=6, job=1, name="digits", kind="seats", slots=(), ranks=2, size=8, token_hash="00"
             ),
+            GrantRecord(grant=7, job=2, name="letters", kind="seats", slots=(), ranks=2, elastic=True),
         ),
     ),
     AgentWhere(job="digits"),

@@ -275,3 +275,141 @@ def test_a_seat_that_is_heard_of_between_two_ranks_that_come_back_counts_both() 
     assert phases(host) == [(7, "running", "rank 2: it is gone")]
     host.left("train", 3, failure="")
     assert phases(host) == [(7, "failed", "rank 2: it is gone")]
+
+
+# --- elastic jobs
+
+
+def elastic(number: int, *, first_rank: int = 2, ranks: int = 2) -> GrantRecord:
+    made = grant(number, first_rank=first_rank, ranks=ranks)
+    return replace(made, elastic=True, token_hash=hash_of("token"))
+
+
+def running(ranks: int = 2) -> HostSeats:
+    """Ranks 2 and further of an elastic job."""
+    host = HostSeats()
+    host.want([elastic(7, ranks=ranks)])
+    for rank in range(2, 2 + ranks):
+        host.joined("train", rank, "token")
+    assert phases(host) == [(7, "running", "")]
+    return host
+
+
+def goes_on(host: HostSeats, job: str, rank: int, next_job: str, next_rank: int) -> None:
+    """As a process does that shrinks: its old connection is open until it has the next."""
+    host.follows(job, rank, next_job, next_rank)
+    host.joined(next_job, next_rank, "token")
+    host.left(job, rank, failure="process 9 ended without leaving")
+
+
+LOST = "rank 2: it is gone"
+
+
+def test_who_goes_on_without_a_lost_rank_keeps_its_seat() -> None:
+    host = running()
+    host.left("train", 2, failure="it is gone")
+    assert phases(host) == [(7, "running", LOST)]
+    goes_on(host, "train", 3, "train~1", 0)
+    assert phases(host) == [(7, "running", LOST)], "its old place is given up, which is no failure"
+    host.left("train~1", 0, failure="")
+    assert phases(host) == [(7, "ended", LOST)]
+
+
+def test_it_may_go_on_again_and_again_and_one_that_is_lost_then_is_named() -> None:
+    host = running()
+    for rank in (2, 3):
+        goes_on(host, "train", rank, "train~1", rank - 2)
+    goes_on(host, "train~1", 1, "train~2", 0)
+    assert phases(host) == [(7, "running", "")]
+    host.left("train~1", 0, failure="it is gone")
+    assert phases(host) == [(7, "running", "rank 0 of train~1: it is gone")]
+    host.left("train~2", 0, failure="as well")
+    assert phases(host) == [(7, "failed", "rank 0 of train~1: it is gone")]
+
+
+def test_who_was_told_where_to_go_on_and_dies_first_is_lost() -> None:
+    host = running(1)
+    host.follows("train", 2, "train~1", 0)
+    host.left("train", 2, failure="it is gone")
+    assert phases(host) == [(7, "failed", LOST)]
+
+
+def test_a_place_in_a_job_that_did_not_begin_is_no_loss() -> None:
+    """The others are asked again by the old connection, which is still there."""
+    host = running(1)
+    host.follows("train", 2, "train~1", 0)
+    host.joined("train~1", 0, "token")
+    host.left("train~1", 0, failure="process 9 ended without leaving")
+    assert phases(host) == [(7, "running", "")]
+    goes_on(host, "train", 2, "train~2", 0)
+    assert phases(host) == [(7, "running", "")]
+    host.left("train~2", 0, failure="")
+    assert phases(host) == [(7, "ended", "")]
+
+
+def test_ranks_that_follow_come_back_to_a_daemon_that_was_started_anew() -> None:
+    """With fewer than the seat has: all had been there."""
+    host = HostSeats()
+    host.want([elastic(7)])
+    host.joined("train~1", 0, "token")
+    assert phases(host) == [(7, "running", "")]
+    host.left("train~1", 0, failure="")
+    assert phases(host) == [(7, "ended", "")]
+
+
+@pytest.mark.parametrize(("failure", "found"), [("", "ended"), ("it is gone", "failed")])
+def test_what_followed_and_ended_before_its_seat_was_heard_of_is_told(failure: str, found: str) -> None:
+    host = HostSeats()
+    host.joined("train", 2, "token")
+    goes_on(host, "train", 2, "train~1", 0)
+    host.left("train~1", 0, failure=failure)
+    host.want([elastic(7, ranks=1)])
+    reason = f"rank 0 of train~1: {failure}" if failure else ""
+    assert phases(host) == [(7, found, reason)]
+
+
+def test_who_follows_is_cut_off_with_the_others() -> None:
+    host = running()
+    goes_on(host, "train", 3, "train~1", 0)
+    why = "its job was ended by the controller"
+    assert host.want([]) == [("train", range(2, 4), why), ("train~1", range(1), why)]
+    host.left("train", 2, failure="cut off")
+    assert [number for number, *_ in phases(host)] == [7]
+    host.left("train~1", 0, failure="cut off")
+    assert phases(host) == []
+
+
+def test_who_follows_shows_the_token() -> None:
+    host = running(1)
+    host.left("train", 2, failure="it is gone")
+    host.joined("train~1", 0, "guessed")
+    host.joined("train#0/2", 2, "guessed")
+    host.joined("trainer~1", 0, "token")
+    assert phases(host) == [(7, "failed", LOST)]
+
+
+def test_of_a_job_that_is_not_elastic_who_follows_has_no_seat() -> None:
+    host = HostSeats()
+    host.want([replace(elastic(7), elastic=False)])
+    for rank in (2, 3):
+        host.joined("train", rank, "token")
+    for rank in (2, 3):
+        goes_on(host, "train", rank, "train~1", rank - 2)
+    assert phases(host) == [(7, "failed", "rank 2: process 9 ended without leaving")]
+    assert host.want([]) == []
+
+
+def test_nothing_is_kept_of_who_has_gone() -> None:
+    host = running()
+    for rank in (2, 3):
+        goes_on(host, "train", rank, "train~1", rank - 2)
+        host.follows("train~1", rank - 2, "train~2", rank - 2)
+        host.left("train~1", rank - 2, failure="")
+    host.follows("train", 2, "train~1", 0)
+    assert host._before == {}
+    host.joined("train", 2, "token")
+    for further in ("train", "train~1"):  # said by no switch of ours
+        host.follows("train", 2, further, 2)
+        host.follows("train~1", 2, further, 2)
+    host.left("train", 2, failure="")
+    assert host._before == {}

@@ -371,6 +371,23 @@ def test_a_loss_that_is_survived() -> None:
     assert nobody.status == 5
 
 
+def test_when_a_job_is_over_what_it_has_lost_is_ended_and_does_not_count() -> None:
+    """The way to a host that is down may hang for hours."""
+    job = Supervision(range(2), 10, is_elastic=True)
+    assert sent(drive(job, (0, "exited", 0, 0), (1, "over"))) == [(TERM, (1,))]
+    assert sent(drive(job, (11, "due"))) == [(KILL, (1,))]
+    assert drive(job, (12, "exited", 1, -KILL)) == []
+    assert job.status == 0
+
+
+@pytest.mark.parametrize("is_elastic", [False, True])
+def test_a_job_that_is_over_ends_those_that_run_as_by_sigterm(is_elastic: bool) -> None:
+    job = Supervision(range(2), 10, is_elastic=is_elastic)
+    assert sent(drive(job, (0, "over"))) == [(TERM, (0, 1))]
+    drive(job, (1, "exited", 0, -TERM), (1, "exited", 1, -TERM))
+    assert job.status == 143
+
+
 def test_ctrl_c_is_asked_for_then_ordered_then_done() -> None:
     job = Supervision(range(2), 10)
     assert sent(drive(job, (0, "signalled", INT))) == [(INT, (0, 1))]

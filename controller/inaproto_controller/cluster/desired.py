@@ -57,6 +57,8 @@ class JobSpec:
     """Model, of the measured ones; None: nothing is known of its steps."""
     on: tuple[str, ...] = ()
     """Its hosts in the order of ranks, if another scheduler has chosen them; empty: the planner chooses."""
+    elastic: bool = False
+    """Its ranks go on without those that are lost (docs/protocol.md 13.7)."""
 
 
 class TreeNames(NamedTuple):

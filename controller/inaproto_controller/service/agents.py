@@ -513,4 +513,5 @@ def _record(desired: Desired, grant: Grant) -> GrantRecord:
         size=spec.hosts * spec.ranks_per_host,
         token_hash="" if is_place else job.token_hash,
         switches=tuple(switches),
+        elastic=is_seats and spec.elastic,
     )

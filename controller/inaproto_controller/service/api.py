@@ -1,7 +1,9 @@
 """The job API: HTTP and JSON, for ``inaproto job`` and programs.
 
-    POST /v1/jobs             {"name", "hosts", "ranks_per_host"?, "model"?, "on"?, "submission"?}:
-                              201 {"job", "token"}; "on": names of the hosts, where they are chosen already
+    POST /v1/jobs             {"name", "hosts", "ranks_per_host"?, "model"?, "on"?, "elastic"?,
+                              "submission"?}:
+                              201 {"job", "token"}; "on": names of the hosts, where they are chosen already;
+                              "elastic": ranks go on without those that are lost
     GET  /v1/jobs?live=true   {"jobs": [...]}
     GET  /v1/jobs/NAME        {"job"}; with ?after=REVISION&wait_s=20 once it is newer, or after that time
     POST /v1/jobs/NAME/cancel {}: {"job"}
@@ -83,6 +85,7 @@ class _Submission(BaseModel):
     ranks_per_host: int = Field(default=1, ge=1, le=RANKS_MAX)
     model: Annotated[str | None, AfterValidator(_model)] = None
     on: list[Annotated[str, AfterValidator(require_name)]] = Field(default=[], max_length=HOSTS_MAX)
+    elastic: bool = False
     submission: str | None = Field(default=None, min_length=32, max_length=128)
 
     @model_validator(mode="after")
@@ -133,6 +136,7 @@ def application(controller: Controller) -> Starlette:
             ranks_per_host=asked.ranks_per_host,
             model=asked.model,
             on=tuple(asked.on),
+            elastic=asked.elastic,
         )
         found = await controller.submit(spec, asked.submission or new_submission())
         answer = {"job": said(found.job), "token": found.token}
@@ -203,6 +207,7 @@ def document(job: Job) -> dict[str, Any]:
         "ranks_per_host": job.spec.ranks_per_host,
         "model": job.spec.model,
         "hosts_named": list(job.spec.on),
+        "elastic": job.spec.elastic,
         "hosts": list(job.hosts),
         "tree": None if tree is None else {"root": tree.root, "switches": tree.switches, "links": tree.links},
         "group": job.group,

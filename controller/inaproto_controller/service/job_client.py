@@ -69,6 +69,7 @@ class JobClient:
         ranks_per_host: int = 1,
         model: str | None = None,
         on: Sequence[str] = (),
+        elastic: bool = False,
         submission: str,
     ) -> dict[str, Any]:
         asked: dict[str, Any] = {
@@ -78,8 +79,10 @@ class JobClient:
             "model": model,
             "submission": submission,
         }
-        if on:  # an older controller knows no such field
+        if on:  # an older controller knows no such field, nor the next one
             asked["on"] = list(on)
+        if elastic:
+            asked["elastic"] = True
         return self.ask("POST", "/v1/jobs", asked)
 
     def jobs(self, *, live: bool) -> list[dict[str, Any]]:

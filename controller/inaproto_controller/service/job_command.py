@@ -143,7 +143,12 @@ With a command:
 )
 @click.option("--path", help="As of inaproto run.")
 @click.option("--backend", help="As of inaproto run.")
-@click.option("--elastic", is_flag=True, help="As of inaproto run.")
+@click.option(
+    "--elastic",
+    is_flag=True,
+    help="Ranks go on without those that are lost, or a host; the job is over when all of it is. With a "
+    "command, as of inaproto run.",
+)
 @_common
 def submit(
     *,
@@ -177,10 +182,8 @@ def submit(
     from inaproto_controller.service.tokens import new_submission
 
     with _guarded():
-        if (via or host_dir or path or backend or elastic) and not words:
-            raise ConfigError(
-                "--via, --host-dir, --path, --backend, --elastic: are for a command; -- COMMAND"
-            )
+        if (via or host_dir or path or backend) and not words:
+            raise ConfigError("--via, --host-dir, --path, --backend: are for a command; -- COMMAND")
         if words and (where["as_json"] or is_of_slurm):
             raise ConfigError("--json, --slurm: are for a submission without a command, which has the output")
         named = () if on is None else expand_hosts(on)
@@ -198,6 +201,7 @@ def submit(
             "ranks_per_host": ranks_per_host or 1,
             "model": model,
             "on": named,
+            "elastic": elastic,
             "submission": submission or new_submission(),
         }
         if wait_s is None:
@@ -210,7 +214,7 @@ def submit(
             pairs = (("--path", path), ("--backend", backend))
             options = [word for option, text in pairs if text for word in (option, text)]
             options += ["--elastic"] if elastic else []
-            asked = Asked(words, via, host_dir or where["directory"], host_dir, tuple(options))
+            asked = Asked(words, via, host_dir or where["directory"], host_dir, tuple(options), elastic)
             sys.exit(run_job(client, found, asked))
         if where["as_json"]:
             _print_json(found)
@@ -276,7 +280,8 @@ def show(name: str, **where: Any) -> None:
         rows = {
             "job": f"{found['name']} (number {found['number']}, submitted {at})",
             "state": _state(found),
-            "wants": f"{found['hosts_wanted']} hosts, {found['ranks_per_host']} ranks on each",
+            "wants": f"{found['hosts_wanted']} hosts, {found['ranks_per_host']} ranks on each"
+            + (", goes on without lost ones" if found.get("elastic") else ""),
             "model": found["model"] or "not said",
             "hosts": ranks_by_host(found) or "none",
             "tree": _lacking(found)

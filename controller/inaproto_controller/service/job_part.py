@@ -33,6 +33,7 @@ def part_of(job: Mapping[str, Any], host: str) -> dict[str, Any]:
         "first_rank": index * each,
         "ranks": each,
         "size": each * len(hosts),
+        "elastic": bool(job.get("elastic")),
     }
 
 
@@ -61,7 +62,8 @@ def shell(part: Mapping[str, Any]) -> str:
     """Lines for ``eval`` in a shell; what it does not read is for people."""
     which = _ranks(part["first_rank"], part["ranks"])
     words = ["inaproto", "run", "--job", part["job"], "--hosts", ",".join(part["hosts"])]
-    words += ["--host-index", str(part["host_index"]), "-n", str(part["ranks"]), "--", "python", "train.py"]
+    words += ["--host-index", str(part["host_index"]), "-n", str(part["ranks"])]
+    words += [*(["--elastic"] if part["elastic"] else []), "--", "python", "train.py"]
     lines = [f"export {name}={shlex.quote(text)}" for name, text in variables(part).items()]
     return "\n".join(
         [

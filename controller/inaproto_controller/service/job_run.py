@@ -20,6 +20,8 @@ WAIT_S: Final = 20.0
 RETRY_S: Final = 1.0
 LEAVE_S: Final = 10.0
 """A job whose ranks have left in order is over for its controller within that."""
+LEAVE_ELASTIC_S: Final = 60.0
+"""The same for one that may have lost a host, which is known when its lease is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Asked:
     """Directory of host daemons on others; None: the usual one there."""
     options: tuple[str, ...] = ()
     """Of ``inaproto run``."""
+    is_elastic: bool = False
+    """Some go on when others end badly."""
 
 
 def run_job(client: JobClient, submitted: dict[str, Any], asked: Asked) -> int:
@@ -83,9 +87,10 @@ def run_job(client: JobClient, submitted: dict[str, Any], asked: Asked) -> int:
         def until_over() -> str:
             return _state(_until(client, name, number, lambda job: job["state"] in OVER))
 
-        status = run_parts(parts, submitted["token"], os.environ, until_over)
+        status = run_parts(parts, submitted["token"], os.environ, until_over, is_elastic=asked.is_elastic)
     finally:
-        _leave(client, name, number, LEAVE_S if status == 0 else 0.0)
+        within_s = LEAVE_ELASTIC_S if asked.is_elastic else LEAVE_S
+        _leave(client, name, number, within_s if status == 0 else 0.0)
     return status
 
 

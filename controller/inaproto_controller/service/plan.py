@@ -28,6 +28,15 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Final, assert_never
 
+from inaproto.core.grants.verdict import (
+    AsItWas,
+    Fate,
+    Over,
+    PlacedAgain,
+    Runs,
+    SeatSeen,
+    verdict,
+)
 from inaproto.errors import Infeasible
 from inaproto_controller.cluster.desired import (
     Change,
@@ -52,7 +61,7 @@ from inaproto_controller.planning.cluster_planner import ClusterPlanner, Resourc
 from inaproto_controller.planning.paring.live_placement import JointPlacement
 from inaproto_controller.planning.paring.live_tree import LivePlace, LiveTree
 from inaproto_controller.planning.placement.occupancy import Occupancy
-from inaproto_controller.service.observed import Agent, Observed, Phase, Presence
+from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
 from inaproto_controller.service.sharp.moves import Wished, who_moves
 from inaproto_controller.service.why_no_tree import GAINS_NOTHING, NOT_LEFT, NOWHERE, Bar, told
 
@@ -185,36 +194,49 @@ class _Plan:
 
     def _judge(self, job: Job) -> None:
         seats = self._grants_of(job.number, GrantKind.SEATS)
-        phases = []
-        for grant in seats:
-            name, agent = grant.agent, self._observed.agent(grant.agent)
-            if name not in self._planner.hosts:
-                self._lose(job, f"host {name} is lost: the cluster file has it no more")
-                return
-            if agent.presence is Presence.GONE:
-                self._lose(job, f"host {name} is lost: nothing was heard of it for longer than its lease")
-                return
-            hold = agent.holds.get(grant.number) if agent.presence is Presence.UP else None
-            has_lost = agent.presence is Presence.UP and (hold is None or hold.phase is Phase.HELD)
-            if has_lost and job.state is JobState.RUNNING and not agent.is_anew:
-                self._lose(job, f"host {name} was started anew, and its ranks have not come back")
-                return
-            phases.append(None if hold is None else hold.phase)
-            if hold is not None and hold.phase is Phase.FAILED:
-                self._end(job, JobState.FAILED, f"host {name}: {hold.reason or 'its ranks failed'}")
-                return
-        if phases and all(phase is Phase.ENDED for phase in phases):
-            self._end(job, JobState.ENDED, "")
-        elif job.state is JobState.PLACED and all(phase in (Phase.RUNNING, Phase.ENDED) for phase in phases):
-            self._set(replace(job, state=JobState.RUNNING, why=""))
+        is_running = job.state is JobState.RUNNING
+        seen = (self._seen(grant) for grant in seats)
+        match verdict(seen, is_running=is_running, is_elastic=job.spec.elastic):
+            case AsItWas():
+                pass
+            case Runs(why):
+                if not is_running or job.why != why:
+                    self._set(replace(job, state=JobState.RUNNING, why=why))
+            case PlacedAgain(why):
+                self._set(replace(job, state=JobState.QUEUED, **_NOWHERE, why=f"again: {why}"))
+                self._release_all(job.number)
+            case Over(has_failed, why):
+                self._end(job, JobState.FAILED if has_failed else JobState.ENDED, why)
+            case never:
+                assert_never(never)
 
-    def _lose(self, job: Job, why: str) -> None:
-        """Ranks that ran are gone; who was only placed is placed again."""
-        if job.state is JobState.RUNNING:
-            self._end(job, JobState.FAILED, why)
-            return
-        self._set(replace(job, state=JobState.QUEUED, **_NOWHERE, why=f"again: {why}"))
-        self._release_all(job.number)
+    def _seen(self, grant: Grant) -> SeatSeen:
+        name, agent = grant.agent, self._observed.agent(grant.agent)
+        if name not in self._planner.hosts:
+            return SeatSeen(Fate.LOST, f"host {name} is lost: the cluster file has it no more")
+        if agent.presence is Presence.GONE:
+            return SeatSeen(
+                Fate.LOST, f"host {name} is lost: nothing was heard of it for longer than its lease"
+            )
+        if agent.presence is not Presence.UP:
+            return SeatSeen(Fate.AWAITED)
+        hold = agent.holds.get(grant.number, Hold())
+        befell = f"host {name}: {hold.reason}" if hold.reason else ""
+        match hold.phase:
+            case Phase.HELD if agent.is_anew:
+                return SeatSeen(Fate.AWAITED)
+            case Phase.HELD:
+                return SeatSeen(
+                    Fate.ABSENT, f"host {name} was started anew, and its ranks have not come back"
+                )
+            case Phase.RUNNING:
+                return SeatSeen(Fate.RUNNING, befell)
+            case Phase.ENDED:
+                return SeatSeen(Fate.ENDED, befell)
+            case Phase.FAILED:
+                return SeatSeen(Fate.FAILED, befell or f"host {name}: its ranks failed")
+            case never:
+                assert_never(never)
 
     def _end(self, job: Job, state: JobState, why: str) -> None:
         self._set(replace(job, state=state, why=why))

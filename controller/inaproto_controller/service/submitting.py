@@ -30,6 +30,7 @@ def submit_and_wait(
     ranks_per_host: int,
     model: str | None,
     on: Sequence[str],
+    elastic: bool = False,
     submission: str,
     wait_s: float,
     tell: Callable[[str], None] = lambda text: None,
@@ -44,7 +45,13 @@ def submit_and_wait(
 
     def submit() -> dict[str, Any]:
         return client.submit(
-            name, hosts, ranks_per_host=ranks_per_host, model=model, on=on, submission=submission
+            name,
+            hosts,
+            ranks_per_host=ranks_per_host,
+            model=model,
+            on=on,
+            elastic=elastic,
+            submission=submission,
         )
 
     found = _again(submit, until, "name_taken", tell=tell)

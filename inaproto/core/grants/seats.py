@@ -6,6 +6,13 @@ One that is to be given up while ranks are in it has their processes cut off, an
 wished again before that, it is a seat like any other, whose ranks fail.
 Jobs that no controller knows of are none of its business; of a job that has a seat here, a process that does
 not show its token is kept off, whether the controller is there now or not.
+
+Of an **elastic** job the seat is also that of jobs which go on from it without a lost rank, ``train~1`` after
+``train`` (docs/protocol.md 13.7), whatever numbers their ranks have. A process keeps its old place until it
+has the next one (:meth:`HostSeats.follows` says which that is), so in between it is not gone, and giving the
+old one up is no failure. A seat whose last rank is gone has ended if any of its ranks left in order, as
+``inaproto run --elastic`` has it; the first that did not is named either way. Of another job, who follows has
+no seat.
 """
 
 from __future__ import annotations
@@ -16,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from inaproto.core.host.ranks import REASON_CHARACTERS_MAX
-from inaproto.core.rendezvous.rules import job_name
+from inaproto.core.rendezvous.rules import job_name, split_generation
 from inaproto.core.rendezvous.tokens import hash_of
 from inaproto.wire.messages.controller import GrantRecord, HoldPhase, HoldRecord
 
@@ -24,21 +31,43 @@ ENDED_MAX: Final = 256
 """Jobs of which ranks are remembered that have ended before their seat was heard of."""
 
 
-class CutOff(NamedTuple):
-    """End the processes that are these ranks here; of each :meth:`HostSeats.left` is told then."""
+class Place(NamedTuple):
+    """Of a process in a job. Parallel rings of one are one place; a job that follows has its own places."""
 
     job: str
+    rank: int
+
+
+class CutOff(NamedTuple):
+    """End the processes that have these places here; of each :meth:`HostSeats.left` is told then."""
+
+    job: str
+    """As :func:`seated_as` has it."""
     ranks: range
     why: str
+
+
+class _Gone(NamedTuple):
+    """A rank that was gone before its seat was heard of."""
+
+    key: str
+    failure: str
+    """Why, if not in order."""
+    went_on: bool
+    """It had its place in the next job by then."""
 
 
 @dataclass(slots=True)
 class _Seat:
     grant: GrantRecord
-    present: set[int] = field(default_factory=set)
+    present: set[Place] = field(default_factory=set)
     taken: set[int] = field(default_factory=set)
     """Ranks that have been here; some may have left before others are told of, by a daemon that came anew."""
     failure: str = ""
+    has_followed: bool = False
+    """Some have been here who follow: so all ranks had been, though not all come to a daemon that is new."""
+    has_ended: bool = False
+    """Of an elastic job: a rank has left in order."""
     is_wanted: bool = True
 
     @property
@@ -47,7 +76,12 @@ class _Seat:
 
     @property
     def has_run(self) -> bool:
-        return len(self.taken) == len(self.ranks)
+        return self.has_followed or len(self.taken) == len(self.ranks)
+
+    def has_place_for(self, place: Place) -> bool:
+        if place.job == self.grant.name:
+            return place.rank in self.ranks
+        return self.grant.elastic and job_name(place.job) == (self.grant.name, True)
 
     def is_of(self, grant: GrantRecord) -> bool:
         """A controller that begins anew gives the same numbers to other jobs."""
@@ -58,12 +92,27 @@ class _Seat:
         expected = self.grant.token_hash
         return not expected or hmac.compare_digest(expected, hash_of(key))
 
+    def was_taken(self, place: Place) -> None:
+        if place.job == self.grant.name:
+            self.taken.add(place.rank)
+        else:
+            self.has_followed = True
+
+    def lost(self, place: Place, failure: str) -> None:
+        self.failure = self.failure or _reason(self.grant.name, place, failure)
+
     def phase(self) -> HoldPhase:
         if self.present:
             return "running" if self.has_run else "held"
-        if self.failure:
+        if self.failure and not self.has_ended:
             return "failed"
         return "ended" if self.has_run else "held"
+
+    def cut_off(self, why: str) -> list[CutOff]:
+        """Who is here; none: nobody."""
+        found = [CutOff(self.grant.name, self.ranks, why)] if self.present else []
+        following = sorted(place for place in self.present if place.job != self.grant.name)
+        return found + [CutOff(job, range(rank, rank + 1), why) for job, rank in following]
 
 
 class HostSeats:
@@ -71,10 +120,12 @@ class HostSeats:
 
     def __init__(self) -> None:
         self._seats: dict[int, _Seat] = {}
-        self._present: dict[str, dict[int, dict[str, str]]] = {}
-        """Keys by parallel ring, rank and job, of all jobs here: some come before their seat is heard of."""
-        self._ended: dict[str, dict[int, tuple[str, str]]] = {}
-        """Ranks that were gone again before that: key, and why if not in order; the newest jobs last."""
+        self._present: dict[str, dict[Place, dict[str, str]]] = {}
+        """Keys by job, place and ring, of all jobs here: some come before their seat is heard of."""
+        self._ended: dict[str, dict[Place, _Gone]] = {}
+        """Ranks that were gone again before that, by job; the newest jobs last."""
+        self._before: dict[Place, Place] = {}
+        """The place that a process had before, by the one that it was given in the job that follows."""
 
     def want(self, grants: Sequence[GrantRecord]) -> list[CutOff]:
         """These seats are given, and no others. Returns whose processes are to end."""
@@ -83,10 +134,8 @@ class HostSeats:
         for number, seat in list(self._seats.items()):
             if number not in wanted:
                 seat.is_wanted = False
-                if seat.present:
-                    why = "its job was ended by the controller"
-                    cut_off.append(CutOff(seat.grant.name, seat.ranks, why))
-                else:
+                cut_off += seat.cut_off("its job was ended by the controller")
+                if not seat.present:
                     del self._seats[number]
         for number, grant in wanted.items():
             known = self._seats.get(number)
@@ -97,9 +146,9 @@ class HostSeats:
             # One that is known has its ranks cut off: a controller whose store was put back wishes it again.
             seat.grant, seat.is_wanted = grant, True
             self._seats[number] = seat
-            for rank, keys in sorted(self._present.get(grant.name, {}).items()):
+            for place, keys in sorted(self._present.get(grant.name, {}).items()):
                 for key in keys.values():
-                    self._sit(seat, rank, key)
+                    self._sit(seat, place, key)
             self._sat(seat)
         return cut_off
 
@@ -107,15 +156,22 @@ class HostSeats:
         """Ranks that have ended before it was heard of; who showed no token may have been of another job."""
         ended = self._ended.get(seat.grant.name, {})
         its = {
-            rank: failure
-            for rank, (key, failure) in ended.items()
-            if rank in seat.ranks and seat.grant.token_hash and seat.is_token(key)
+            place: gone
+            for place, gone in sorted(ended.items())
+            if seat.has_place_for(place) and seat.grant.token_hash and seat.is_token(gone.key)
         }
-        if its and len(seat.taken | its.keys()) == len(seat.ranks):
+        ranks = seat.taken | {place.rank for place in its if place.job == seat.grant.name}
+        has_followed = seat.has_followed or any(place.job != seat.grant.name for place in its)
+        if its and (has_followed or len(ranks) == len(seat.ranks)):
             del self._ended[seat.grant.name]
-            seat.taken |= its.keys()
-            failures = (_reason(rank, why) for rank, why in sorted(its.items()) if why)
-            seat.failure = seat.failure or next(failures, "")
+            for place, gone in its.items():
+                seat.was_taken(place)
+                if seat.grant.elastic and gone.went_on:
+                    continue
+                if gone.failure:
+                    seat.lost(place, gone.failure)
+                elif seat.grant.elastic:
+                    seat.has_ended = True
 
     def holds(self) -> list[HoldRecord]:
         return [
@@ -151,57 +207,86 @@ class HostSeats:
 
     def joined(self, job: str, rank: int, key: str = "") -> None:
         """Its ring stands; said again for each ring."""
-        name = _seated_as(job)
-        self._present.setdefault(name, {}).setdefault(rank, {})[job] = key
-        self._ended.get(name, {}).pop(rank, None)
+        name, place = job_name(job).job, Place(seated_as(job), rank)
+        self._present.setdefault(name, {}).setdefault(place, {})[job] = key
+        self._ended.get(name, {}).pop(place, None)
         for seat in self._seats.values():
             if seat.grant.name == name and seat.is_wanted:
-                self._sit(seat, rank, key)
+                self._sit(seat, place, key)
                 self._sat(seat)
 
-    def _sit(self, seat: _Seat, rank: int, key: str) -> None:
-        if rank in seat.ranks and seat.is_token(key):
-            seat.present.add(rank)
-            seat.taken.add(rank)
+    def _sit(self, seat: _Seat, place: Place, key: str) -> None:
+        if seat.has_place_for(place) and seat.is_token(key):
+            seat.present.add(place)
+            seat.was_taken(place)
+
+    def follows(self, job: str, rank: int, next_job: str, next_rank: int) -> None:
+        """The process of that rank is to have that place in the job which goes on without a lost rank. It may
+        be told another one before it has it."""
+        name, place = job_name(job).job, Place(seated_as(job), rank)
+        is_later = split_generation(next_job) > split_generation(place.job)
+        if is_later and job_name(next_job).job == name and place in self._present.get(name, {}):
+            self._before[Place(next_job, next_rank)] = place
+
+    def _first(self, place: Place) -> Place:
+        """Where its process was first."""
+        while place in self._before:
+            place = self._before[place]
+        return place
 
     def left(self, job: str, rank: int, *, failure: str) -> None:
         """``failure``: why it is gone, if it did not leave in order."""
-        name = _seated_as(job)
+        name, place = job_name(job).job, Place(seated_as(job), rank)
         here = self._present.get(name, {})
-        rings = here.get(rank, {})
+        rings = here.get(place, {})
         key = rings.pop(job, None)
-        if key is not None and not any(
-            seat.grant.name == name and rank in seat.present for seat in self._seats.values()
-        ):
-            self._remember(name, rank, key, failure)
         if not rings:
-            here.pop(rank, None)
+            here.pop(place, None)
+        first = self._first(place)
+        goes_on = any(self._first(other) == first for other in here if other != place)
+        if key is not None and not any(
+            seat.grant.name == name and place in seat.present for seat in self._seats.values()
+        ):
+            self._remember(name, place, _Gone(key, failure, goes_on))
         if not here:
             self._present.pop(name, None)
+        if not rings and not goes_on:
+            self._before = {one: old for one, old in self._before.items() if self._first(one) != first}
         for number, seat in list(self._seats.items()):
-            if seat.grant.name == name and rank in seat.present:
-                seat.failure = seat.failure or (failure and _reason(rank, failure))
-                if rings:
-                    continue
-                seat.present.discard(rank)
-                if not seat.present and not seat.is_wanted:
-                    del self._seats[number]
+            if seat.grant.name == name and place in seat.present:
+                self._left(number, seat, place, failure, is_there=bool(rings), goes_on=goes_on)
 
-    def _remember(self, name: str, rank: int, key: str, failure: str) -> None:
+    def _left(
+        self, number: int, seat: _Seat, place: Place, failure: str, *, is_there: bool, goes_on: bool
+    ) -> None:
+        """``is_there``: by another ring; ``goes_on``: in another job."""
+        if not (seat.grant.elastic and goes_on):
+            if failure:
+                seat.lost(place, failure)
+            elif seat.grant.elastic and not is_there:
+                seat.has_ended = True
+        if is_there:
+            return
+        seat.present.discard(place)
+        if not seat.present and not seat.is_wanted:
+            del self._seats[number]
+
+    def _remember(self, name: str, place: Place, gone: _Gone) -> None:
         ranks = self._ended.pop(name, {})
-        _, before = ranks.get(rank, ("", ""))
-        ranks[rank] = key, before or failure
+        before = ranks.get(place)
+        ranks[place] = gone if before is None or not before.failure else gone._replace(failure=before.failure)
         self._ended[name] = ranks
         if len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
 
 
-def _reason(rank: int, failure: str) -> str:
+def _reason(name: str, place: Place, failure: str) -> str:
     """Perhaps in the process's own words."""
-    return f"rank {rank}: {failure}"[:REASON_CHARACTERS_MAX]
+    of = "" if place.job == name else f" of {place.job}"
+    return f"rank {place.rank}{of}: {failure}"[:REASON_CHARACTERS_MAX]
 
 
-def _seated_as(job: str) -> str:
-    """The job of a parallel ring. What goes on without a lost rank has numbers of its own, and no seat."""
+def seated_as(job: str) -> str:
+    """The job of a parallel ring. What goes on without a lost rank has numbers of its own."""
     name = job_name(job)
     return job if name.is_shrunk else name.job

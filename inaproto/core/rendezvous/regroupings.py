@@ -41,17 +41,12 @@ from inaproto.core.rendezvous.regrouping import (
     Unseen,
 )
 from inaproto.core.rendezvous.regrouping import RegroupingEvent as AgreementEvent
+from inaproto.core.rendezvous.rules import split_generation
 from inaproto.errors import JobError, JoinRefused, RankLost
 from inaproto.units import Instant
 from inaproto.wire.control_messages import Gone, Hello, Left, Member, Regroup, Regrouped, error_message
 
 _RING_IDS = 1 << 32
-
-
-def split_generation(name: str) -> tuple[str, int]:
-    """``train~2`` is generation 2 of ``train``."""
-    root, _, generation = name.partition("~")
-    return root, int(generation or 0)
 
 
 @dataclass(slots=True)

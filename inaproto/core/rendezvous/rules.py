@@ -42,6 +42,12 @@ def job_name(name: str) -> JobName:
     return JobName(_RING.sub("", ring), ring != name)
 
 
+def split_generation(name: str) -> tuple[str, int]:
+    """``train~2`` is generation 2 of ``train``."""
+    root, _, generation = name.partition("~")
+    return root, int(generation or 0)
+
+
 def refuse_stranger(hello: Hello | None, member: Member) -> str | None:
     """A host speaks for itself only: else it could direct the flows of another."""
     if hello is None:

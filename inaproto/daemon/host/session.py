@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import trio
 
+from inaproto.core.grants.seats import seated_as
 from inaproto.core.host.meeting_place import MeetingPlace
-from inaproto.core.rendezvous.rules import job_name
 from inaproto.daemon.host.attachment import Fabric
 from inaproto.daemon.host.grants import HostGrants
 from inaproto.daemon.host.job_hosts import JobHosts
@@ -135,7 +135,7 @@ class ClientSession:
 
     def cut_off(self, job: str, ranks: range, why: str) -> None:
         """If it is of these."""
-        if self._seat is not None and job_name(self._seat[0]) == (job, False) and self._seat[1] in ranks:
+        if self._seat is not None and seated_as(self._seat[0]) == job and self._seat[1] in ranks:
             self._stream.close(self._refuse(JobError(f"job {job}: {why}")))
 
     async def _serve(self) -> str:
@@ -415,6 +415,8 @@ class ClientSession:
 
     def regrouped(self, message: Regrouped) -> None:
         if self._regroup is not None:
+            if self._seat is not None and self._seat[1] in message.ranks:
+                self._daemon.grants.follows(*self._seat, message.job, message.ranks.index(self._seat[1]))
             self._send(replace(message, id=self._regroup.id))
             self._regroup = None
 

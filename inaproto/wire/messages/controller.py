@@ -22,8 +22,9 @@ AgentRole = Literal["host", "switch"]
 GrantKind = Literal["seats", "tree", "place"]
 """A place is one in the collective library of a host (docs/protocol.md 9.8)."""
 HoldPhase = Literal["held", "running", "ended", "failed"]
-"""Phase of seats: all ranks have joined; all have left; some have failed. A place runs while the job is
-attached there."""
+"""Phase of seats: all ranks have joined; all have left; some have failed. Those of an elastic job have ended
+if any of their ranks left in order; the reason names one that did not. A place runs while the job is attached
+there."""
 _Role = Annotated[AgentRole, OneOf(("host", "switch"))]
 _Kind = Annotated[GrantKind, OneOf(("seats", "tree", "place"))]
 _Phase = Annotated[HoldPhase, OneOf(("held", "running", "ended", "failed"))]
@@ -55,6 +56,8 @@ class GrantRecord:
     """SHA-256 of what a process must show to take a seat, in hex."""
     switches: Names = ()
     """Switches of the job's tree, its root first; none: it has no tree."""
+    elastic: Flag = False
+    """Of seats: they are also those of jobs that go on without a lost rank of it (docs/protocol.md 13.7)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
