@@ -338,8 +338,11 @@ class PlannedCluster:
 
     def _may_go_on(self, seat: Grant) -> bool:
         agent = self.observed.get(seat.agent, Agent(Presence.UNKNOWN))
-        is_known = seat.agent in self.planner.hosts
-        return is_known and (agent.presence is Presence.UNKNOWN or self._phase(seat) is Phase.RUNNING)
+        if seat.agent not in self.planner.hosts or agent.presence is Presence.GONE:
+            return False
+        has_heard = agent.applied >= self.desired.jobs[seat.job].begun > 0
+        phase = self._phase(seat)
+        return phase in (None, Phase.RUNNING) or (phase is Phase.HELD and not has_heard)
 
     def _check_index(self) -> None:
         """What was carried from commit to commit is what all that is promised gives."""

@@ -14,7 +14,7 @@ from tests.controller.planned_cluster import PlannedCluster, racks
 from tests.controller.test_controller_plan import set_phase
 
 BEGUN = (Fate.RUNNING, Fate.ENDED, Fate.FAILED)
-NOTHING_LEFT = (Fate.ENDED, Fate.FAILED, Fate.LOST, Fate.ABSENT)
+NOTHING_LEFT = (Fate.ENDED, Fate.FAILED, Fate.LOST)
 
 
 def of(fates: tuple[Fate, ...], *, is_running: bool, is_elastic: bool = True) -> object:
@@ -24,21 +24,21 @@ def of(fates: tuple[Fate, ...], *, is_running: bool, is_elastic: bool = True) ->
 
 @pytest.mark.parametrize("is_running", [False, True])
 def test_it_is_over_with_its_last_seat_and_with_no_other(is_running: bool) -> None:
+    over = (*NOTHING_LEFT, Fate.ABSENT) if is_running else NOTHING_LEFT
     for fates in product(Fate, repeat=3):
         found = of(fates, is_running=is_running)
         has_begun = is_running or any(fate in BEGUN for fate in fates)
         if not has_begun:
             again = Fate.LOST in fates
             assert found == (PlacedAgain(f"LOST {fates.index(Fate.LOST)}") if again else AsItWas()), fates
-        elif all(fate in NOTHING_LEFT for fate in fates):
+        elif all(fate in over for fate in fates):
             assert isinstance(found, Over), fates
             assert found.has_failed == (Fate.ENDED not in fates), fates
             named = f"FAILED {fates.index(Fate.FAILED)}" if Fate.FAILED in fates else ""
             assert named in found.why, fates
         else:
-            assert isinstance(found, AsItWas | Runs), fates
-            unsure = Fate.AWAITED in fates or Fate.RUNNING not in fates
-            assert not (unsure and isinstance(found, Runs)), fates
+            is_unsure = is_running and Fate.AWAITED in fates
+            assert isinstance(found, AsItWas if is_unsure else Runs), fates
 
 
 @pytest.mark.parametrize("is_running", [False, True])
@@ -169,12 +169,30 @@ def test_a_host_that_is_lost_before_all_were_seen_to_run_ends_no_job_that_has_be
     number = cluster.submit(2, elastic=True)
     cluster.settle()
     say(cluster, "h1", Phase.RUNNING)
-    cluster.look()
-    assert job_of(cluster, number).state is JobState.PLACED
     cluster.observed["h0"] = Agent(Presence.GONE)
     cluster.look()
     job = job_of(cluster, number)
     assert (job.state, job.hosts) == (JobState.RUNNING, ("h0", "h1"))
+
+
+def test_a_host_that_says_late_that_its_ranks_are_there_is_waited_for() -> None:
+    """Those of another one were lost at once. What it says after it has heard of that counts."""
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(2, elastic=True)
+    cluster.settle()
+    say(cluster, "h0", Phase.FAILED, "rank 0: it is gone")
+    cluster.look()
+    job = job_of(cluster, number)
+    assert (job.state, job.why) == (JobState.RUNNING, "host h0: rank 0: it is gone; the others go on")
+    assert cluster.look() == ()
+    for phase in (Phase.RUNNING, Phase.HELD):
+        say(cluster, "h1", phase)
+        cluster.look()
+        assert job_of(cluster, number).state is JobState.RUNNING
+    cluster.observed["h1"] = replace(cluster.observed["h1"], applied=job.begun)
+    cluster.look()
+    job = job_of(cluster, number)
+    assert (job.state, job.why) == (JobState.FAILED, "host h0: rank 0: it is gone")
 
 
 def test_a_host_that_is_taken_out_of_the_file_is_lost_and_the_others_go_on() -> None:

@@ -34,6 +34,7 @@ class JobState(StrEnum):
     PLACED = "placed"
     """It has hosts; not all of them have all its ranks."""
     RUNNING = "running"
+    """All its ranks have joined. Of an elastic one some may be lost by now."""
     ENDED = "ended"
     CANCELLED = "cancelled"
     FAILED = "failed"
@@ -92,6 +93,8 @@ class Job:
     expires_s: int = 0
     """What its token grants. UNIX time, seconds."""
     state: JobState = JobState.SUBMITTED
+    begun: int = 0
+    """Revision in which it was seen to run; 0: in none."""
     why: str = ""
     """Why it waits, or how it has ended."""
     hosts: tuple[str, ...] = ()

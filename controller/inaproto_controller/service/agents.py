@@ -464,15 +464,24 @@ def _refuse(stream: ControlStream, code: str, text: str) -> None:
 class _Wishes(NamedTuple):
     grants: tuple[GrantRecord, ...]
     since: int
-    """Revision from which on they leave out what has been released and is not freed."""
+    """Revision that the agent is to hear of, though they may be the same: from which on they leave out what
+    has been released and is not freed, and in which elastic jobs were seen to run (their seats are judged by
+    what is reported after that)."""
 
 
 def _wishes(desired: Desired, agent: str) -> _Wishes:
     grants = desired.at(agent)
     return _Wishes(
         tuple(_record(desired, grant) for grant in grants if grant.released is None),
-        max((grant.released for grant in grants if grant.released is not None), default=0),
+        max((_to_be_heard_of(desired, grant) for grant in grants), default=0),
     )
+
+
+def _to_be_heard_of(desired: Desired, grant: Grant) -> int:
+    if grant.released is not None:
+        return grant.released
+    job = desired.jobs[grant.job]
+    return job.begun if grant.kind is GrantKind.SEATS and job.spec.elastic else 0
 
 
 def _concerned(before: Desired, after: Desired, changes: Iterable[Change]) -> dict[str, None]:

@@ -30,11 +30,12 @@ from typing import Any, Final, assert_never
 
 from inaproto.core.grants.verdict import (
     AsItWas,
-    Fate,
+    HostSeen,
     Over,
     PlacedAgain,
     Runs,
     SeatSeen,
+    seat_seen,
     verdict,
 )
 from inaproto.errors import Infeasible
@@ -195,13 +196,15 @@ class _Plan:
     def _judge(self, job: Job) -> None:
         seats = self._grants_of(job.number, GrantKind.SEATS)
         is_running = job.state is JobState.RUNNING
-        seen = (self._seen(grant) for grant in seats)
+        seen = (self._seen(job, grant) for grant in seats)
         match verdict(seen, is_running=is_running, is_elastic=job.spec.elastic):
             case AsItWas():
                 pass
             case Runs(why):
-                if not is_running or job.why != why:
-                    self._set(replace(job, state=JobState.RUNNING, why=why))
+                if not is_running:
+                    self._set(replace(job, state=JobState.RUNNING, why=why, begun=self.draft.revision))
+                elif job.why != why:
+                    self._set(replace(job, why=why))
             case PlacedAgain(why):
                 self._set(replace(job, state=JobState.QUEUED, **_NOWHERE, why=f"again: {why}"))
                 self._release_all(job.number)
@@ -210,33 +213,16 @@ class _Plan:
             case never:
                 assert_never(never)
 
-    def _seen(self, grant: Grant) -> SeatSeen:
+    def _seen(self, job: Job, grant: Grant) -> SeatSeen:
         name, agent = grant.agent, self._observed.agent(grant.agent)
-        if name not in self._planner.hosts:
-            return SeatSeen(Fate.LOST, f"host {name} is lost: the cluster file has it no more")
-        if agent.presence is Presence.GONE:
-            return SeatSeen(
-                Fate.LOST, f"host {name} is lost: nothing was heard of it for longer than its lease"
-            )
-        if agent.presence is not Presence.UP:
-            return SeatSeen(Fate.AWAITED)
+        host = HostSeen(
+            name,
+            agent.presence.value if name in self._planner.hosts else "unlisted",
+            is_anew=agent.is_anew,
+            has_heard=not job.spec.elastic or agent.applied >= job.begun,
+        )
         hold = agent.holds.get(grant.number, Hold())
-        befell = f"host {name}: {hold.reason}" if hold.reason else ""
-        match hold.phase:
-            case Phase.HELD if agent.is_anew:
-                return SeatSeen(Fate.AWAITED)
-            case Phase.HELD:
-                return SeatSeen(
-                    Fate.ABSENT, f"host {name} was started anew, and its ranks have not come back"
-                )
-            case Phase.RUNNING:
-                return SeatSeen(Fate.RUNNING, befell)
-            case Phase.ENDED:
-                return SeatSeen(Fate.ENDED, befell)
-            case Phase.FAILED:
-                return SeatSeen(Fate.FAILED, befell or f"host {name}: its ranks failed")
-            case never:
-                assert_never(never)
+        return seat_seen(host, hold.phase.value, hold.reason)
 
     def _end(self, job: Job, state: JobState, why: str) -> None:
         self._set(replace(job, state=state, why=why))

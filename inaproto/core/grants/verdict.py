@@ -5,6 +5,10 @@ one the others do, as the job that follows it (docs/protocol.md 13.7), in the sa
 (:mod:`inaproto.core.grants.seats`). So it is over when all its seats are, each by itself; it has ended if one
 of them has, else it has failed; and what befell the others is named either way.
 
+An elastic job runs once one of its seats was seen to have begun: then all have, though their hosts may not
+have said so yet. That a host reports none of its ranks means that they are lost only if it has heard of a
+revision since then; no clock is in this.
+
 Invariant: an elastic job is not over while a seat of it runs, nor while nothing is known of one that may run.
 """
 
@@ -13,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, Literal
+
+from inaproto.wire.messages.controller import HoldPhase
 
 OTHERS_GO_ON: Final = "the others go on"
 OTHERS_WENT_ON: Final = "the others went on to the end"
@@ -23,9 +29,9 @@ class Fate(Enum):
     """Of a seat, as seen."""
 
     AWAITED = auto()
-    """Nothing is known: its host is not heard of just now, or was started anew, and ranks may come back."""
+    """Nothing is known that would last: its host is not heard of just now, or its ranks may still come."""
     ABSENT = auto()
-    """Its host reports that not all its ranks are there; of a job that runs, none has come back."""
+    """Its host reports that not all its ranks are there; of a job that runs, they will not come back."""
     RUNNING = auto()
     ENDED = auto()
     FAILED = auto()
@@ -38,6 +44,43 @@ class SeatSeen:
     fate: Fate
     why: str = ""
     """What befell it, or a rank of it while others are there: who and what, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSeen:
+    """What is seen of the host of a seat."""
+
+    name: str
+    presence: Literal["up", "unknown", "gone", "unlisted"]
+    """It reports; not just now; not for longer than its lease; or the cluster file has it no more."""
+    is_anew: bool = False
+    """It was started not long ago: ranks that it had may come back to it."""
+    has_heard: bool = True
+    """What it reports it has done since it heard that the job had begun."""
+
+
+def seat_seen(host: HostSeen, phase: HoldPhase, reason: str) -> SeatSeen:
+    """``phase`` and ``reason``: of the seat, in the last report of a host that is up; also ``held`` where it is
+    not in that."""
+    name = host.name
+    if host.presence == "unlisted":
+        return SeatSeen(Fate.LOST, f"host {name} is lost: the cluster file has it no more")
+    if host.presence == "gone":
+        return SeatSeen(Fate.LOST, f"host {name} is lost: nothing was heard of it for longer than its lease")
+    if host.presence == "unknown":
+        return SeatSeen(Fate.AWAITED)
+    befell = f"host {name}: {reason}" if reason else ""
+    match phase:
+        case "held":
+            if host.is_anew or not host.has_heard:
+                return SeatSeen(Fate.AWAITED)
+            return SeatSeen(Fate.ABSENT, f"host {name} was started anew, and its ranks have not come back")
+        case "running":
+            return SeatSeen(Fate.RUNNING, befell)
+        case "ended":
+            return SeatSeen(Fate.ENDED, befell)
+        case "failed":
+            return SeatSeen(Fate.FAILED, befell or f"host {name}: its ranks failed")
 
 
 # --- verdicts
@@ -71,7 +114,7 @@ Verdict = AsItWas | Runs | PlacedAgain | Over
 
 
 def verdict(seats: Iterable[SeatSeen], *, is_running: bool, is_elastic: bool) -> Verdict:
-    """``seats``: all of the job, in its order. ``is_running``: all its ranks have been there."""
+    """``seats``: all of the job, in its order. ``is_running``: that was the verdict before."""
     return _of_elastic(tuple(seats), is_running) if is_elastic else _of_rigid(seats, is_running)
 
 
@@ -90,20 +133,21 @@ def _of_rigid(seats: Iterable[SeatSeen], is_running: bool) -> Verdict:
     return AsItWas()
 
 
+_BEGUN: Final = (Fate.RUNNING, Fate.ENDED, Fate.FAILED)
+
+
 def _of_elastic(seats: tuple[SeatSeen, ...], is_running: bool) -> Verdict:
     fates = [seat.fate for seat in seats]
     lost = next((seat.why for seat in seats if seat.fate is Fate.LOST), "")
-    if not is_running and not any(fate in (Fate.RUNNING, Fate.ENDED, Fate.FAILED) for fate in fates):
+    if not is_running and not any(fate in _BEGUN for fate in fates):
         return PlacedAgain(lost) if lost else AsItWas()
-    if Fate.AWAITED in fates:
-        return AsItWas()
+    over = (*_BEGUN[1:], Fate.LOST, *((Fate.ABSENT,) if is_running else ()))
     failed = next((seat.why for seat in seats if seat.fate is Fate.FAILED), "")
-    befell = failed or next((seat.why for seat in seats if seat.why), "")
-    if Fate.RUNNING in fates:
-        if not is_running and Fate.ABSENT in fates:
-            return AsItWas()
-        return Runs(f"{befell}; {OTHERS_GO_ON}" if befell else "")
-    # Some have begun, so all had: who is absent is not to come any more.
-    if Fate.ENDED in fates:
-        return Over(False, f"{befell}; {OTHERS_WENT_ON}" if befell else "")
-    return Over(True, befell)
+    befell = failed or next((seat.why for seat in seats if seat.why and seat.fate in (*_BEGUN, *over)), "")
+    if all(fate in over for fate in fates):
+        if Fate.ENDED in fates:
+            return Over(False, f"{befell}; {OTHERS_WENT_ON}" if befell else "")
+        return Over(True, befell)
+    if is_running and Fate.AWAITED in fates:
+        return AsItWas()  # of some nothing is known: what was said of them stays
+    return Runs(f"{befell}; {OTHERS_GO_ON}" if befell else "")
