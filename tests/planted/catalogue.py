@@ -17,6 +17,7 @@ from tests.planted.control_faults import CONTROL_FAULTS
 from tests.planted.elastic_faults import ELASTIC_FAULTS
 from tests.planted.host_faults import HOST_FAULTS
 from tests.planted.job_faults import JOB_FAULTS
+from tests.planted.job_seat_faults import JOB_SEAT_FAULTS
 from tests.planted.launch_faults import LAUNCH_FAULTS
 from tests.planted.link_faults import LINK_FAULTS
 from tests.planted.place_faults import PLACE_FAULTS
@@ -53,6 +54,7 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
         *SUCCESSOR_FAULTS,
         *LINK_FAULTS,
         *PLACE_FAULTS,
+        *JOB_SEAT_FAULTS,
     )
 }
 

@@ -122,6 +122,14 @@ def elastic(config: WorldConfig) -> WorldConfig:
     return replace(config, jobs=jobs, faults=tuple(faults))
 
 
+def seated(config: WorldConfig) -> WorldConfig:
+    """The same, where a controller has given the hosts seats; some die at once when their job has begun."""
+    config = elastic(config)
+    early = tuple(replace(fault, operation=0) if fault.target % 2 else fault for fault in config.faults)
+    jobs = tuple(replace(job, seated=True) for job in config.jobs)
+    return replace(config, jobs=jobs, faults=early)
+
+
 def damaged_addresses(config: WorldConfig) -> WorldConfig:
     """Several switches, no faults; where there is weather, one frame of five damaged, mostly in addresses."""
     racks = draw_racks(config.seed)

@@ -297,7 +297,7 @@ def running(ranks: int = 2) -> HostSeats:
 
 def goes_on(host: HostSeats, job: str, rank: int, next_job: str, next_rank: int) -> None:
     """As a process does that shrinks: its old connection is open until it has the next."""
-    host.follows(job, rank, next_job, next_rank)
+    host.follows(job, rank, "token", (next_job, next_rank))
     host.joined(next_job, next_rank, "token")
     host.left(job, rank, failure="process 9 ended without leaving")
 
@@ -329,7 +329,7 @@ def test_it_may_go_on_again_and_again_and_one_that_is_lost_then_is_named() -> No
 
 def test_who_was_told_where_to_go_on_and_dies_first_is_lost() -> None:
     host = running(1)
-    host.follows("train", 2, "train~1", 0)
+    host.follows("train", 2, "token", ("train~1", 0))
     host.left("train", 2, failure="it is gone")
     assert phases(host) == [(7, "failed", LOST)]
 
@@ -337,7 +337,7 @@ def test_who_was_told_where_to_go_on_and_dies_first_is_lost() -> None:
 def test_a_place_in_a_job_that_did_not_begin_is_no_loss() -> None:
     """The others are asked again by the old connection, which is still there."""
     host = running(1)
-    host.follows("train", 2, "train~1", 0)
+    host.follows("train", 2, "token", ("train~1", 0))
     host.joined("train~1", 0, "token")
     host.left("train~1", 0, failure="process 9 ended without leaving")
     assert phases(host) == [(7, "running", "")]
@@ -403,13 +403,28 @@ def test_nothing_is_kept_of_who_has_gone() -> None:
     host = running()
     for rank in (2, 3):
         goes_on(host, "train", rank, "train~1", rank - 2)
-        host.follows("train~1", rank - 2, "train~2", rank - 2)
+        host.follows("train~1", rank - 2, "token", ("train~2", rank - 2))
         host.left("train~1", rank - 2, failure="")
-    host.follows("train", 2, "train~1", 0)
     assert host._before == {}
-    host.joined("train", 2, "token")
-    for further in ("train", "train~1"):  # said by no switch of ours
-        host.follows("train", 2, further, 2)
-        host.follows("train~1", 2, further, 2)
-    host.left("train", 2, failure="")
+
+
+def test_what_no_switch_of_ours_says_is_not_believed() -> None:
+    host = running()
+    for further in ("train", "other~1", "train#0/2"):
+        host.follows("train", 2, "token", (further, 2))
     assert host._before == {}
+    host.left("train", 2, failure="it is gone")
+    assert phases(host) == [(7, "running", LOST)]
+
+
+def test_a_job_that_had_begun_for_others_counts_when_its_process_gives_up_the_place_before() -> None:
+    """It asks who goes on by a connection whose ring had not stood here, and closes the other one."""
+    host = running(1)
+    host.follows("train", 2, "token", ("train~1", 0))
+    host.follows("train~1", 0, "token", ("train~2", 0))
+    host.left("train", 2, failure="process 9 ended without leaving")
+    assert phases(host) == [(7, "running", "")]
+    goes_on(host, "train~1", 0, "train~2", 0)
+    assert phases(host) == [(7, "running", "")]
+    host.left("train~2", 0, failure="")
+    assert phases(host) == [(7, "ended", "")]

@@ -220,13 +220,19 @@ class HostSeats:
             seat.present.add(place)
             seat.was_taken(place)
 
-    def follows(self, job: str, rank: int, next_job: str, next_rank: int) -> None:
-        """The process of that rank is to have that place in the job which goes on without a lost rank. It may
-        be told another one before it has it."""
-        name, place = job_name(job).job, Place(seated_as(job), rank)
-        is_later = split_generation(next_job) > split_generation(place.job)
-        if is_later and job_name(next_job).job == name and place in self._present.get(name, {}):
-            self._before[Place(next_job, next_rank)] = place
+    def follows(self, job: str, rank: int, key: str, next_place: tuple[str, int]) -> None:
+        """The process of that rank, which shows ``key``, is told its place in the job that goes on without a
+        lost rank. It may be told another one before it has that.
+
+        The job that is lost may have begun for others, while this host had not heard so. Its process gives up
+        the place that it had before, so this one counts from now on.
+        """
+        name, place, following = job_name(job).job, Place(seated_as(job), rank), Place(*next_place)
+        if place not in self._present.get(name, {}):
+            self.joined(job, rank, key)
+        is_later = split_generation(following.job) > split_generation(place.job)
+        if is_later and job_name(following.job) == (name, True):
+            self._before[following] = place
 
     def _first(self, place: Place) -> Place:
         """Where its process was first."""

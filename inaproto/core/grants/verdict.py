@@ -60,8 +60,8 @@ class HostSeen:
 
 
 def seat_seen(host: HostSeen, phase: HoldPhase, reason: str) -> SeatSeen:
-    """``phase`` and ``reason``: of the seat, in the last report of a host that is up; also ``held`` where it is
-    not in that."""
+    """``phase`` and ``reason``: of the seat, in the last report of a host that is up; ``held`` where that has
+    no such seat."""
     name = host.name
     if host.presence == "unlisted":
         return SeatSeen(Fate.LOST, f"host {name} is lost: the cluster file has it no more")

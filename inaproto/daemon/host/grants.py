@@ -51,9 +51,10 @@ class HostGrants:
         self.seats.joined(job, rank, key)
         self.changed()
 
-    def follows(self, job: str, rank: int, next_job: str, next_rank: int) -> None:
+    def follows(self, job: str, rank: int, key: str, next_place: tuple[str, int]) -> None:
         """That rank has been told its place in the job that goes on without a lost one."""
-        self.seats.follows(job, rank, next_job, next_rank)
+        self.seats.follows(job, rank, key, next_place)
+        self.changed()
 
     def left(self, job: str, rank: int, *, failure: str) -> None:
         """A rank is gone. ``failure``: why, if it did not leave in order."""

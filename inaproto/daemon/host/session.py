@@ -415,10 +415,16 @@ class ClientSession:
 
     def regrouped(self, message: Regrouped) -> None:
         if self._regroup is not None:
-            if self._seat is not None and self._seat[1] in message.ranks:
-                self._daemon.grants.follows(*self._seat, message.job, message.ranks.index(self._seat[1]))
+            self._follows(message)
             self._send(replace(message, id=self._regroup.id))
             self._regroup = None
+
+    def _follows(self, message: Regrouped) -> None:
+        rank = self._rank
+        if rank is not None and rank.number in message.ranks:
+            self._seat = rank.join.job, rank.number
+            place = message.job, message.ranks.index(rank.number)
+            self._daemon.grants.follows(*self._seat, rank.join.key, place)
 
     def regroup_refused(self, error: JobError) -> None:
         if self._regroup is not None:

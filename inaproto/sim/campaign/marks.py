@@ -191,6 +191,10 @@ _OF_MACHINES: Final = {
     "a rank could not go on: join_refused": "the switch did not take it, or the next job could not be",
     "a rank could not go on: timeout": "it waited in vain for another survivor to join",
     "a job was started anew, for nobody went on": "all its ranks had ended, each with a named error",
+    "an elastic job went on without a seat, or a rank of one": "its controller knew who was lost",
+    "an elastic job had ended for its controller, and what it lost was named": "others came to the end",
+    "an elastic job had failed for its controller, and what it lost was named": "nobody did",
+    "a host that a controller took for lost came back with its ranks": "their session was away for long",
 }
 _OF_SHARED: Final = {
     "a job had two rings": "one along its hosts and one in the switches, at once",

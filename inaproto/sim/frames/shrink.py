@@ -116,7 +116,8 @@ def _smaller_jobs(job: JobConfig) -> Iterator[JobConfig]:
         if count > 1:
             yield replace(job, elements=(*job.elements[:index], -(-count // 2), *job.elements[index + 1 :]))
     yield replace(job, mismatch=None)
-    yield replace(job, elastic=False)
+    yield replace(job, elastic=False, seated=False)
+    yield replace(job, seated=False)
     yield replace(job, think_ns=0, slow_rank=-1, slow_ns=0)
     yield replace(job, think_ns=0)
     yield replace(job, slow_rank=-1, slow_ns=0)

@@ -37,6 +37,7 @@ from inaproto.sim.frames.link import SimLink
 from inaproto.sim.frames.oracle import Oracle, oracle_of
 from inaproto.sim.frames.places import SimPlaces
 from inaproto.sim.frames.recorder import Recorder
+from inaproto.sim.frames.seats import SimSeats
 from inaproto.sim.frames.switch import SimSwitch, Trunk
 from inaproto.sim.frames.tree_moves import TreeMover
 from inaproto.sim.frames.wiring import make_links, switch_memory
@@ -135,6 +136,7 @@ class World(SimulatedWorld):
         self.mover = TreeMover(self)
         self.library = SimLibrary(self)
         self.places = SimPlaces(self)
+        self.seats = SimSeats(self)
         for switch, memory in zip(self.switches, switch_memory(self).values(), strict=True):
             switch.memory_bytes_max = memory
         if recorder is not None and config.topology is not None:
@@ -194,6 +196,7 @@ class World(SimulatedWorld):
         self.faults.begin()
         self.mover.begin()
         self.places.begin()
+        self.seats.begin()
         for flow in self.flows:
             agenda.at(flow.config.begin_ns, flow.begin)
         until = config.weather_until_ns + config.heal_ns

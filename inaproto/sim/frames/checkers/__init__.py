@@ -15,6 +15,7 @@ from inaproto.sim.frames.checkers.overdue import NothingStuck
 from inaproto.sim.frames.checkers.places_kept import PlacesKept
 from inaproto.sim.frames.checkers.psn_order import PsnOrder
 from inaproto.sim.frames.checkers.resends import ReasonToResend
+from inaproto.sim.frames.checkers.seats_counted import SeatsCounted
 from inaproto.sim.frames.checkers.slots import SlotsApart
 from inaproto.sim.frames.checkers.survivors import SurvivorsTogether
 from inaproto.sim.frames.checkers.window import WindowKept
@@ -41,4 +42,5 @@ def all_checkers() -> list[Checker]:
         NicsBlameNobody(),
         SurvivorsTogether(),
         PlacesKept(),
+        SeatsCounted(),
     ]

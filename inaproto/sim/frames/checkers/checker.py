@@ -6,6 +6,7 @@ account of what happened, from facts that several nodes show, and never asks a c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from inaproto.errors import DecodeError
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from inaproto.sim.frames.host.rank import SimRank
     from inaproto.sim.frames.host.ring import HostRing
     from inaproto.sim.frames.places import Wishes
+    from inaproto.sim.frames.seats import SeatedJob
     from inaproto.sim.frames.switch import SimSwitch
     from inaproto.sim.frames.world import World
     from inaproto.units import Frames, PortId
     from inaproto.wire.control_messages import Message
+    from inaproto.wire.messages.controller import HoldRecord
 
 
 def is_intact(frame: bytes) -> bool:
@@ -85,6 +88,21 @@ class Checker:
 
     def places_forgotten(self, host: SimHost) -> None:
         """The host's daemon has ended, and all that it was attached to with it."""
+
+    def process_changed(self, process: ElasticProcess) -> None:
+        """A process of an elastic job has begun, or has come to its end."""
+
+    def seats_reported(self, host: SimHost, holds: Mapping[int, HoldRecord]) -> None:
+        """What a host says of its seats leaves it."""
+
+    def seats_forgotten(self, host: SimHost) -> None:
+        """The host's daemon has ended, and all that it knew of its seats."""
+
+    def job_over(self, job: SeatedJob) -> None:
+        """A controller takes an elastic job for over."""
+
+    def nobody_goes_on(self, job: SeatedJob) -> None:
+        """All its processes have ended, and it is to be started anew."""
 
     def nic_received(self, host: SimHost, blocks: list[Frames]) -> None:
         """A host's NIC is about to take these frames in."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from inaproto.sim.frames.host.rank import SimRank
     from inaproto.sim.frames.host.ring import HostRing
     from inaproto.sim.frames.places import Wishes
+    from inaproto.sim.frames.seats import SeatedJob
     from inaproto.sim.frames.switch import SimSwitch
     from inaproto.units import Frames
     from inaproto.wire.control_messages import Message
+    from inaproto.wire.messages.controller import HoldRecord
 
 
 @dataclass(slots=True)
@@ -49,6 +51,11 @@ class Hooks:
     attaches: list[Callable[[HostRing, Attaching], None]] = field(default_factory=list)
     detached: list[Callable[[HostRing, Attaching], None]] = field(default_factory=list)
     places_forgotten: list[Callable[[SimHost], None]] = field(default_factory=list)
+    process_changed: list[Callable[[ElasticProcess], None]] = field(default_factory=list)
+    seats_reported: list[Callable[[SimHost, Mapping[int, HoldRecord]], None]] = field(default_factory=list)
+    seats_forgotten: list[Callable[[SimHost], None]] = field(default_factory=list)
+    job_over: list[Callable[[SeatedJob], None]] = field(default_factory=list)
+    nobody_goes_on: list[Callable[[SeatedJob], None]] = field(default_factory=list)
     nic_received: list[Callable[[SimHost, list[Frames]], None]] = field(default_factory=list)
     nic_sent: list[Callable[[SimHost, Frames], None]] = field(default_factory=list)
     sample: list[Callable[[Any], None]] = field(default_factory=list)

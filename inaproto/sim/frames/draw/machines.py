@@ -4,7 +4,8 @@ They draw from streams of their own, so all other worlds stay as they are. Ranks
 job has: the order of its hosts stays, their ranks may be numbered in any way. Some jobs are on one host; some
 want their hosts to sum, in a chain, a tree or an ordinary ring. Beside all that befalls other worlds,
 training processes die alone. Three in ten worlds have several switches; in half of all, jobs go on when a
-ring ends. Half of these jobs are elastic: they go on without ranks that are lost.
+ring ends. Half of these jobs are elastic: they go on without ranks that are lost. The hosts of half of those
+have seats by a controller.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ def draw_machines(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
     config = replace(config, jobs=tuple(_draw_path(job, config, draws) for job in config.jobs))
     draws = Draws(seed, "swarm/machines/overlays")
     config = replace(config, jobs=tuple(_draw_overlay(job, draws) for job in config.jobs))
-    return with_elastic(config, Draws(seed, "swarm/machines/elastic"))
+    config = with_elastic(config, Draws(seed, "swarm/machines/elastic"))
+    draws = Draws(seed, "swarm/machines/seats")
+    return replace(
+        config, jobs=tuple(replace(job, seated=job.elastic and draws.chance(1, 2)) for job in config.jobs)
+    )
 
 
 def with_elastic(config: WorldConfig, draws: Draws) -> WorldConfig:

@@ -26,7 +26,7 @@ def draw_successors(seed: Seed) -> WorldConfig:
     """The world of ``seed``."""
     draws = Draws(seed, "swarm/successors")
     config = draws.choice(_DRAWN_BY)(seed)
-    jobs = tuple(replace(job, elastic=False, collective=None) for job in config.jobs)
+    jobs = tuple(replace(job, elastic=False, seated=False, collective=None) for job in config.jobs)
     recover_ns = config.recover_ns or draws.magnitude(RECOVER_NS_MIN, 4000 * MS)
     config = replace(config, jobs=jobs, recover_ns=recover_ns)
     faults = [_draw_death(config, draws) for _ in range(draws.between(1, 4))]

@@ -122,6 +122,9 @@ class JobConfig:
     """Whether it takes only results that follow the reduction plan, where the path is ``auto``."""
     elastic: bool = False
     """Whether its ranks go on without one that is lost."""
+    seated: bool = False
+    """Whether a controller gives its hosts seats, and ends it (:mod:`inaproto.sim.frames.seats`); if it is
+    elastic."""
     ina: tuple[int, ...] = ()
     """On the path ``shared``: all-reduces that are bound to the ring through the switches."""
     strays: tuple[tuple[int, int], ...] = ()
@@ -229,6 +232,8 @@ class WorldConfig(Recorded):
                 raise ConfigError(f"world: job {job.name}: it has two ranks or more")
             if job.elastic and not self.recover_ns:
                 raise ConfigError(f"world: job {job.name}: it is elastic, and recover_ns is 0")
+            if job.seated and not job.elastic:
+                raise ConfigError(f"world: job {job.name}: its hosts have seats, and it is not elastic")
             if any(not 0 <= host < len(self.links) for host in job.hosts):
                 raise ConfigError(f"world: job {job.name}: hosts are 0 to {len(self.links) - 1}")
         for fault in self.faults:

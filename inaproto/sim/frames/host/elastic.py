@@ -130,6 +130,7 @@ class ElasticJob:
 
     def _start_anew(self) -> None:
         self.attempt += 1
+        self.world.seats.start_anew(self)
         self._generations.clear()
         self._begun.clear()
         for host in self.world.hosts:

@@ -39,6 +39,8 @@ class State(Enum):
 
 
 UNDER_WAY: Final = (State.RUNNING, State.REGROUPING, State.FOLLOWING)
+IN_ORDER: Final = (State.LEFT, State.FINISHED)
+_CLOSED: Final = "it closed the connection"
 
 
 class ElasticProcess:
@@ -124,9 +126,12 @@ class ElasticProcess:
 
     def began(self) -> None:
         """All ranks of its job are there."""
+        self.job.world.seats.joined(self, (self.rank.job.name, self.rank.index))
         if self.state is State.FOLLOWING:
             self._let_go()
         self.state = State.RUNNING
+        for hook in self.job.world.hooks.process_changed:
+            hook(self)
 
     def failed(self, ended: Held, code: str, *, had_started: bool) -> None:
         """The job that it is in, or joins, has failed."""
@@ -199,12 +204,15 @@ class ElasticProcess:
         if isinstance(message, Error):
             if following is not None and message.code == JoinRefused.code:
                 self.job.world.mark("a job that was to follow did not begin")
-                self._tell_gone(following, "it closed the connection")
+                self._tell_gone(following, _CLOSED)
+                self.job.world.seats.closed(self, following.place, _CLOSED)
                 self.following = None
                 self.ask()
                 return
             self.end(message.code)
             return
+        of = following or held
+        self.job.world.seats.follows(self, of.place, (message.job, message.ranks.index(of.index)))
         if following is not None:
             self._let_go()
             held = self.held = following
@@ -218,7 +226,8 @@ class ElasticProcess:
     def _let_go(self) -> None:
         """Its host vouches for it no more as for a survivor: it has a place in another job."""
         if self.held is not None:
-            self._tell_gone(self.held, "it closed the connection")
+            self._tell_gone(self.held, _CLOSED)
+            self.job.world.seats.closed(self, self.held.place, _CLOSED)
         self.held = None
 
     def _tell_gone(self, held: Held, reason: str) -> None:
@@ -287,4 +296,7 @@ class ElasticProcess:
         self._forget_request()
         self._tries += 1
         self.state = state
+        for hook in self.job.world.hooks.process_changed:
+            hook(self)
+        self.job.world.seats.ended(self, "" if state in IN_ORDER else self.told or state.value)
         self.job.settle_soon()

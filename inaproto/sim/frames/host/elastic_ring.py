@@ -54,6 +54,11 @@ class Held:
     def name(self) -> str:
         return self.generation.job.name
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Job and rank."""
+        return self.name, self.index
+
 
 class ElasticRing(HostRing):
     """The ranks of ``generation`` on ``host``."""

@@ -166,6 +166,7 @@ class SimHost:
         """Everything stops; the switch notices that the session ended."""
         self.is_up = False
         self.world.places.begins_anew(self)
+        self.world.seats.begins_anew(self)
         self._pauses.clear()
         self._without_daemon = self.dies_after = None
         self._lose_waiting_frames("host is down")
