@@ -356,6 +356,12 @@ def test_what_is_promised_is_not_free_before_its_ring_is_there() -> None:
     assert given(plans, {"another": ("h3", "h4")}) == {"another": "leaf1"}
 
 
+def test_what_was_promised_to_a_job_is_free_for_the_one_that_goes_on_without_a_lost_rank() -> None:
+    plans = promising()
+    assert given(plans, {"one~1": ("h3", "h4")}) == {"one~1": "leaf1"}
+    assert given(plans, {"one": ONE, "one~1": ("h3", "h4")}) == {"one": "leaf1", "one~1": "leaf0"}
+
+
 def test_a_promise_that_cannot_be_kept_is_planned_around() -> None:
     assert given(promising(), {"one": ONE}, away=frozenset({"leaf1"})) == {"one": "leaf0"}
     plans = promising()

@@ -38,6 +38,7 @@ from inaproto.core.grants.verdict import (
     seat_seen,
     verdict,
 )
+from inaproto.core.rendezvous.rules import job_name
 from inaproto.errors import Infeasible
 from inaproto_controller.cluster.desired import (
     Change,
@@ -464,9 +465,11 @@ class _Plan:
         """Trees of rings, and those that are promised to other jobs, whose ring is to come."""
         if self._joint is None:
             return []
-        taken = [ring.tree for ring in self._observed.rings.values()]
+        rings = self._observed.rings
+        taken = [ring.tree for ring in rings.values()]
+        gone_on = {job_name(name).job for name in rings if job_name(name).is_shrunk}
         for job in self._live():
-            if job != but and self._ring_of(job) is None:
+            if job != but and self._ring_of(job) is None and job.spec.name not in gone_on:
                 tree = self._joint.tree(job)
                 taken += [] if tree is None else [tree]
         return taken
