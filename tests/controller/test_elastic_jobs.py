@@ -17,8 +17,8 @@ from inaproto.errors import JobError, RankLost
 from tests.clusters.loopback import Cluster, open_cluster
 from tests.daemon.test_controller_daemon import SUBMISSION, Daemon, running
 
-RECOVER_MS = 120_000
-"""A survivor that a busy machine keeps from asking for so long counts as lost."""
+RECOVER_MS = LEASE_MS = 600_000
+"""A survivor that a busy machine keeps from asking, or a host from reporting, for so long counts as lost."""
 ENDED = "ended without leaving"
 
 
@@ -104,7 +104,7 @@ async def two_hosts(directory: Path) -> AsyncIterator[Cluster]:
 
 @asynccontextmanager
 async def elastic(directory: Path) -> AsyncIterator[Elastic]:
-    async with running(directory) as daemon, two_hosts(directory) as cluster:
+    async with running(directory, lease_ms=LEASE_MS) as daemon, two_hosts(directory) as cluster:
         yield await Elastic.submitted(daemon, cluster)
 
 
@@ -152,11 +152,11 @@ async def test_all_of_it_ends_when_it_is_cancelled_and_its_hosts_are_free(runtim
 
 async def test_a_controller_that_is_started_anew_hears_of_who_goes_on(runtime_dir: Path) -> None:
     async with two_hosts(runtime_dir) as cluster:
-        async with running(runtime_dir) as daemon:
+        async with running(runtime_dir, lease_ms=LEASE_MS) as daemon:
             job = await Elastic.submitted(daemon, cluster)
         job.kill(2, 3)
         await job.go_on()
-        async with running(runtime_dir) as job.daemon:
+        async with running(runtime_dir, lease_ms=LEASE_MS) as job.daemon:
             await job.seen("the others go on")
             await job.close()
             await job.daemon.until("train", "ended")

@@ -35,6 +35,8 @@ from inaproto_controller.service.job_command import job as job_command
 from inaproto_controller.service.settings import ControllerSettings
 
 DEADLINE_S = 60
+"""For one answer."""
+ALL_S = 600
 CLUSTER = {
     "hosts": ["h0", "h1"],
     "switches": [{"name": "leaf", "jobs": 1}],
@@ -104,7 +106,7 @@ async def running(directory: Path, **options: object) -> AsyncIterator[Daemon]:
         {"dir": directory / "run", "cluster": directory / "cluster.json", "report_ms": 20, **options}
     )
     stop, ready = trio.Event(), trio.Event()
-    with trio.fail_after(DEADLINE_S):
+    with trio.fail_after(ALL_S):
         async with trio.open_nursery() as nursery:
 
             async def serve() -> None:
