@@ -4,6 +4,7 @@ frames of noise, and packets that make such runs. What goes long; what others at
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,13 +13,15 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.errors import ConfigError
+from inaproto.errors import ConfigError, Unsupported
 from inaproto.ports import FramePort, load_adapter
 from inaproto.units import Frames
 from inaproto.wire.vector import FlowTemplate
 from inaproto_adapters.frames import open_packet_link, open_veth_link
+from inaproto_adapters.frames.interfaces import look_at, set_up
 from inaproto_adapters.frames.long_segments import is_run, why_single
 from inaproto_adapters.frames.offloads import _inverted, _sums
+from tests.conftest import end_without
 from tests.contract import frame_port_contract
 from tests.contract.frame_port_contract import FramePortContract, Pair, as_bytes, collect, numbered
 from tests.namespaces import Namespace, join, namespaces, require_namespaces
@@ -142,6 +145,21 @@ async def test_a_packet_port_says_why_packets_leave_one_by_one(here: Namespace, 
     assert await collect(right, 40) == as_bytes([frames])  # without UDP checksums
     await left.aclose()
     await right.aclose()
+
+
+def test_an_interface_has_a_carrier_when_frames_can_leave_by_it_and_not_before(here: Namespace) -> None:
+    """Of a new one the kernel says ``RUNNING`` until it has looked at its link, up to a second later. What is
+    sent meanwhile is dropped, and nobody is told."""
+    if [int(number) for number in os.uname().release.split(".")[:2]] < [6, 8]:
+        end_without("linux", Unsupported("the kernel's link state, now", "Linux 6.8 or later has it"))
+    for number in range(10):
+        near, far = f"near{number}", f"far{number}"
+        here.ip("link", "add", near, "type", "veth", "peer", "name", far)
+        for name, expected in ((near, False), (far, True)):
+            set_up(name)
+            found = look_at(near)
+            assert found is not None
+            assert found.has_carrier is expected
 
 
 async def test_a_packet_port_takes_a_bridge_for_what_has_hardware_below_it(here: Namespace) -> None:

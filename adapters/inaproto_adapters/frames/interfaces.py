@@ -33,6 +33,7 @@ _SIOCGIFHWADDR: Final = 0x8927
 _SIOCGIFINDEX: Final = 0x8933
 _SIOCETHTOOL: Final = 0x8946
 _ETHTOOL_GDRVINFO: Final = 0x03
+_ETHTOOL_GLINK: Final = 0x0A
 _ETHTOOL_GGSO: Final = 0x23
 _ETHTOOL_GFLAGS: Final = 0x25
 _ETHTOOL_GCHANNELS: Final = 0x3C
@@ -78,7 +79,12 @@ def interface_names() -> list[str]:
 
 def look_at(name: str) -> Interface | None:
     """None if there is no interface of that name. Raises ``OSError`` where the process has no descriptor
-    left to look with."""
+    left to look with.
+
+    The kernel first deals with what it knows of the link, which it does since Linux 6.8 when it is asked for
+    that. Until then it may say that a new interface runs, and drop what is sent by it without a word.
+    """
+    _ask_driver(name, _ETHTOOL_GLINK, 1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
         return _look_at(asking, name)
 
