@@ -254,6 +254,14 @@ async def test_flows_of_a_link_that_goes_down_leave_by_another_and_return(autoju
         assert port.counters.frames_out == 48
 
 
+async def test_a_link_that_is_away_from_the_start_says_why() -> None:
+    places = [Place("eth1"), Place("eth2")]
+    places[0].is_up = False
+    port = await LagLink(tuple(places)).attach()
+    assert "1 of 2 links: packet:eth1 is away: it is down, packet:eth2" in port.capabilities.way
+    await port.aclose()
+
+
 async def test_the_port_ends_with_its_last_link(autojump_clock: object) -> None:
     places = [Place("eth1"), Place("eth2")]
     async with port_of(*places) as port:

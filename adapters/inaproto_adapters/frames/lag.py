@@ -48,12 +48,11 @@ _FRAGMENT: Final = 0x3FFF
 class LagPort:
     """:class:`inaproto.ports.FramePort` on several links; made by :class:`LagLink`."""
 
-    def __init__(self, links: Sequence[Link], ports: Sequence[FramePort | None]) -> None:
-        """``ports``: those that are attached, by link; one at least."""
+    def __init__(self, links: Sequence[Link], ports: Sequence[FramePort | None], why: Sequence[str]) -> None:
+        """``ports``: those that are attached, by link; one at least. ``why``: of each other one, why not."""
         self._links = links
         self._ports = list(ports)
-        self._why = [""] * len(links)
-        """Why links are away."""
+        self._why = list(why)
         self._ready: deque[tuple[Sequence[Frames], trio.Event]] = deque()
         self._handed: trio.Event | None = None
         """Set when what was received last is done with."""
@@ -227,14 +226,14 @@ class LagLink:
     async def attach(self) -> LagPort:
         """See ``Link.attach``."""
         ports: list[FramePort | None] = []
-        why = ""
+        why = [""] * len(self.links)
         try:
-            for link in self.links:
+            for at, link in enumerate(self.links):
                 try:
                     ports.append(await link.attach())
                 except FabricError as error:
                     ports.append(None)
-                    why = error.cause
+                    why[at] = error.cause
         except BaseException:
             with trio.CancelScope(shield=True):
                 for port in ports:
@@ -242,8 +241,8 @@ class LagLink:
                         await port.aclose()
             raise
         if not any(ports):
-            raise FabricError("attach", self.name, "opening its ports", why, retryable=True)
-        return LagPort(self.links, ports)
+            raise FabricError("attach", self.name, "opening its ports", why[-1], retryable=True)
+        return LagPort(self.links, ports, why)
 
     async def wait_usable(self) -> None:
         """See ``Link.wait_usable``."""
