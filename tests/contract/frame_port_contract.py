@@ -52,12 +52,21 @@ class FramePortContract(ABC):
 
     @asynccontextmanager
     async def running(self, queue_bytes_max: int = QUEUE_BYTES) -> AsyncIterator[Pair]:
-        with trio.fail_after(_GIVE_UP_S):
-            async with self.pair(queue_bytes_max) as (left, right), trio.open_nursery() as nursery:
-                nursery.start_soon(left.run)
-                nursery.start_soon(right.run)
-                yield left, right
-                nursery.cancel_scope.cancel()
+        said = ["no port was there yet"]
+        try:
+            with trio.fail_after(_GIVE_UP_S):
+                async with self.pair(queue_bytes_max) as (left, right), trio.open_nursery() as nursery:
+                    nursery.start_soon(left.run)
+                    nursery.start_soon(right.run)
+                    try:
+                        yield left, right
+                    finally:
+                        said = [f"{port.capabilities.way}; {port.counters}" for port in (left, right)]
+                    nursery.cancel_scope.cancel()
+        except trio.TooSlowError as late:
+            for line in said:
+                late.add_note(line)
+            raise
 
     async def test_capabilities_say_jumbo(self) -> None:
         async with self.running() as (left, right):
