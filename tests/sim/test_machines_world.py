@@ -54,9 +54,10 @@ def test_a_process_that_came_back_before_its_job_failed_joins_the_next() -> None
     assert result.violation is None
 
 
-@pytest.mark.parametrize("seed", [805, 1715])
+@pytest.mark.parametrize("seed", [805, 1613, 1715])
 def test_worlds_that_broke_a_rule_once(seed: int) -> None:
-    """805: a NIC reset while its host was paused; 1715: a survivor that did not hear of the start."""
+    """805: a NIC reset while its host was paused; 1613: a host daemon that came anew, when the next job had
+    begun, ended that for all; 1715: a survivor that did not hear of the start."""
     assert run(draw_machines(seed)).violation is None
 
 

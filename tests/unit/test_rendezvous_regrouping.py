@@ -454,6 +454,19 @@ def test_a_loss_after_the_next_job_has_started_is_its_own() -> None:
     assert {told[2:] for told in answers(actions)} == {("train~2", (0, 2), 1)}
 
 
+def test_a_host_daemon_started_anew_after_the_next_job_has_started_is_its_loss() -> None:
+    """The agreement of the job before ended the next one with all its ranks lost: nobody could go on."""
+    world = decided()
+    for rank, old in enumerate((1, 2, 3)):
+        world.joins(rank, old)
+    for session, rank in ((0, 0), (1, 1)):
+        world.step(MemberReady(SessionId(session), Ready(job="train~1", rank=rank)))
+    world.goes_away(0)
+    world.arrives(0, instance="another")
+    names = [(view.name, view.next_name, view.awaited) for view in world.core.view().regroupings]
+    assert names == [("train", "train~1", ()), ("train~1", "", (1, 2))]
+
+
 # --- who may join
 
 

@@ -211,6 +211,8 @@ class Regroupings:
         hello = event.hello
         actions: list[RegroupingAction] = []
         for ended in list(self._kept):
+            if ended.has_begun:  # the next job loses those ranks by itself, and its others may regroup
+                continue
             for rank, seat in ended.seats.items():
                 if seat.member.host == hello.host and seat.instance != hello.instance:
                     actions += self._step(ended, Lost(rank, "its host daemon was started anew"), now)
