@@ -60,6 +60,7 @@ ONCE_BROKEN = {
     841: "a message of one packet does not void the next one",
     892: "timers in lock step overran one queue",
     1134: "of two NAKs that came at once the second one had what the first one lacked",
+    1862: "what came from an address of a damaged first packet was taken, and what did not was a hole",
 }
 
 

@@ -4,7 +4,8 @@ New results follow one another without a hole; what left before may leave again.
 hole in what the flow's own sender sent, one later result may pass, once for each hole. A hole is another
 one only if packets of that sender came meanwhile that were still missing before. If another switch delivers
 than the one where the sender's packets come, it hears of holes late, and may let as many results pass as
-there were holes. Between switches there is no order: the next one places packets by their PSN.
+there were holes. Between switches there is no order: the next one places packets by their PSN. While its
+receiver has no link a flow's results leave by none: those before the first one on the next link are gone.
 """
 
 from __future__ import annotations
@@ -38,9 +39,12 @@ class _Flow:
     rank: int
     ring_id: int
     sender: SimHost
+    receiver: SimHost
     message_packets: int
     next_psn: int
     """The PSN that is due."""
+    link: PortId | None = None
+    """Of the receiver, where the results leave, when the last one that was due did."""
     source: SimSwitch | None = None
     """Where the sender's packets come and are summed."""
     target: SimSwitch | None = None
@@ -56,6 +60,8 @@ class _Flow:
     """The PSN of the last result that was let past a hole, until it is due."""
     is_other_hole: bool = False
     """Since then packets came that may have filled the hole."""
+    addresses: set[bytes] = field(default_factory=set)
+    """Ethernet sources of first packets: damaged or not, later packets may come from there, too (6.5)."""
     came: dict[int, tuple[PortId, bytes]] = field(default_factory=dict)
     """What came of the flow's sender and is due or later, by PSN: the port and the frame."""
 
@@ -81,16 +87,20 @@ class PsnOrder(Checker):
             found = self._flows.get(key)
             if found is None or found.ring_id != spec.ring_id:
                 first_psn = self._left.get((key, spec.ring_id), self._world.first_psn_of(flow))
-                sender = next((host for host in self._world.hosts if host.ip == flow.src_ip), None)
-                if first_psn is None or sender is None:
+                sender, receiver = (
+                    next((host for host in self._world.hosts if host.ip == ip), None)
+                    for ip in (flow.src_ip, flow.dst_ip)
+                )
+                if first_psn is None or sender is None or receiver is None:
                     continue
-                found = _Flow(flow.rank, spec.ring_id, sender, spec.message_packets, first_psn)
+                found = _Flow(flow.rank, spec.ring_id, sender, receiver, spec.message_packets, first_psn)
                 self._flows[key] = found
             role = spec.role
             if role is None or flow.rank in role.ranks:
                 found.source = switch
             if role is None or flow.rank in role.delivers:
                 found.target = switch
+                found.link = switch.port_of_mac(found.receiver.mac)
 
     def ring_removed(self, switch: SimSwitch, ring_id: int) -> None:
         self._forget(switch, lambda flow: flow.ring_id == ring_id)
@@ -120,15 +130,18 @@ class PsnOrder(Checker):
     def _comes(self, flow: _Flow, port: PortId, frame: bytes) -> None:
         psn = int.from_bytes(frame[51:54], "big")
         ahead = _ahead(psn, flow.next_psn)
+        if frame[42] in _OPENING and is_intact(frame):
+            flow.addresses.add(frame[6:12])
         if ahead < 0:
             return
         if flow.passed is not None and _ahead(flow.passed, psn) > 0:
             flow.is_other_hole = True
         is_far = flow.target is not flow.source
-        if is_far and self._world.damage and not self._is_taken(flow, port, frame):
+        if is_far and self._world.damage and not self._may_be_taken(flow, port, frame):
             return
         before = flow.came.get(psn)
-        flow.came[psn] = port, frame
+        if not (is_far and before is not None and self._is_taken(flow, *before)):
+            flow.came[psn] = port, frame
         if frame[42] in _OPENING and (before is None or not self._is_taken(flow, *before)):
             self._drop_unplaced(flow, psn)
         if is_far:
@@ -143,11 +156,11 @@ class PsnOrder(Checker):
                 return
             flow.came.pop(psn, None)
 
-    @staticmethod
-    def _look_for_hole(flow: _Flow) -> None:
+    @classmethod
+    def _look_for_hole(cls, flow: _Flow) -> None:
         """After a packet was taken in; a hole that is filled in part is another one."""
         due = flow.next_psn
-        while due in flow.came:
+        while due in flow.came and cls._is_taken(flow, *flow.came[due]):
             due = (due + 1) & _MASK
         if not any(_ahead(other, due) > 0 for other in flow.came):
             flow.hole_at = None
@@ -159,6 +172,11 @@ class PsnOrder(Checker):
     def _is_taken(cls, flow: _Flow, port: PortId, frame: bytes) -> bool:
         """Whether the switch places it: a first packet has the ring's key, and may have a damaged address."""
         return cls._is_its_own(flow, port, frame) or (frame[42] in _OPENING and is_intact(frame))
+
+    @classmethod
+    def _may_be_taken(cls, flow: _Flow, port: PortId, frame: bytes) -> bool:
+        """It is, or it has an address that a first packet had, as long as the switch keeps that."""
+        return cls._is_taken(flow, port, frame) or (is_intact(frame) and frame[6:12] in flow.addresses)
 
     @staticmethod
     def _is_its_own(flow: _Flow, port: PortId, frame: bytes) -> bool:
@@ -192,7 +210,13 @@ class PsnOrder(Checker):
         ahead = _ahead(psn, flow.next_psn)
         if ahead < 0:
             return
+        link = None if flow.target is None else flow.target.port_of_mac(flow.receiver.mac)
+        if ahead > 0 and link != flow.link:
+            for gone in range(ahead):
+                flow.came.pop((flow.next_psn + gone) & _MASK, None)
+            ahead, flow.next_psn = 0, psn
         if ahead == 0:
+            flow.link = link
             flow.came.pop(psn, None)
             flow.next_psn = (psn + 1) & _MASK
             if flow.next_psn == 0:
