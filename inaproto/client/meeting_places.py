@@ -21,7 +21,7 @@ from inaproto.errors import ConfigError
 from inaproto.units import UNIX_PATH_BYTES_MAX
 
 NAME_CHARACTERS: Final = 24
-"""Of a socket's name, without what is behind its dot."""
+"""The length of a socket's name, without what is behind its dot."""
 
 
 def directories(socket: Path) -> list[Path]:

@@ -61,7 +61,7 @@ GIVE_AT_ONCE_BYTES: Final = 512 << 10
 TURN_BYTES: Final = 8 << 20
 """After so many, other tasks of the process have a turn."""
 WORDS_BYTES_MAX: Final = 512
-"""Of what a rank says that it calls, where the calls differ."""
+"""The longest text in which a rank says what it calls, where the calls differ."""
 _AGREED: Final = 6
 """Words of a call record that all ranks must agree on; behind them are addresses."""
 

@@ -32,7 +32,7 @@ ENDED_MAX: Final = 256
 
 
 class Place(NamedTuple):
-    """Of a process in a job. Parallel rings of one are one place; a job that follows has its own places."""
+    """What a process has in a job. Parallel rings of one are one place; a job that follows has others."""
 
     job: str
     rank: int
@@ -67,7 +67,7 @@ class _Seat:
     has_followed: bool = False
     """Some have been here who follow: so all ranks had been, though not all come to a daemon that is new."""
     has_ended: bool = False
-    """Of an elastic job: a rank has left in order."""
+    """A rank of an elastic job has left in order."""
     is_wanted: bool = True
 
     @property

@@ -26,7 +26,7 @@ OTHERS_WENT_ON: Final = "the others went on to the end"
 
 
 class Fate(Enum):
-    """Of a seat, as seen."""
+    """What has become of a seat, as seen."""
 
     AWAITED = auto()
     """Nothing is known that would last: its host is not heard of just now, or its ranks may still come."""

@@ -47,8 +47,8 @@ class KnownSeats:
         self._of_host: dict[str, dict[Seat, None]] = {}
         self._of_ring: dict[Ring, dict[Seat, None]] = {}
         self._members: dict[Ring, _Members] = {}
-        """Of rings that have been whole, while one of these is known. Who says later to be of such a ring is
-        not, for it has as many seats as it has hosts; nor when one of them is lost."""
+        """Seats of rings that have been whole, while one of these is known. Who says later to be of such a
+        ring is not, for it has as many seats as it has hosts; nor when one of them is lost."""
         self._whole: dict[Ring, Mapping[Seat, None]] = {}
         """Rings all of whose seats are known, and these, in the order in which they came to be so."""
         self._over: dict[Ring, None] = {}

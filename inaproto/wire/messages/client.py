@@ -125,7 +125,7 @@ class Joined(Message, type="joined"):
     meets: Annotated[str, Text(512)] = ""
     """With ``local``: the one of the directories in which all ranks meet, as they named it."""
     meeting: Secret = ""
-    """By this name, which nobody had before."""
+    """The name by which they meet there, which nobody had before."""
     apart: Explanation = ""
     """Why the ranks do not meet, though all are on this host."""
     successor_ms: U32 = 0

@@ -57,7 +57,7 @@ class GrantRecord:
     switches: Names = ()
     """Switches of the job's tree, its root first; none: it has no tree."""
     elastic: Flag = False
-    """Of seats: they are also those of jobs that go on without a lost rank of it (docs/protocol.md 13.7)."""
+    """Its seats are also those of jobs that go on without a lost rank of it (docs/protocol.md 13.7)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
