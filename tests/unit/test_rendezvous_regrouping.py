@@ -439,6 +439,18 @@ def test_a_loss_before_the_next_job_has_started_begins_another_round() -> None:
     assert {told[2:4] for told in answers(world.regroups(3))} == {("train~2", (1, 3))}
 
 
+def test_the_time_to_join_is_over_when_all_have_joined() -> None:
+    """A host that went away just then was waited for as long: nobody could go on when it was lost."""
+    world = decided()
+    for rank, old in enumerate((1, 2, 3)):
+        world.joins(rank, old)
+    world.woke_at(60 * S)
+    world.step(MemberGone(world.at(2), Gone(job="train~1", rank=1, reason="it was killed")))
+    assert world.regrouping == RegroupingView("train", "", "gathering", (), (1, 3))
+    world.regroups(1)
+    assert {told[2:4] for told in answers(world.regroups(3))} == {("train~2", (1, 3))}
+
+
 def test_a_loss_after_the_next_job_has_started_is_its_own() -> None:
     world = decided()
     for rank, old in enumerate((1, 2, 3)):

@@ -7,8 +7,8 @@ the survivors, each with its rank, for ``recover_ns`` from the decision on. If o
 job has started, it fails, and the others agree again, on another name.
 
 Invariants: ``regroupings_max`` at most are kept, each for twice ``recover_ns`` at most unless another rank is
-lost; no name is given while a job or other survivors have it; a host speaks for its own ranks only. All is
-forgotten with the switch, and whoever asks then is told.
+lost or the next job is about to start; no name is given while a job or other survivors have it; a host speaks
+for its own ranks only. All is forgotten with the switch, and whoever asks then is told.
 """
 
 from __future__ import annotations
@@ -95,8 +95,14 @@ class Regroupings:
 
     @property
     def deadline(self) -> Instant | None:
-        found = [at for ended in self._kept if (at := ended.agreement.deadline) is not None]
+        waiting = (ended for ended in self._kept if not self._is_beginning(ended))
+        found = [at for ended in waiting if (at := ended.agreement.deadline) is not None]
         return min(found, default=None)
+
+    def _is_beginning(self, ended: _Ended) -> bool:
+        """All have joined the next job. It starts, or fails and they agree again, however late."""
+        job = self._jobs.get(ended.next_name)
+        return job is not None and bool(job.ring_id) and not ended.has_begun
 
     def view(self) -> tuple[RegroupingView, ...]:
         return tuple(
@@ -219,7 +225,8 @@ class Regroupings:
         return actions
 
     def woke(self, now: Instant) -> list[RegroupingAction]:
-        return [action for ended in list(self._kept) for action in self._step(ended, TimePassed(), now)]
+        waiting = [ended for ended in self._kept if not self._is_beginning(ended)]
+        return [action for ended in waiting for action in self._step(ended, TimePassed(), now)]
 
     # --- the next job
 
