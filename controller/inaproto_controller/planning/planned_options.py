@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inaproto.core.rendezvous.rules import job_name
+from inaproto.core.rendezvous.rules import gone_on
 from inaproto.errors import Infeasible
 from inaproto.wire.messages.trees import FabricTree
 from inaproto_controller.planning.fabric_trees import FabricOption, FabricTrees
@@ -100,9 +100,9 @@ class PlannedOptions:
         are promised to jobs that have none."""
         taken = {job: tree for job, tree in self._trees.items() if wanting.had.get(job) == tree.tree}
         taken = {job: tree for job, tree in taken.items() if job in wanting.hosts}
-        gone_on = {job_name(job).job for job in wanting.hosts if job_name(job).is_shrunk}
+        followed = gone_on(wanting.hosts)
         for job, promise in self.promised.items():
-            if job in gone_on and job not in wanting.hosts:
+            if job in followed and job not in wanting.hosts:
                 continue  # what follows it has a ring, and its own tree
             has = wanting.had.get(job, promise.tree.tree)
             if job not in taken and promise.hosts == wanting.hosts.get(job, promise.hosts):

@@ -146,7 +146,7 @@ With a command:
 @click.option(
     "--elastic",
     is_flag=True,
-    help="Ranks go on without those that are lost, or a host; the job is over when all of it is. With a "
+    help="When ranks or a host are lost the others go on; the job is over when all its seats are. With a "
     "command, as of inaproto run.",
 )
 @_common

@@ -38,7 +38,7 @@ from inaproto.core.grants.verdict import (
     seat_seen,
     verdict,
 )
-from inaproto.core.rendezvous.rules import job_name
+from inaproto.core.rendezvous.rules import gone_on
 from inaproto.errors import Infeasible
 from inaproto_controller.cluster.desired import (
     Change,
@@ -467,9 +467,9 @@ class _Plan:
             return []
         rings = self._observed.rings
         taken = [ring.tree for ring in rings.values()]
-        gone_on = {job_name(name).job for name in rings if job_name(name).is_shrunk}
+        followed = gone_on(rings)
         for job in self._live():
-            if job != but and self._ring_of(job) is None and job.spec.name not in gone_on:
+            if job != but and self._ring_of(job) is None and job.spec.name not in followed:
                 tree = self._joint.tree(job)
                 taken += [] if tree is None else [tree]
         return taken

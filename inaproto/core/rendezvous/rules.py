@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv6Address
 from typing import Final, NamedTuple
@@ -40,6 +40,11 @@ def job_name(name: str) -> JobName:
     """``train#0/2~1`` is of job ``train``."""
     ring = _GENERATION.sub("", name)
     return JobName(_RING.sub("", ring), ring != name)
+
+
+def gone_on(names: Iterable[str]) -> set[str]:
+    """Jobs that have gone on without a lost rank, if these are the names of all that there are."""
+    return {name.job for name in map(job_name, names) if name.is_shrunk}
 
 
 def split_generation(name: str) -> tuple[str, int]:
