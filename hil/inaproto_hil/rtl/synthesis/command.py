@@ -15,7 +15,7 @@ from inaproto.errors import LocalMisuse, Unsupported
 from inaproto.option_types import FiniteRange, ReportFile, write_report
 from inaproto_hil.rtl.parameters import Parameters
 from inaproto_hil.rtl.synthesis.blocks import BLOCKS, TOP
-from inaproto_hil.rtl.synthesis.clock import DEVICE
+from inaproto_hil.rtl.synthesis.clock import DEVICE, PLACERS, ROUTERS
 from inaproto_hil.rtl.synthesis.measure import Asked, Row, measure
 from inaproto_hil.rtl.synthesis.paper import (
     DIFFERS,
@@ -129,6 +129,10 @@ def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option("--memories", "memories_only", is_flag=True, help="Memories alone, in far less time.")
 @click.option("--place/--no-place", default=True, help="Place and route, for the clock; ecp5 only.")
 @click.option("--seed", type=int, default=SEED, show_default=True, help="Of nextpnr.")
+@click.option("--placer", type=click.Choice(PLACERS), help=f"Of nextpnr; else heap, and static for {TOP}.")
+@click.option(
+    "--router", type=click.Choice(ROUTERS), help=f"Of nextpnr; else router1, and router2 for {TOP}."
+)
 @click.option(
     "--limit",
     "limit_s",
@@ -147,12 +151,15 @@ def main(
     memories_only: bool,
     place: bool,
     seed: int,
+    placer: str | None,
+    router: str | None,
     limit_s: float,
     json_at: str | None,
 ) -> None:
     """What blocks of the accelerator take, and the clock that they reach. Ends with 1 if one holds what must
     not be there, or a tool gave no result."""
-    asked = Asked(blocks, family, _sizes(words, changes, is_paper), seed, limit_s, memories_only, place)
+    at = _sizes(words, changes, is_paper)
+    asked = Asked(blocks, family, at, seed, limit_s, memories_only, place, placer, router)
     log = Console(stderr=True, highlight=False)
     rows: list[Row] = []
     skipped: dict[str, str] = {}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from amaranth.hdl._nir import CombinationalCycle
 
 from inaproto_hil.rtl.parameters import Parameters
-from inaproto_hil.rtl.synthesis.blocks import BLOCKS
-from inaproto_hil.rtl.synthesis.clock import Placed, placed
+from inaproto_hil.rtl.synthesis.blocks import BLOCKS, TOP
+from inaproto_hil.rtl.synthesis.clock import Effort, Placed, placed
 from inaproto_hil.rtl.synthesis.hygiene import violations_of
 from inaproto_hil.rtl.synthesis.resources import Resources, synthesised
 from inaproto_hil.rtl.synthesis.tools import ToolFailed, to_rtlil
@@ -27,6 +27,8 @@ class Row:
     family: str
     violations: list[str] = field(default_factory=list)
     resources: Resources | None = None
+    effort: Effort | None = None
+    """What ``placed`` was asked with."""
     placed: Placed | None = None
     cpu_seconds: float = 0.0
     """Of Amaranth, synthesis, placing and routing, when they ran."""
@@ -44,6 +46,15 @@ class Asked:
     limit_s: float
     memories_only: bool
     place: bool
+    placer: str | None = None
+    router: str | None = None
+    """None, of either: what does for the block."""
+
+    def effort(self, block: str) -> Effort:
+        """Blocks are faster when packed; the whole is not routed unless it is spread."""
+        usual = Effort(placer="static", router="router2") if block == TOP else Effort()
+        placer, router = self.placer or usual.placer, self.router or usual.router
+        return replace(usual, seed=self.seed, placer=placer, router=router)
 
 
 def measure(
@@ -69,8 +80,9 @@ def measure(
         )
         row.cpu_seconds += seconds
         if asked.place and asked.family == "ecp5" and not asked.memories_only:
+            row.effort = asked.effort(name)
             row.placed, seconds = placed(
-                BLOCKS[name](sizes), None, seed=asked.seed, on_step=on_step, **limited
+                BLOCKS[name](sizes), None, effort=row.effort, on_step=on_step, **limited
             )
             row.cpu_seconds += seconds
     except CombinationalCycle as error:
