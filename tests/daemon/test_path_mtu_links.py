@@ -5,6 +5,7 @@ A port drops in silence what is longer than its MTU: nothing else of this machin
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,13 @@ def narrow(found: Bench, *ports: str) -> None:
 
 
 def paths(found: Bench) -> Sequence[dict[str, Any]]:
-    """What each host knows of its path, once it does."""
-    hosts = sorted(found.status()["hosts"], key=lambda host: str(host["name"]))
-    return [{"mtu": host["mtu"], **host["path"]} for host in hosts]
+    """What each host knows of its path, once all do: one is ready before the probes that it sent are back."""
+    end = time.monotonic() + DEADLINE_S
+    while True:
+        hosts = sorted(found.status()["hosts"], key=lambda host: str(host["name"]))
+        if all(host["path"] is not None for host in hosts):
+            return [{"mtu": host["mtu"], **host["path"]} for host in hosts]
+        assert time.monotonic() < end, f"a host never knew its path: {hosts}"
 
 
 async def test_a_link_that_is_too_small_for_the_settings_is_named_to_who_joins(runtime_dir: Path) -> None:
