@@ -60,7 +60,7 @@ fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--
 hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 15 min; no root; an eighth of the dear cases: make hil SHARE=1
 	$(if $(SHARE),,INAPROTO_ROTATION=all )$(PY) -m pytest -m hil $(or $(ARGS),tests/hil)
 
-rtl: rtltools ## Judge the RTL by the software core, numpy, proofs, planted faults and hosts, and size it, some 35 min on two cores; needs g++; an eighth of the tests: make rtl SHARE=1
+rtl: rtltools ## Judge the RTL by the software core, numpy, proofs, planted faults and hosts, and size it, some 40 min on two cores; needs g++; an eighth of the tests: make rtl SHARE=1
 	.venv/bin/inaproto rtl check
 	.venv/bin/inaproto rtl prove
 	.venv/bin/inaproto rtl compare --campaigns $(if $(SHARE),25,200)
@@ -69,6 +69,7 @@ rtl: rtltools ## Judge the RTL by the software core, numpy, proofs, planted faul
 	INAPROTO_ROTATION=all $(PY) -m pytest -m hil tests/hil/test_softroce_rtl.py
 	.venv/bin/inaproto demo --accelerator rtl --epochs 1
 	.venv/bin/inaproto rtl fit --family ecp5 --words 2 --no-place
+	$(if $(SHARE),,.venv/bin/inaproto rtl fit --family ecp5 --small --blocks Accelerator)
 
 rtltools: $(STAMP) ## Get the tools of the RTL into .venv: 300 MB
 	@command -v g++ >/dev/null || { echo 'make rtl: g++ is missing (apt-get install g++)' >&2; exit 1; }

@@ -488,7 +488,8 @@ def test_the_command_tells_and_writes_what_it_found(tmp_path: Path, monkeypatch:
         Later=_not_there,
     )
     report = tmp_path / "report.json"
-    done = CliRunner().invoke(command.main, ["--words", "2", "--words", "4", "--json", str(report)])
+    asked = ["--small", "--words", "2", "--words", "4", "--json", str(report)]
+    done = CliRunner().invoke(command.main, asked)
     assert done.exit_code == 0, done.output
     assert "Later is left out: it is not written" in done.output
     assert "109,025" in done.output
@@ -496,6 +497,7 @@ def test_the_command_tells_and_writes_what_it_found(tmp_path: Path, monkeypatch:
     told = json.loads(report.read_text())
     assert [row["resources"]["ff"] for row in told["blocks"]] == [65, 129]
     assert [row["parameters"]["words"] for row in told["blocks"]] == [2, 4]
+    assert {(row["parameters"]["ports"], row["parameters"]["slots"]) for row in told["blocks"]} == {(2, 16)}
     assert told["tools"] == dict(tools.version(tool) for tool in ("amaranth", tools.YOSYS, tools.NEXTPNR))
     assert told["skipped"] == {"Later": "it is not written"}
     assert told["seed"] == tools.SEED
@@ -523,6 +525,7 @@ def test_the_command_ends_with_1_for_a_bad_block(
         ["--set", "slots=many"],
         ["--placer", "random"],
         ["--router", "router3"],
+        ["--small", "--paper"],
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str]) -> None:

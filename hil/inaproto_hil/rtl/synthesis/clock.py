@@ -13,6 +13,7 @@ from amaranth.hdl import Cat, ClockDomain, ClockSignal, Elaboratable, Module, Re
 from amaranth.hdl._ir import PortDirection
 from amaranth.lib import wiring
 
+from inaproto_hil.rtl.parameters import Parameters
 from inaproto_hil.rtl.synthesis.tools import (
     LIMIT_S,
     NEXTPNR,
@@ -29,6 +30,9 @@ from inaproto_hil.rtl.synthesis.tools import (
 
 DEVICE: Final = ("--85k", "--package", "CABGA756", "--speed", "6")
 """The largest ECP5, of the slowest grade."""
+SMALL_SIZES: Final = Parameters(ports=2, words=2, rings=1, children=2, slots=16, mtu=64, addresses=4)
+"""At the usual sizes the engine and the emitter are larger than :data:`DEVICE`; at these two thirds of it are
+left to the whole."""
 TARGET_MHZ: Final = 200
 """What nextpnr strives for: more than most blocks reach, so that it does not stop before."""
 PLACERS: Final = ("heap", "static")

@@ -15,7 +15,7 @@ from inaproto.errors import LocalMisuse, Unsupported
 from inaproto.option_types import FiniteRange, ReportFile, write_report
 from inaproto_hil.rtl.parameters import Parameters
 from inaproto_hil.rtl.synthesis.blocks import BLOCKS, TOP
-from inaproto_hil.rtl.synthesis.clock import DEVICE, PLACERS, ROUTERS
+from inaproto_hil.rtl.synthesis.clock import DEVICE, PLACERS, ROUTERS, SMALL_SIZES
 from inaproto_hil.rtl.synthesis.measure import Asked, Row, measure
 from inaproto_hil.rtl.synthesis.paper import (
     DIFFERS,
@@ -98,8 +98,12 @@ def paper_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _sizes(words: tuple[int, ...], changes: tuple[str, ...], is_paper: bool) -> tuple[Parameters, ...]:
-    sizes = PAPER_SIZES if is_paper else Parameters()
+def _sizes(
+    words: tuple[int, ...], changes: tuple[str, ...], is_paper: bool, is_small: bool
+) -> tuple[Parameters, ...]:
+    if is_paper and is_small:
+        raise click.UsageError("--paper and --small are of different sizes")
+    sizes = PAPER_SIZES if is_paper else SMALL_SIZES if is_small else Parameters()
     known = {known.name for known in fields(Parameters)}
     try:
         for change in changes:
@@ -126,6 +130,7 @@ def _names(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option("--words", type=int, multiple=True, help="Words of the bus; several give a row for each.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Another size, such as slots=32.")
 @click.option("--paper", "is_paper", is_flag=True, help="Sizes of the paper where no option gives one.")
+@click.option("--small", "is_small", is_flag=True, help="The same, of sizes at which all fits an ECP5.")
 @click.option("--memories", "memories_only", is_flag=True, help="Memories alone, in far less time.")
 @click.option("--place/--no-place", default=True, help="Place and route, for the clock; ecp5 only.")
 @click.option("--seed", type=int, default=SEED, show_default=True, help="Of nextpnr.")
@@ -148,6 +153,7 @@ def main(
     words: tuple[int, ...],
     changes: tuple[str, ...],
     is_paper: bool,
+    is_small: bool,
     memories_only: bool,
     place: bool,
     seed: int,
@@ -158,7 +164,7 @@ def main(
 ) -> None:
     """What blocks of the accelerator take, and the clock that they reach. Ends with 1 if one holds what must
     not be there, or a tool gave no result."""
-    at = _sizes(words, changes, is_paper)
+    at = _sizes(words, changes, is_paper, is_small)
     asked = Asked(blocks, family, at, seed, limit_s, memories_only, place, placer, router)
     log = Console(stderr=True, highlight=False)
     rows: list[Row] = []
