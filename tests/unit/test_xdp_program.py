@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import os
+import platform
 import struct
 
 import pytest
 
+from inaproto.errors import Unsupported
+from inaproto_adapters.frames import xdp_program
 from inaproto_adapters.frames.xdp_program import instructions
 
 OWN = bytes.fromhex("f25400000001")
@@ -91,3 +97,26 @@ def frame(length: int = 100, **changes: bytes) -> bytes:
 )
 def test_it_takes_roce_packets_of_others_and_passes_the_rest(data: bytes, answer: int) -> None:
     assert run(data) == answer
+
+
+class Kernel:
+    """Answers EAGAIN so often, then a descriptor."""
+
+    def __init__(self, signals: int) -> None:
+        self.signals = signals
+
+    def syscall(self, *_: object) -> int:
+        self.signals -= 1
+        if self.signals < 0:
+            return os.open(os.devnull, os.O_RDONLY)
+        ctypes.set_errno(errno.EAGAIN)
+        return -1
+
+
+def test_a_signal_in_the_kernel_s_look_at_a_program_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xdp_program, "_LIBC", Kernel(4))
+    monkeypatch.setattr(xdp_program, "MACHINES", (platform.machine(),))
+    xdp_program.require_programs("xdp:")
+    monkeypatch.setattr(xdp_program, "_LIBC", Kernel(1000))
+    with pytest.raises(Unsupported, match="Resource temporarily unavailable"):
+        xdp_program.require_programs("xdp:")

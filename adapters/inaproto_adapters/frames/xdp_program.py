@@ -34,6 +34,7 @@ _MAP_TYPE_XSKMAP: Final = 17
 _PROG_TYPE_XDP: Final = 6
 _ATTACH_XDP: Final = 37
 _ATTR_BYTES: Final = 144
+_ATTEMPTS: Final = 5
 _LOG_BYTES: Final = 1 << 16
 MODE_GENERIC: Final = 2
 MODE_DRIVER: Final = 4
@@ -159,11 +160,15 @@ def _owned(undo: ExitStack, fd: int) -> int:
 def _bpf(command: int, attributes: bytes) -> int:
     """The system call ``bpf``. Raises ``OSError``."""
     buffer = ctypes.create_string_buffer(attributes.ljust(_ATTR_BYTES, b"\0"), _ATTR_BYTES)
-    result: int = _LIBC.syscall(_SYS_BPF, command, buffer, _ATTR_BYTES)
-    if result < 0:
+    number = 0
+    for _ in range(_ATTEMPTS):
+        result: int = _LIBC.syscall(_SYS_BPF, command, buffer, _ATTR_BYTES)
+        if result >= 0:
+            return result
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
+        if number != errno.EAGAIN:  # that is: a signal came while the kernel looked at the program
+            break
+    raise OSError(number, os.strerror(number))
 
 
 def require_programs(what: str) -> None:
