@@ -76,4 +76,23 @@ ELASTIC_FAULTS: Final = (
         "ranks=outcome.ranks[::-1], agreed=outcome.agreed",
         shape=elastic,
     ),
+    fault(
+        "next_job_ended_with_the_last",
+        NEXT,
+        "counts a host daemon that came anew for the job before, though the next one has started",
+        Regroupings.host_arrived,
+        "if ended.has_begun:",
+        "if False:",
+        test="tests/unit/test_rendezvous_regrouping.py"
+        "::test_a_host_daemon_started_anew_after_the_next_job_has_started_is_its_loss",
+    ),
+    fault(
+        "forgotten_before_they_begin",
+        NEXT,
+        "forgets survivors that have all joined the next job, if that is long in starting",
+        Regroupings._is_beginning,
+        "bool(job.ring_id) and not ended.has_begun",
+        "False",
+        test="tests/unit/test_rendezvous_regrouping.py::test_the_time_to_join_is_over_when_all_have_joined",
+    ),
 )

@@ -89,7 +89,7 @@ def _rows(finds: Mapping[str, tuple[int, str]], faults: Mapping[str, PlantedFaul
     lines = []
     for name, (seed, rule) in finds.items():
         fault = faults[name]
-        lines.append(f"| `{name}` | {fault.text} | {fault.paper} | {rule} | {seed} |")
+        lines.append(f"| `{name}` | {fault.text} | {fault.paper} | {rule} | {seed:,} |")
     return "\n".join(lines) + "\n"
 
 
