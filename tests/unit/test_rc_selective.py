@@ -476,6 +476,15 @@ def test_what_is_asked_for_more_goes_once() -> None:
     assert sent(ack(core, 100)) == [101, 102]
 
 
+def test_what_is_asked_for_more_asks_for_its_answer() -> None:
+    """Nothing may be behind it that would be answered: then a timer would have to bring each few packets."""
+    core = requester(outstanding_packets_max=32, ack_every=32)
+    post(core, 32)
+    timed_out(core)
+    for acknowledged, last in ((100, 102), (102, 106), (106, 114)):
+        assert asking(ack(core, acknowledged)) == [last]
+
+
 def test_while_losses_are_expected_the_last_packet_of_all_goes_twice() -> None:
     core = requester()
     assert sent(post(core, 4)) == [100, 101, 102, 103]

@@ -188,7 +188,7 @@ class SelectiveRequester(RcRequester):
             return self._go_on(now)
         if lost[0] == self._una and self._is_exhausted():
             return self._fail(Outcome.RETRY_EXCEEDED)
-        again = self._send_again(lost, now)
+        again = self._send_again(lost, now, asks=asks)
         if len(self._messages) == 1 and self._is_repaired and not asks:
             again += self._orders(lost if len(lost) <= TWICE_PACKETS_MAX else lost[-1:], now)
         return again + self._go_on(now)
@@ -231,16 +231,17 @@ class SelectiveRequester(RcRequester):
             found.append(self._una + lowest.bit_length() - 1)
         return found
 
-    def _send_again(self, seqs: list[int], now: Instant) -> list[RequesterAction]:
+    def _send_again(self, seqs: list[int], now: Instant, *, asks: bool = False) -> list[RequesterAction]:
+        """``asks``: behind the last one nothing may be there, so it has to ask for an answer itself."""
         self._copies |= dict.fromkeys(seqs, self._sent)
         self._lossy = LOSSY_MESSAGES
         self._timing = self._timer = None
-        orders = self._orders(seqs, now)
+        orders = self._orders(seqs, now, asks=asks)
         self._arm(now)
         return orders
 
-    def _orders(self, seqs: list[int], now: Instant) -> list[RequesterAction]:
-        """Orders to send packets that were sent before, in rising order."""
+    def _orders(self, seqs: list[int], now: Instant, *, asks: bool = False) -> list[RequesterAction]:
+        """Orders to send packets that were sent before, in rising order; the last one may have to ask."""
         orders: list[RequesterAction] = []
         at, every = 0, self._ack_every
         for message in self._messages:
@@ -251,7 +252,10 @@ class SelectiveRequester(RcRequester):
                     at += 1
                 self._account(seqs[begin], seqs[begin] + at - begin, now)
                 first = seqs[begin] - message.first_seq
-                acks = range((first // every + 1) * every - 1, first + at - begin, every)
+                last = first + at - begin - 1
+                acks = range((first // every + 1) * every - 1, last + 1, every)
+                if asks and at == len(seqs) and last not in acks:
+                    acks = range(last, last + 1)
                 orders.append(Transmit(message, first, at - begin, self._psn(seqs[begin]), acks))
             if at == len(seqs):
                 break
