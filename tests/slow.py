@@ -99,6 +99,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     ),
     "daemon/test_images.py": (),
     "daemon/test_kubernetes_daemons.py": (),
+    "daemon/test_ecmp_links.py": (),
     "daemon/test_lag_links.py": (),
     "daemon/test_large_arrays.py::test_who_sends_or_receives_for_longer_than_patience_is_not_taken_for_dead": (),
     "daemon/test_memory_cluster.py::test_another_seed_gives_another_digest": (),

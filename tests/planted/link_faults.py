@@ -7,9 +7,12 @@ from typing import Final
 from inaproto.core.rdma.nic import SoftNicEngine
 from inaproto.core.rdma.path_probes import PathProbes
 from inaproto.core.rdma.requester import RcRequester
+from inaproto.core.rdma.selective_requester import SelectiveRequester
 from inaproto.core.rendezvous.jobs import Job
 from inaproto.core.switch.accelerator import Accelerator
+from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.port_pauses import PortPauses
+from inaproto.core.switch.repairs import Repairs
 from inaproto.daemon.switch.ports import PortBoard
 from inaproto.faults.streams import Draws
 from inaproto.sim.frames.draw.pauses import paused
@@ -128,5 +131,44 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
         test="tests/unit/test_moved_flows.py::"
         "test_the_last_message_of_an_operation_is_summed_though_its_way_changes_in_the_middle",
         arguments=(3, False),
+    ),
+    fault(
+        "way_shown_by_two_messages_alone",
+        "docs/protocol.md 6.12, routers",
+        "has results go where their rank's router is only when a second message has come from there",
+        Flow.settle,
+        "self._move(src_mac, dst_mac)",
+        "pass",
+        test="tests/unit/test_accelerator_fabrics.py::test_the_first_message_finds_a_router_with_two_links",
+        arguments=(2,),
+    ),
+    fault(
+        "only_packet_never_believed",
+        "docs/protocol.md 6.12, routers",
+        "never believes where the only packet of a message comes from, however often it comes",
+        Flow.show,
+        "self.sightings >= FIRST_SIGHTINGS",
+        "False",
+        test="tests/unit/test_accelerator_fabrics.py"
+        "::test_a_way_that_changes_under_the_only_packet_of_a_message",
+    ),
+    fault(
+        "copies_by_the_old_way",
+        "docs/protocol.md 6.14, 2",
+        "sends a kept result again under the addresses of its packet, whose path may be no more",
+        Repairs._nak,
+        "way=way",
+        'way=b""',
+        test="tests/unit/test_repairs.py"
+        "::test_a_result_that_is_missing_leaves_by_the_way_that_its_flow_has_now",
+    ),
+    fault(
+        "asks_with_more_and_for_no_answer",
+        "docs/protocol.md 4.4, 4",
+        "sends more and more after a timeout, and waits for the next one as nothing asks for an answer",
+        SelectiveRequester._orders,
+        "asks and at == len(seqs)",
+        "False",
+        test="tests/unit/test_rc_selective.py::test_what_is_asked_for_more_asks_for_its_answer",
     ),
 )

@@ -13,6 +13,7 @@ import pytest
 
 from inaproto.core.plan.aggregation_tree import TreeSwitch
 from inaproto.core.switch.accelerator import Action
+from inaproto.core.switch.lookup_table import FIRST_SIGHTINGS
 from inaproto.errors import Blame
 from inaproto.wire.roce import RocePacket
 from tests.unit.switched_ring import (
@@ -328,6 +329,43 @@ def test_results_go_where_the_router_is_and_not_where_the_host_was() -> None:
     ring.arrive(0, *routed(ring, 0, 2))
     sent = ring.arrive(1, *routed(ring, 1, 2))
     assert {port for port, _ in emitted(sent)} == {0, 1}
+
+
+@pytest.mark.parametrize("packets", [2, PACKETS])
+def test_the_first_message_finds_a_router_with_two_links(packets: int) -> None:
+    """By one come the packets of the rank behind it; what is for that rank has the address of the other."""
+    ring = SwitchedRing(2, message_packets=PACKETS, extra_ports=1)
+    links = {0: gateway(0), 1: gateway(1), 2: gateway(2)}
+    for port, address in links.items():
+        ring.arrive(port, b"\xff" * 6 + address + bytes(48))
+
+    def send(rank: int, to: bytes) -> list[Action]:
+        frames = ring.message(rank, 0, packets=packets)
+        return ring.arrive(rank, *(by_router(frame, links[rank], to) for frame in frames))
+
+    assert emitted(send(1, links[0])) == []
+    sent = by_port(send(0, links[2]))
+    assert {port: len(frames) for port, frames in sent.items()} == {0: packets, 2: packets}
+
+
+def test_a_router_s_first_packet_does_not_say_that_the_host_is_there() -> None:
+    ring = SwitchedRing(2, message_packets=PACKETS)
+    ring.arrive(2, by_router(ring.packet(1, 0, 0), gateway(2), gateway(0)))
+    assert ring.accelerator.addresses[mac(1)] == 1
+
+
+def test_a_way_that_changes_under_the_only_packet_of_a_message() -> None:
+    """No other packet follows it, as its result does not come."""
+    ring = routed_ring()
+    ring.arrive(3, b"\xff" * 6 + gateway(3) + bytes(48))
+    only = ring.packet(1, 2, 0, packets=1)
+    ring.arrive(0, by_router(ring.packet(0, 2, 0, packets=1), gateway(0), gateway(1)))
+    ports = []
+    for _ in range(FIRST_SIGHTINGS + 1):
+        ports += [
+            port for port, frame in emitted(ring.arrive(1, by_router(only, gateway(1), gateway(3)))) if port
+        ]
+    assert 3 in ports
 
 
 def test_a_damaged_address_that_comes_twice_steers_no_results_elsewhere() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.switch.lookup_table import Flow, FlowRepair, LookupTable, MessageEntry
+from inaproto.core.switch.lookup_table import FIRST_SIGHTINGS, Flow, FlowRepair, LookupTable, MessageEntry
 from inaproto.core.switch.ring_spec import FlowSpec
 
 SPEC = FlowSpec(0, b"\1\1\1\1", b"\2\2\2\2", 17)
@@ -144,7 +144,7 @@ def test_where_a_rank_is() -> None:
     made = LookupTable().add(KNOWN, ring_id=1, messages=4, psn_mask=MASK)
     assert made.is_at(3, b"source"), "at any port while its own is not known"
     assert not made.is_at(3, b"other!")
-    made.settle(3, b"source", b"target")
+    made.settle(3, b"source", b"target", 0)
     assert made.is_at(3, b"source")
     assert not made.is_at(3, b"other!")
     assert not made.is_at(2, b"source")
@@ -152,7 +152,7 @@ def test_where_a_rank_is() -> None:
 
 def test_packets_teach_no_address_that_is_known() -> None:
     made = LookupTable().add(KNOWN, ring_id=1, messages=4, psn_mask=MASK)
-    made.settle(3, b"other!", b"others")
+    made.settle(3, b"other!", b"others", 1)
     assert (made.src_mac, made.dst_mac, made.ingress) == (b"source", b"target", 3)
     assert made.is_at(3, b"source")
     assert not made.is_at(3, b"other!")
@@ -162,7 +162,7 @@ def test_first_packets_say_from_where_and_in_which_vlan_others_may_come() -> Non
     made = LookupTable().add(KNOWN, ring_id=1, messages=4, psn_mask=MASK)
     assert made.is_at(3, b"source", b"\x81\0\0\7"), "in any VLAN while its own is not known"
     made.show(b"router", b"beyond", 1, b"\x81\0\x20\7")
-    made.settle(3, b"router", b"beyond", b"\x81\0\x20\7")
+    made.settle(3, b"router", b"beyond", 1, b"\x81\0\x20\7")
     assert made.tag == b"\x81\0\x20\7"
     for source in (b"source", b"router"):
         assert made.is_at(3, source, b"\x81\0\0\7"), "the priority may be another"
@@ -192,6 +192,44 @@ def test_results_follow_the_first_packets_of_two_messages() -> None:
     assert (made.src_mac, made.dst_mac, made.is_routed) == (b"source", b"target", False)
 
 
+def test_results_follow_a_first_packet_that_another_one_confirms() -> None:
+    """A copy of a damaged packet confirms nothing, nor does what came by another way."""
+    made = LookupTable().add(KNOWN, ring_id=1, messages=4, psn_mask=MASK)
+    made.show(b"router", b"beyond", 1)
+    for source, target, psn in (
+        (b"router", b"beyond", 1),
+        (b"router", b"other!", 2),
+        (b"other!", b"beyond", 2),
+    ):
+        made.settle(3, source, target, psn)
+        assert (made.src_mac, made.dst_mac, made.is_routed) == (b"source", b"target", False)
+    made.settle(3, b"router", b"beyond", 2)
+    assert (made.src_mac, made.dst_mac, made.is_routed) == (b"router", b"beyond", True)
+
+
+def test_results_follow_a_first_packet_that_comes_often() -> None:
+    """The only packet of a message, whose result does not come back: no other one comes."""
+    made = LookupTable().add(KNOWN, ring_id=1, messages=4, psn_mask=MASK)
+    for _ in range(FIRST_SIGHTINGS - 1):
+        made.show(b"router", b"beyond", 1)
+        assert (made.src_mac, made.dst_mac) == (b"source", b"target")
+    made.show(b"other!", b"beyond", 1)
+    for _ in range(FIRST_SIGHTINGS - 1):
+        made.show(b"router", b"beyond", 1)
+        assert (made.src_mac, made.dst_mac) == (b"source", b"target"), "not in a row"
+    made.show(b"router", b"beyond", 1)
+    assert (made.src_mac, made.dst_mac) == (b"router", b"beyond")
+
+
+def test_what_comes_by_a_router_does_not_say_where_its_rank_is() -> None:
+    made = LookupTable().add(KNOWN, ring_id=1, messages=4, psn_mask=MASK)
+    told = [made.teaches]
+    for way in ((b"router", b"beyond", 1), (b"source", b"target", 2)):
+        made.show(*way)
+        told.append(made.teaches)
+    assert told == [True, False, True], "though it is not believed yet"
+
+
 def test_four_addresses_and_vlans_of_first_packets_are_remembered() -> None:
     made = LookupTable().add(KNOWN, ring_id=1, messages=4, psn_mask=MASK)
     for number in range(5):
@@ -204,10 +242,10 @@ def test_four_addresses_and_vlans_of_first_packets_are_remembered() -> None:
 
 def test_where_no_address_is_known_the_port_alone_counts() -> None:
     made = flow()
-    made.settle(3, b"first!", b"to one")
+    made.settle(3, b"first!", b"to one", 0)
     assert made.is_at(3, b"second")
     assert not made.is_at(4, b"first!")
-    made.settle(3, b"second", b"to two")
+    made.settle(3, b"second", b"to two", 1)
     assert (made.src_mac, made.dst_mac, made.ingress) == (b"second", b"to two", 3), "of the last packet"
 
 

@@ -269,6 +269,18 @@ def test_a_result_that_is_missing_comes_from_the_switch() -> None:
     assert ring.accelerator.counters.naks_in == 1
 
 
+def test_a_result_that_is_missing_leaves_by_the_way_that_its_flow_has_now() -> None:
+    """Its packet came by a path that is no more, and does not come again for this."""
+    ring = repaired(extra_ports=2)
+    ring.finish(0)
+    ring.arrive(3, b"\xff" * 6 + mac(9) + bytes(48))
+    moved = [mac(9) + mac(8) + frame[12:] for frame in ring.message(0, 1)]
+    ring.arrive(0, *moved)
+    sent = by_port(complain(ring, psn(ring, 0, 1), reach=1, there=0b1))
+    assert [frame[:12] for frame in sent[3]] == [mac(9) + mac(8)]
+    assert [frame[12:] for frame in sent[3]] == [ring.result(0, 0, 1)[12:]]
+
+
 def test_the_sender_hears_what_each_nak_acknowledges_and_once_that_results_are_lost() -> None:
     """The acknowledgement may be lost, and nothing but another NAK brings it again."""
     ring = repaired()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from amaranth.lib import data
 
+from inaproto.core.switch.lookup_table import FIRST_SIGHTINGS
 from inaproto_hil.rtl.parameters import Parameters
 from inaproto_hil.rtl.tree_parser import OPENS
 
@@ -78,6 +79,7 @@ def flow_layout(parameters: Parameters) -> data.StructLayout:
             "shown_src": 48,
             "shown_dst": 48,
             "shown_psn": 24,
+            "sightings": range(FIRST_SIGHTINGS),
             "routed": 1,
             "latest": range(parameters.regions),
             "reached": POSITION,

@@ -376,7 +376,7 @@ class Accelerator:
             touched[flow.ring_id] = ring = self._rings[flow.ring_id]
             if flow.repair is not None:
                 looks[flow.spec.connection] = ring, flow, flow.repair
-            if port not in flow.untold and not flow.is_routed:
+            if port not in flow.untold and flow.teaches:
                 self._bridge.learn(flow.src_mac, port, flow.spec.src_ip)
 
         classes, left, several = UNREAD, None, len(blocks) > 1 or (blocks and len(blocks[0]) > 1)
@@ -527,7 +527,7 @@ class Accelerator:
                 self._ingest.general(ring, flow, port, run, actions)
                 if flow.repair is not None:
                     self._looks[connection] = ring, flow, flow.repair
-            if flow.ingress == port and port not in flow.untold and not flow.is_routed:
+            if flow.ingress == port and port not in flow.untold and flow.teaches:
                 self._bridge.learn(flow.src_mac, port, run.src_ip)
             return ring
         if self._trees.takes(run):

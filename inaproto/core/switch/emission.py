@@ -138,13 +138,23 @@ class Emission:
             self.repeat(ring, flow, region, [(offset, offset + 1)], actions)
 
     def repeat(
-        self, ring: RingState, flow: Flow, region: Region, spans: Spans, actions: list[Action]
+        self,
+        ring: RingState,
+        flow: Flow,
+        region: Region,
+        spans: Spans,
+        actions: list[Action],
+        *,
+        way: bytes = b"",
     ) -> None:
-        """Answer what came again of a selective ring, and is done, on its own flow."""
+        """Answer what came again of a selective ring, and is done, on its own flow; ``way``: under these
+        addresses, to and from, not those of its packets."""
+        addresses = np.frombuffer(way, np.uint8)
         rank = flow.row
         for begin, end in spans:
             self._counters.replayed += end - begin
             for block in region.packets_out(slice(rank, rank + 1), begin, end, self._arena):
+                block[0][:, : len(addresses)] = addresses
                 self._emit(flow, block[0], actions)
 
     def _results(

@@ -158,7 +158,7 @@ class Ingest:
             else:
                 flow.show(src_mac, dst_mac, psn, self.tag)
         self._counters.aggregated_in += 1
-        flow.settle(port, src_mac, packet.dst_mac, self.tag)
+        flow.settle(port, src_mac, packet.dst_mac, psn, self.tag)
         if offset == 0 and flow.src_mac != src_mac:
             self._counters.strange_addresses += 1
         flow.reached = serial * ring.spec.message_packets + offset
@@ -249,11 +249,11 @@ class Ingest:
             if not all(opened):
                 run = run.select(np.array(opened))
             flow.show(run.src_mac, run.dst_mac, int(run.psn[-1]), self.tag)
-            flow.settle(port, run.src_mac, run.dst_mac, self.tag)
+            flow.settle(port, run.src_mac, run.dst_mac, int(run.psn[-1]), self.tag)
             if flow.src_mac != run.src_mac:
                 self._counters.strange_addresses += len(run.frames)
         elif flow.is_at(port, run.src_mac, self.tag):
-            flow.settle(port, run.src_mac, run.dst_mac, self.tag)
+            flow.settle(port, run.src_mac, run.dst_mac, int(run.psn[-1]), self.tag)
         else:
             evidence = f"port {port}, address {run.src_mac.hex(':')}"
             if self.tag:

@@ -64,6 +64,8 @@ class FlowRepair:
 
 _WAYS_MAX: Final = 4
 """Addresses, and VLANs, of first packets that a flow remembers: paths that it may be spread over."""
+FIRST_SIGHTINGS: Final = 4
+"""So often the same first packet has to come from elsewhere to be believed, if no other packet does."""
 
 
 @dataclass(slots=True)
@@ -85,8 +87,8 @@ class Flow:
     """Position that continues the replay in progress, if one is."""
     src_mac: bytes = b""
     dst_mac: bytes = b""
-    """Those of ``spec``, or that two first packets in a row had: of the routers between; where ``spec`` has
-    none, of the last packet."""
+    """Those of ``spec``, or that a first packet had and the next one, first or not: of the routers between;
+    where ``spec`` has none, of the last packet."""
     ingress: int = NOWHERE
     """Port of the last first packet, whose key was right: where the rank is."""
     tag: bytes = b""
@@ -98,7 +100,9 @@ class Flow:
     is_routed: bool = False
     """Its packets come by a router, whose address says nothing of where its host is."""
     shown: tuple[bytes, bytes, int] = (b"", b"", -1)
-    """Source, destination and PSN of the last one."""
+    """Source, destination and PSN of the last first packet."""
+    sightings: int = 0
+    """How often in a row that one has come, if from elsewhere than where its flow is known to be."""
     untold: frozenset[PortId] = field(default=frozenset(), repr=False)
     """Ports by which its packets may come without saying where ordinary traffic finds its host."""
     repair: FlowRepair | None = field(default=None, repr=False)
@@ -137,18 +141,22 @@ class Flow:
             return False
         return src_mac in (self.spec.src_mac or src_mac, self.src_mac, *self.sources)
 
-    def settle(self, port: int, src_mac: bytes, dst_mac: bytes, tag: bytes = b"") -> None:
+    def settle(self, port: int, src_mac: bytes, dst_mac: bytes, psn: int, tag: bytes = b"") -> None:
         """The rank is there, as a packet says that is its own."""
         self.ingress = port
         self.tag = tag
         if not self.spec.src_mac:
             self.src_mac, self.dst_mac = src_mac, dst_mac
+        elif src_mac != self.src_mac or dst_mac != self.dst_mac:
+            shown = self.shown
+            if (src_mac, dst_mac) == shown[:2] and psn != shown[2]:
+                self._move(src_mac, dst_mac)
 
     def show(self, src_mac: bytes, dst_mac: bytes, psn: int, tag: bytes = b"") -> None:
         """A first packet, with the ring's key, came with these: so do the packets behind it.
 
-        Results are steered to another address when those of two messages in a row had it: a damaged packet
-        may come twice.
+        Results are steered to another address when another packet had it, too, as a damaged packet may come
+        twice; or when this one came so often that its sender must be waiting in vain for its result.
         """
         if self.vlans and (src_mac, dst_mac, tag) == (self.src_mac, self.dst_mac, self.tag):
             self.shown = src_mac, dst_mac, psn  # as ever: nobody else's address makes room for it
@@ -158,10 +166,21 @@ class Flow:
             self.vlans = (*self.vlans, vlan)[-_WAYS_MAX:]
         if src_mac not in self.sources:
             self.sources = (*self.sources, src_mac)[-_WAYS_MAX:]
-        if self.shown[:2] == (src_mac, dst_mac) and self.shown[2] != psn:
-            self.src_mac, self.dst_mac = src_mac, dst_mac
-            self.is_routed = src_mac != (self.spec.src_mac or src_mac)
+        is_other = self.shown[:2] != (src_mac, dst_mac)
+        self.sightings = 1 if is_other else self.sightings + 1
+        if not is_other and (self.shown[2] != psn or self.sightings >= FIRST_SIGHTINGS):
+            self._move(src_mac, dst_mac)
         self.shown = src_mac, dst_mac, psn
+
+    def _move(self, src_mac: bytes, dst_mac: bytes) -> None:
+        self.src_mac, self.dst_mac = src_mac, dst_mac
+        self.is_routed = src_mac != (self.spec.src_mac or src_mac)
+
+    @property
+    def teaches(self) -> bool:
+        """Whether where its packets come says where ordinary traffic finds its rank, at ``src_mac``: not if
+        the last first packet came by a router."""
+        return not self.is_routed and self.shown[0] in (self.src_mac, b"")
 
     def open_message(self, entry: MessageEntry) -> bool:
         """Remember a message by its first packet. False when its serial is known with another PSN."""

@@ -279,10 +279,12 @@ class Repairs:
                 and came >= copies.get(position, position)
             ):
                 lost.setdefault(entry.serial, []).append(offset)
+        # Its packets may have come by a way that is no more, and they do not come again for this.
+        way = flow.dst_mac + flow.src_mac
         for serial, offsets in lost.items():
             region = ring.array.region_of(serial)
             for _ in range(2 if goes_twice(ring.array, region, len(offsets)) else 1):
-                self._emission.repeat(ring, flow, region, list(_spans(offsets)), actions)
+                self._emission.repeat(ring, flow, region, list(_spans(offsets)), actions, way=way)
             copies.update(dict.fromkeys((serial * length + at for at in offsets), ring.array.done_high + 1))
         if not lost:
             return

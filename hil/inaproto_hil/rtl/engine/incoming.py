@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from amaranth.hdl import Cat, Const, Signal
+from amaranth.hdl import Cat, Const, Mux, Signal
 
+from inaproto.core.switch.lookup_table import FIRST_SIGHTINGS
 from inaproto.core.switch.tree.translation import VIRTUAL_UDP_PORT
 from inaproto.wire.roce import Opcode
 from inaproto_adapters.fpga.register_map import Counter
@@ -214,6 +215,19 @@ def locate(w: Work) -> None:
     m.d.comb += in_sources.eq(
         Cat((flow.sources_count > at) & (flow.sources[at] == seen.src_mac) for at in range(SOURCES)).any()
     )
+    is_as_shown = Signal()
+    is_another = Signal()
+    m.d.comb += [
+        is_as_shown.eq(
+            flow.shown_known & (flow.shown_src == seen.src_mac) & (flow.shown_dst == seen.dst_mac)
+        ),
+        is_another.eq(flow.shown_psn != seen.psn),
+    ]
+    move = [
+        flow.src_mac.eq(seen.src_mac),
+        flow.dst_mac.eq(seen.dst_mac),
+        flow.routed.eq(owner.macs_known & (seen.src_mac != owner.src_mac)),
+    ]
 
     # A first packet has the ring's key: it says where its rank is, and who its router is.
     with m.State("SHOW"):
@@ -227,17 +241,10 @@ def locate(w: Work) -> None:
                     with m.If(flow.sources_count == at):
                         m.d.sync += flow.sources[at].eq(seen.src_mac)
                 m.d.sync += flow.sources_count.eq(flow.sources_count + 1)
-        with m.If(
-            flow.shown_known
-            & (flow.shown_src == seen.src_mac)
-            & (flow.shown_dst == seen.dst_mac)
-            & (flow.shown_psn != seen.psn)
-        ):
-            m.d.sync += [
-                flow.src_mac.eq(seen.src_mac),
-                flow.dst_mac.eq(seen.dst_mac),
-                flow.routed.eq(owner.macs_known & (seen.src_mac != owner.src_mac)),
-            ]
+        is_last = flow.sightings == FIRST_SIGHTINGS - 1
+        with m.If(is_as_shown & (is_another | is_last)):
+            m.d.sync += move
+        m.d.sync += flow.sightings.eq(Mux(is_as_shown, Mux(is_last, flow.sightings, flow.sightings + 1), 1))
         m.d.sync += [
             flow.shown_known.eq(1),
             flow.shown_src.eq(seen.src_mac),
@@ -267,4 +274,6 @@ def locate(w: Work) -> None:
         with m.If((w.rank_ports[w.number] & ~(1 << arrival.port)).any() | ~is_there):
             w.refuse(Counter.DROP_WRONG_PLACE, "STORED")
         with m.Else():
+            with m.If(is_as_shown & is_another):
+                m.d.sync += move
             m.next = "SETTLE"

@@ -182,7 +182,9 @@ class Work:
         """Whether the bridge has still to learn from a packet of a ring."""
         self.is_where_it_learns = Signal()
         m.d.comb += self.is_where_it_learns.eq(
-            self.rank_ports[self.number].bit_select(self.arrival.port, 1) & ~self.flow.routed
+            self.rank_ports[self.number].bit_select(self.arrival.port, 1)
+            & ~self.flow.routed
+            & (~self.flow.shown_known | (self.flow.shown_src == self.flow.src_mac))
         )
         self.index = Signal(range(p.foreign_beats + 1))
         """Beat of the staging buffer that is asked for."""

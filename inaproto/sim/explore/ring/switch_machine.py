@@ -134,6 +134,7 @@ _FLOW_REST: Final = {
     "is_routed": "constant: nobody routes",
     "repair": "of selective rings alone, which are not explored",
     "shown": "addresses are the hosts' own, which are settled",
+    "sightings": "constant: no packet comes from elsewhere",
 }
 _ARRAY_VALUES: Final = ("next_serial", "next_offset", "done_high")
 _ARRAY_REST: Final = {
