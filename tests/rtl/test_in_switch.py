@@ -21,6 +21,7 @@ from inaproto.core.switch.events import (
 )
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, PortId, S
+from inaproto.wire.path_probe import question, token_answered
 from inaproto_adapters.fpga.register_map import PORTS
 from inaproto_hil.rtl.equivalence.traffic import Campaign
 from inaproto_hil.rtl.in_switch import DEFAULTS, RtlAccelerator
@@ -151,3 +152,23 @@ def test_ranks_that_disagree_fault_their_ring() -> None:
             break
     assert found <= {"operations differ", "packet layout"}
     assert found
+
+
+@pytest.mark.rtl
+def test_path_probes_are_answered_at_the_port_where_they_come_and_pass_no_further() -> None:
+    accelerator = made()
+    for port in (7, 9):
+        accelerator.step(PortUp(PortId(port)), NOW)
+    asked = [question(mac=b"\x02" + bytes(5), token=5, nbytes=nbytes) for nbytes in (60, 1500, 4200)]
+    sent = [
+        action for frames in asked for action in accelerator.step(FramesArrived(PortId(7), [frames]), NOW)
+    ]
+    assert all(isinstance(action, EmitFrames) and action.port == PortId(7) for action in sent)
+    answers = [action.frames for action in sent if isinstance(action, EmitFrames)]
+    assert [(token_answered(answer.tobytes()), answer.shape) for answer in answers] == [
+        (5, (1, 60)),
+        (5, (1, 1500)),
+    ], "the hardware takes no frame of 4200 bytes"
+    counters = accelerator.view().counters
+    assert (counters.path_probes, counters.bridged) == (2, 0)
+    assert counters.dropped == {"longer than the accelerator takes": 1}

@@ -21,7 +21,9 @@ import numpy as np
 import trio
 
 from inaproto.core.switch.events import AcceleratorConfig
+from inaproto.daemon.observe.status import ask
 from inaproto_adapters.fpga.board import BoardAccelerator, open_board
+from inaproto_hil.rtl.in_switch import open_rtl
 from inaproto_hil.rtl.parameters import Parameters
 from tests.clusters.loopback import open_cluster
 from tests.daemon.test_allreduce_end_to_end import draw, reduce_all
@@ -75,11 +77,12 @@ async def sum_through(directory: Path, hosts: int, turns: int, elements: int, **
         for _ in range(hosts):
             await cluster.start_host(**options)
         await until(lambda: made[0].status()["is_there"])
+        mtu = made[0].mtu_max if options["mtu"] == "auto" else options["mtu"]
         comms = await cluster.job("train", hosts)
         for turn in range(turns):
             arrays = [draw(np.dtype(np.float32), (elements,), (turn, rank)) for rank in range(hosts)]
             await reduce_all(comms, arrays)
-        least = hosts * turns * elements * 4 // options["mtu"]
+        least = hosts * turns * elements * 4 // mtu
         await until(lambda: made[0].view().counters.results_out >= least)
 
 
@@ -107,3 +110,26 @@ def test_the_command_says_where_it_is_and_in_the_end_what_it_did(runtime_dir: Pa
     assert (report["frames_in"], report["frames_out"]) == (0, 0)
     assert report["cycles"] > 0
     assert not list(runtime_dir.iterdir())
+
+
+async def test_hosts_that_find_their_mtu_have_that_of_the_board(runtime_dir: Path) -> None:
+    """It answers no path probes, and what it sums is smaller than what hosts have without any."""
+    with served(runtime_dir):
+        await sum_through(runtime_dir, hosts=2, turns=2, elements=3000, **{**OPTIONS, "mtu": "auto"})
+
+
+async def test_hosts_of_a_switch_that_simulates_find_the_mtu_of_its_hardware(runtime_dir: Path) -> None:
+    """The ports are the switch's, which answers probes; longer frames than those of a ring pass, too."""
+    library(LARGER)
+    sizes = ",".join(f"{name}={size}" for name, size in asdict(LARGER).items())
+    async with open_cluster(runtime_dir, 0, switch=False, deadline_s=DEADLINE_S) as cluster:
+        await cluster.start_switch(make_accelerator=lambda config: open_rtl(sizes, config))
+        for _ in range(2):
+            await cluster.start_host(**{**OPTIONS, "mtu": "auto"})
+        comms = await cluster.job("train", 2)
+        await reduce_all(comms, [draw(np.dtype(np.float32), (3000,), (0, rank)) for rank in range(2)])
+        found = await ask(runtime_dir / "control.sock")
+        assert [job["path"] for job in found["jobs"]] == ["switch"]
+        counters = found["accelerator"]["counters"]
+        assert counters["path_probes"] >= 2
+        assert counters["results_out"] >= 2 * 3000 * 4 // LARGER.mtu

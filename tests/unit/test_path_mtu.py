@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from rich.console import Console
 
-from inaproto.core.rendezvous.events import RendezvousConfig
+from inaproto.core.rendezvous.events import AcceleratorTakes, Noted, RendezvousConfig
 from inaproto.core.switch.accelerator import InstallRing
 from inaproto.daemon.host.path_mtu import PROBE_AGAIN_S, PathProbing
 from inaproto.daemon.host.ring_settings import host_config, qp_attributes
@@ -66,6 +66,32 @@ def test_a_ring_has_the_smallest_mtu_of_its_hosts(
     members = [of_mtu(rank, mtu, fits=rank not in fixed) for rank, mtu in enumerate(mtus)]
     mtu = told or 1024
     assert joined(members) == ([told] * 3, [(mtu, BYTES // mtu)])
+
+
+@pytest.mark.parametrize(
+    ("most", "mtus", "fixed", "mtu"),
+    [
+        (256, (1024, 1024, 1024), (), 256),
+        (1024, (4096, 512, 4096), (), 512),
+        (4096, (1024, 1024, 1024), (), 1024),
+        (0, (4096, 4096, 4096), (), 4096),
+        (256, (1024, 1024, 1024), (1,), 1024),
+        (256, (1024, 1024, 1024), (0, 1, 2), 1024),
+    ],
+)
+def test_a_ring_has_no_larger_mtu_than_the_accelerator_where_all_its_hosts_can_do_with_that(
+    most: int, mtus: Sequence[int], fixed: Sequence[int], mtu: int
+) -> None:
+    """The others' it refuses, and says why."""
+    world = World(config=RendezvousConfig())
+    assert world.step(AcceleratorTakes(most)) == []
+    members = [of_mtu(rank, its, fits=rank not in fixed) for rank, its in enumerate(mtus)]
+    actions = [action for one in members for action in world.join(one)]
+    (spec,) = (action.spec for action in actions if isinstance(action, InstallRing))
+    assert (spec.mtu, spec.message_packets) == (mtu, BYTES // mtu)
+    assert {told.mtu for _, told in sent(actions, Ring)} == {0 if len(fixed) == len(mtus) else mtu}
+    notes = [action.text for action in actions if isinstance(action, Noted)]
+    assert ("largest that the accelerator takes" in notes[-1]) is (mtu == most)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,11 @@ class BoardAccelerator:
         """None that can be looked into."""
         return {}
 
+    @property
+    def mtu_max(self) -> int:
+        """0 while it does not answer."""
+        return 0 if self._device is None else self._device.identity.mtu
+
     def view(self) -> AcceleratorView:
         """As it was ``VIEW_S`` ago, or when it was lost."""
         return self._view

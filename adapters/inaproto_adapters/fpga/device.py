@@ -533,7 +533,10 @@ class FpgaDevice:
                 spec.window_messages > here.window,
                 f"a window of {spec.window_messages} messages, at most {here.window} are possible",
             ),
-            (spec.mtu > here.mtu, f"MTU {spec.mtu}, at most {here.mtu} is possible"),
+            (
+                spec.mtu > here.mtu,
+                f"MTU {spec.mtu}, at most {here.mtu} is possible; give all its hosts --mtu auto",
+            ),
             (need > here.slots, f"needs {need} slots, the accelerator has {here.slots}"),
         ]
         return next((reason for holds, reason in reasons if holds and reason), "")

@@ -33,11 +33,12 @@ from inaproto.errors import Blame
 from inaproto.ports import Adapter
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.packet import decode_packet
+from inaproto.wire.path_probe import answers_to
 from inaproto_adapters.fpga.at_once import AtOnceBus, at_once
 from inaproto_adapters.fpga.device import FpgaDevice
 from inaproto_adapters.fpga.rings import FpgaRings
 from inaproto_hil.rtl.frames import RtlPorts
-from inaproto_hil.rtl.parameters import Parameters, parameters_of
+from inaproto_hil.rtl.parameters import SHIFT_BYTES, Parameters, parameters_of
 from inaproto_hil.rtl.verilated.build import build_accelerator
 from inaproto_hil.rtl.verilated.model import Model
 
@@ -65,6 +66,7 @@ class RtlAccelerator:
         self._rings = FpgaRings(device, retired_ns=config.retired_ns)
         self._index: dict[PortId, int] = {}
         self._ports: dict[int, PortId] = {}
+        self._path_probes = 0
         self._without: dict[PortId, None] = {}
         """Ports that are up and have no place, in the order in which they came."""
 
@@ -78,9 +80,14 @@ class RtlAccelerator:
         """None that can be looked into."""
         return {}
 
+    @property
+    def mtu_max(self) -> int:
+        return self._parameters.mtu
+
     def view(self) -> AcceleratorView:
-        """Counters and rings, read from the registers."""
+        """Counters and rings, read from the registers; what is answered before frames come to it, too."""
         view = at_once(self._rings.view())
+        view.counters.path_probes = self._path_probes
         for reason, count in self._frames.refused.items():
             view.counters.drop(reason, count)
         return view
@@ -141,11 +148,22 @@ class RtlAccelerator:
         for block in blocks:
             for at in range(len(block)):
                 frame = block[at : at + 1]
+                if index is not None and (answer := self._answer(frame)) is not None:
+                    actions.append(EmitFrames(port, answer))
+                    continue
                 for left_by, frames in self._frames.through(index, [frame]):
                     out = self._ports.get(left_by)
                     if out is not None:
                         actions.append(EmitFrames(out, frames))
                 actions += self._said_of(frame.tobytes())
+
+    def _answer(self, frame: Frames) -> Frames | None:
+        """To a path probe of a length that the hardware takes, which has none itself."""
+        if frame.shape[1] > self._parameters.foreign_bytes - SHIFT_BYTES:
+            return None
+        answer = answers_to(frame)
+        self._path_probes += answer is not None
+        return answer
 
     def _said_of(self, frame: bytes) -> Iterator[Action]:
         """Whose fault the frame is that came."""

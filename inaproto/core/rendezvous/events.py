@@ -208,6 +208,14 @@ class RoomMade:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceleratorTakes:
+    """The largest MTU of a ring that the accelerator of a switch that is alone takes, known from now on."""
+
+    mtu: int
+    """0: any, or it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Woke:
     """The deadline may have passed."""
 
@@ -242,6 +250,7 @@ class LinkMeasured:
 
 HostEvent = (
     HostArrived
+    | AcceleratorTakes
     | LinkMeasured
     | SessionEnded
     | MemberAsked

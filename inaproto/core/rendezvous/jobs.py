@@ -148,6 +148,8 @@ class Job:
     """What its costs are computed from."""
     dispute: Dispute | None = None
     """Its ranks call different all-reduces: it is to fail."""
+    mtu_most: int = 0
+    """The largest MTU that the accelerator takes of its next ring; 0: any, or it is not asked."""
     refused: dict[tuple[int, str, str], str] = field(default_factory=dict)
     """Words for processes that were refused while it gathers, by rank, host and cause."""
 
@@ -334,8 +336,11 @@ class Job:
 
     @property
     def mtu(self) -> int:
-        """MTU of its next ring: what all its hosts can."""
-        return min(seat.member.mtu for seat in self.seats.values())
+        """MTU of its next ring: what all its hosts can, and the accelerator, where all can do with less."""
+        mtu = min(seat.member.mtu for seat in self.seats.values())
+        if self.mtu_most and all(seat.member.mtu_fits for seat in self.seats.values()):
+            return min(mtu, self.mtu_most)
+        return mtu
 
     def refuse_mtu(self, member: Member) -> str | None:
         """Why that rank has no MTU in common with those that are here."""

@@ -113,10 +113,12 @@ class Joining:
             resumed = decided
             if not job.recovery.came(resumed.progress, self._state.now, self._state.config.recover_ns):
                 return self._endings.fail(job, FabricLost(f"job {job.name!r} {job.recovery.in_vain}"))
+        is_in_switch = len(members) > 1 and job.recovery.path == job.recovery.fast
+        job.mtu_most = self._state.mtu_most if is_in_switch else 0
         self._next_ring(job)
         job.ina_ring_id = self._state.new_ring_id() if job.is_shared else 0
         actions: list[RendezvousAction] = []
-        if len(members) > 1 and job.recovery.path == job.recovery.fast:
+        if is_in_switch:
             actions += self._trees.lay(job, ring_key)
         job.first_ring_id = job.first_ring_id or job.ring_id
         job.phase = Phase.CONNECTING
@@ -128,6 +130,8 @@ class Joining:
         if job.is_resumed:
             at = f"from message {resumed.progress}, where {members[resumed.donor]} is"
             text += f", by {job.recovery.path}, {at}"
+        if job.mtu == job.mtu_most:
+            text += f", of MTU {job.mtu}, the largest that the accelerator takes"
         return [*actions, Noted(text)]
 
     def _weigh(self, job: Job) -> None:

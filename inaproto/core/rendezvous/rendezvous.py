@@ -35,6 +35,7 @@ from typing import Final
 from inaproto.core.contract import Handlers
 from inaproto.core.rendezvous.endings import ALL_LEFT, Endings
 from inaproto.core.rendezvous.events import (
+    AcceleratorTakes,
     HostArrived,
     LinkMeasured,
     MemberAsked,
@@ -204,6 +205,9 @@ class Rendezvous:
             case MemberRegroups():
                 regrouping = self._regroupings.asked(event, self._state.hello(event.session), now)
                 return self._endings.regrouped(regrouping)
+            case AcceleratorTakes(mtu):
+                self._state.mtu_most = mtu
+                return []
             case TreesWished():
                 return self._trees.trees_wished(event)
             case LinkMeasured(hosts, latency_ns, rate_bps):

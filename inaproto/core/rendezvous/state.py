@@ -65,6 +65,8 @@ class State:
         self.counters |= {"generations_for_trees": 0}
         self.now = Instant(0)
         self.links = LinkMeasures()
+        self.mtu_most = 0
+        """The largest MTU that the accelerator takes; 0: any, or it is not known."""
         self.ended: dict[str, str] = {}
         """Why the last jobs ended, for ranks whose hosts could not hear it."""
         self.wishes: dict[str, TreeWished] = {}

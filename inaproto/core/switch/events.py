@@ -297,6 +297,16 @@ SaidLater = RingReady | RingRefused | RingFault | Blame | AcceleratorLost
 
 
 @runtime_checkable
+class TakesAtMost(Protocol):
+    """A :class:`SwitchAccelerator` that takes rings of a certain MTU at most."""
+
+    @property
+    def mtu_max(self) -> int:
+        """Payload bytes of a packet, at most; 0: it is not known now."""
+        ...
+
+
+@runtime_checkable
 class AnswersLater(Protocol):
     """A :class:`SwitchAccelerator` elsewhere, with ports of its own: no frames pass the switch's process.
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from inaproto.core.rendezvous.control_plane import ControlAction, ControlEvent, TreesChanged
 from inaproto.core.rendezvous.control_plane import ControlPlane as Core
 from inaproto.core.rendezvous.events import (
+    AcceleratorTakes,
     LinkMeasured,
     Noted,
     RefuseHost,
@@ -75,7 +76,9 @@ LINKS_SHOWN = 64
 
 
 class ControlPlane:
-    """``order`` goes to this switch's own accelerator, and returns whether that did not refuse."""
+    """``order`` goes to this switch's own accelerator, and returns whether that did not refuse; ``mtu_most``
+    is the largest MTU of a ring that it takes, 0: any; ``answers_probes``: whether ports answer path probes.
+    """
 
     def __init__(
         self,
@@ -86,6 +89,8 @@ class ControlPlane:
         order: Callable[[InstallRing | RemoveRing], bool],
         blame: Callable[[Blame], None],
         switch_lost: Callable[[str], None],
+        mtu_most: Callable[[], int],
+        answers_probes: bool,
         status: Callable[[], dict[str, Any]],
         random_bits: RandomBits,
         captures: CaptureDesk,
@@ -101,6 +106,8 @@ class ControlPlane:
         self._order = order
         self._blame = blame
         self._switch_lost = switch_lost
+        self._mtu_most, self._mtu_told = mtu_most, 0
+        self._answers_probes = answers_probes
         self._core = Core(
             RendezvousConfig(
                 jobs_max=settings.rings_max,
@@ -146,7 +153,11 @@ class ControlPlane:
     def _step(self, event: ControlEvent) -> None:
         if isinstance(event, SessionEnded):
             self._probes.session_ended(event.session, current_instant())
-        actions = self._core.step(event, current_instant())
+        now, most = current_instant(), self._mtu_most()
+        if most != self._mtu_told:
+            self._mtu_told = most
+            self._core.step(AcceleratorTakes(most), now)
+        actions = self._core.step(event, now)
         for action in actions:
             self._perform(action)
         if any(isinstance(action, Noted | TreesChanged) for action in actions):
@@ -273,7 +284,7 @@ class ControlPlane:
             port_path=str(ports_path),
             mtu_max=settings.mtu_max,
             infiniband=True,
-            path_probes=settings.accelerator == "software",
+            path_probes=self._answers_probes,
             succeeds=True,
         )
         self.server.send(session, welcome)

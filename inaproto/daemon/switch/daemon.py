@@ -28,6 +28,7 @@ import trio
 
 from inaproto.ca.identity import Role
 from inaproto.core import kernels
+from inaproto.core.rdma.reliable_connection import MTUS
 from inaproto.core.rendezvous.fabric.control import SWITCH_LOST
 from inaproto.core.rendezvous.fabric.events import Installed
 from inaproto.core.rendezvous.fabric.shards import ALONE
@@ -48,6 +49,7 @@ from inaproto.core.switch.events import (
     MakeAccelerator,
     RingReady,
     SaidLater,
+    TakesAtMost,
 )
 from inaproto.core.switch.moderation import Moderation
 from inaproto.daemon.net.control_address import Holder, credentials_of, door_of, doors_of, parse_listen
@@ -182,6 +184,8 @@ class Switch:
             order=self.ordered,
             blame=self._blames.add,
             switch_lost=self._switch_lost,
+            mtu_most=self._mtu_most,
+            answers_probes=not self.is_apart,
             status=self.status,
             random_bits=random_bits,
             captures=self.captures,
@@ -220,6 +224,11 @@ class Switch:
             for narrow in narrow_ports([order.spec], self._accelerator.addresses, self.ports.sizes()):
                 log.warning("%s", narrow_port_note(narrow))
         return self._apart is None and not any(isinstance(action, RingRefused) for action in actions)
+
+    def _mtu_most(self) -> int:
+        """The largest MTU of a ring that its accelerator takes; 0: any, or it is not known."""
+        most = self._accelerator.mtu_max if isinstance(self._accelerator, TakesAtMost) else 0
+        return max((mtu for mtu in MTUS if mtu <= most), default=0)
 
     @property
     def is_apart(self) -> bool:
