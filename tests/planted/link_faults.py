@@ -171,4 +171,26 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
         "False",
         test="tests/unit/test_rc_selective.py::test_what_is_asked_for_more_asks_for_its_answer",
     ),
+    fault(
+        "ring_larger_than_the_accelerator_takes",
+        MTU,
+        "makes a ring of the MTU that hosts found, though the accelerator takes less",
+        Job.mtu,
+        "min(mtu, self.mtu_most)",
+        "mtu",
+        test="tests/unit/test_path_mtu.py"
+        "::test_a_ring_has_no_larger_mtu_than_the_accelerator_where_all_its_hosts_can_do_with_that",
+        arguments=(256, (1024, 1024, 1024), (), 256),
+    ),
+    fault(
+        "pauses_not_counted",
+        "docs/protocol.md 6.11",
+        "lets what a neighbour says end at its port without a trace",
+        Accelerator._pass,
+        "self._counters.for_links += len(frames)",
+        "pass",
+        test="tests/unit/test_accelerator_rules.py"
+        "::test_what_is_for_the_far_end_of_a_link_ends_at_its_port_and_is_counted",
+        arguments=(1,),
+    ),
 )

@@ -11,6 +11,7 @@ import numpy as np
 from inaproto.core.switch.events import (
     AcceleratorConfig,
     EmitFrames,
+    ForLink,
     FramesArrived,
     InstallRing,
     PortDown,
@@ -20,8 +21,9 @@ from inaproto.core.switch.events import (
     RingRefused,
 )
 from inaproto.errors import Blame, LocalMisuse
-from inaproto.units import Instant, PortId, S
+from inaproto.units import MS, Instant, PortId, S
 from inaproto.wire.path_probe import question, token_answered
+from inaproto.wire.pause import pause_frame
 from inaproto_adapters.fpga.register_map import PORTS
 from inaproto_hil.rtl.equivalence.traffic import Campaign
 from inaproto_hil.rtl.in_switch import DEFAULTS, RtlAccelerator
@@ -172,3 +174,17 @@ def test_path_probes_are_answered_at_the_port_where_they_come_and_pass_no_furthe
     counters = accelerator.view().counters
     assert (counters.path_probes, counters.bridged) == (2, 0)
     assert counters.dropped == {"longer than the accelerator takes": 1}
+
+
+@pytest.mark.rtl
+def test_pauses_are_heeded_by_who_has_the_ports() -> None:
+    """The hardware makes an end of them; a board's MAC would have heeded them before."""
+    accelerator = made()
+    for port in (7, 9):
+        accelerator.step(PortUp(PortId(port)), NOW)
+    asked = pause_frame(b"\x02" + bytes(5), MS)
+    (told,) = accelerator.step(FramesArrived(PortId(7), [asked]), NOW)
+    assert isinstance(told, ForLink)
+    assert (told.port, told.frames.tobytes()) == (PortId(7), asked.tobytes())
+    counters = accelerator.view().counters
+    assert (counters.for_links, counters.bridged, counters.dropped) == (1, 1, {})

@@ -261,6 +261,7 @@ def test_the_view_as_plain_values() -> None:
             "losses_told": 0,
             "naks_in": 0,
             "bridged": 0,
+            "for_links": 0,
             "sums_up": 0,
             "sums_up_again": 0,
             "results_in": 0,
@@ -308,3 +309,22 @@ def test_ports_that_come_up_take_part_in_flooding() -> None:
     ring = SwitchedRing(2)
     ring.accelerator.step(PortUp(PortId(9)), NOW)
     assert {port for port, _ in emitted(ring.arrive(0, tcp(0, 8)))} == {1, 2, 9}
+
+
+@pytest.mark.parametrize("last", [0x00, 0x01, 0x02, 0x03, 0x0E, 0x0F])
+def test_what_is_for_the_far_end_of_a_link_ends_at_its_port_and_is_counted(last: int) -> None:
+    """Pauses, LACP, LLDP, spanning trees (IEEE 802.1Q, table 8-1), amid a message."""
+    ring = SwitchedRing(2)
+    frame = bytes([1, 0x80, 0xC2, 0, 0, last]) + mac(1) + b"\x88\x08\0\1\xff\xff" + bytes(42)
+    ring.send(0, 0)
+    for offset in range(4):
+        assert emitted(ring.arrive(1, frame)) == []
+        assert emitted(ring.send(1, 0, offset)) == [
+            (1, ring.result(0, 0, offset)),
+            (0, ring.result(1, 0, offset)),
+        ]
+    view = ring.accelerator.view()
+    assert (view.counters.for_links, view.counters.dropped) == (4, {})
+    near = bytes([1, 0x80, 0xC2, 0, 0, 0x10]) + frame[6:]
+    assert {port for port, _ in emitted(ring.arrive(1, near))} == {0, 2}
+    assert ring.accelerator.view().counters.for_links == 4

@@ -148,6 +148,7 @@ class Counter(IntEnum):
     DROP_OTHER_RING = 53
     DROP_OTHER_MESSAGE = 54
     DROP_NOBODY = 55
+    FOR_LINKS = 56
 
 
 COUNTER_NAMES: Final[dict[Counter, str]] = {
@@ -207,6 +208,7 @@ COUNTER_NAMES: Final[dict[Counter, str]] = {
     Counter.DROP_OTHER_RING: "note of another ring",
     Counter.DROP_OTHER_MESSAGE: "note of another message",
     Counter.DROP_NOBODY: "note for nobody here",
+    Counter.FOR_LINKS: "for_links",
 }
 """A drop has the name of its rule in the software core."""
 
@@ -219,7 +221,7 @@ ID: Final = 0x000
 ID_VALUE: Final = 0x494E4131
 VERSION: Final = 0x004
 VERSION_MINOR: Final = Field(VERSION, 0, 16)
-VERSION_MINOR_VALUE: Final = 1
+VERSION_MINOR_VALUE: Final = 2
 VERSION_MAJOR: Final = Field(VERSION, 16, 16)
 VERSION_MAJOR_VALUE: Final = 1
 PARAMS0: Final = 0x008

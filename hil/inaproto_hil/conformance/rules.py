@@ -10,16 +10,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from inaproto.units import PSN_MASK
+from inaproto.units import MS, PSN_MASK
 from inaproto.wire import icrc
 from inaproto.wire.ethernet import BROADCAST
 from inaproto.wire.ina_header import FLAG_RESULT, INA_HEADER_BYTES, Dtype, Op
 from inaproto.wire.ipv4 import internet_checksum
+from inaproto.wire.pause import pause_frame
 from inaproto.wire.roce import SYNDROME_NAK, Opcode
 from inaproto_hil.conformance.bench import Bench
 from inaproto_hil.conformance.ring import Ring, mac
 
 FILLED_MAX: Final = 32
+_FOR_LINKS: Final = bytes.fromhex("0180c20000")
 _STRANGER: Final = b"\x02\x1a\xff\0\0\x01"
 
 
@@ -546,6 +548,23 @@ async def gradients_of_no_ring_do_not_pass(b: Bench) -> None:
     icrc.seal(moved)
     await b.frame(0, bytes(moved))
     await b.nothing_leaves()
+
+
+@rule("protocol 6.11, IEEE 802.3 31B, 802.1Q 8.6.3")
+async def what_neighbours_say_ends_at_the_port(b: Bench) -> None:
+    """Pauses, PFC, LACP, LLDP and spanning trees end at their port, and no job ends by them."""
+    ring = await b.ring()
+    kinds = ((0x00, b"\0\x26"), (0x02, b"\x88\x09"), (0x03, b"\x88\x8e"), (0x0E, b"\x88\xcc"))
+    for rank in range(ring.ranks):
+        said = [pause_frame(mac(rank), 3 * MS, of)[0].tobytes() for of in ((), (0, 3))]
+        for last, kind in kinds:
+            said.append(_FOR_LINKS + bytes([last]) + mac(rank) + kind + bytes(range(46)))
+        for offset in range(ring.packets):
+            for frame in said:
+                await b.frame(rank, frame)
+            leaves = ring.results(0, offset) if rank == ring.ranks - 1 else ()
+            await b.send(ring, rank, 0, offset, leaves)
+    await b.message(ring, 1)
 
 
 @rule("protocol 6.8")

@@ -27,7 +27,7 @@ from inaproto.core.switch.bridge import CHANGE_SIGHTINGS
 from inaproto.errors import LocalMisuse
 
 _GROUP_BIT: Final = 40
-_OF_A_LINK: Final = 0x0180C2_00000
+OF_A_LINK: Final = 0x0180C2_00000
 """All but the lowest four bits of the addresses that no bridge passes on."""
 
 _HOST: Final = data.StructLayout({"mac": 48, "latest": 48, "sightings": range(CHANGE_SIGHTINGS)})
@@ -82,7 +82,7 @@ class BridgeTable(wiring.Component):
         m.d.comb += found.eq(_picked(self._holders(self.query_mac), self._places) & self.ports_up)
         with m.If(found.any()):
             m.d.sync += self.result_mask.eq(found & others)
-        with m.Elif(self.query_mac[4:] == _OF_A_LINK):
+        with m.Elif(self.query_mac[4:] == OF_A_LINK):
             m.d.sync += self.result_mask.eq(0)
         with m.Else():
             m.d.sync += self.result_mask.eq(self.ports_up & others)

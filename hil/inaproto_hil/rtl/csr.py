@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, ValueLike
@@ -113,11 +114,16 @@ class Registers(wiring.Component):
     """``csr_*`` is the bus; ``command`` and ``answer`` lead to the engine that has the tables.
 
     Bit k of ``count`` counts counter k up by one in this cycle; ``count_add`` is added to that of
-    ``count_add_index``, too, while ``count_add_valid``.
+    ``count_add_index``, too, while ``count_add_valid``. Those that are ``absent`` read 0.
     """
 
     def __init__(
-        self, parameters: Parameters, counters: int = CNT_COUNT, *, capabilities: int = CAPABILITIES
+        self,
+        parameters: Parameters,
+        counters: int = CNT_COUNT,
+        *,
+        absent: Container[int] = (),
+        capabilities: int = CAPABILITIES,
     ) -> None:
         if not 1 <= counters <= CNT_COUNT:
             raise LocalMisuse(f"{counters} counters: the register map has 1 to {CNT_COUNT}")
@@ -125,6 +131,7 @@ class Registers(wiring.Component):
             raise LocalMisuse(f"{parameters.ports} ports: the register PORTS has room for {WORD_BITS}")
         self.parameters = parameters
         self.counters = counters
+        self._absent = absent
         self.constants = _constants(parameters, capabilities)
         super().__init__(
             {
@@ -204,6 +211,8 @@ class Registers(wiring.Component):
             ]
         readable: dict[int, ValueLike] = {}
         for number in range(self.counters):
+            if number in self._absent:
+                continue
             counter = Signal(COUNTER_BITS, name=f"counter_{number}")
             latched = Signal(COUNTER_BITS, name=f"latched_{number}")
             is_added = self.count_add_valid & (self.count_add_index == number)

@@ -14,12 +14,14 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, assert_never
 
+from inaproto.core.switch.bridge import is_of_a_link
 from inaproto.core.switch.events import (
     AcceleratorConfig,
     AcceleratorView,
     Action,
     EmitFrames,
     Event,
+    ForLink,
     FramesArrived,
     InstallRing,
     PortDown,
@@ -151,6 +153,8 @@ class RtlAccelerator:
                 if index is not None and (answer := self._answer(frame)) is not None:
                     actions.append(EmitFrames(port, answer))
                     continue
+                if is_of_a_link(frame[0, :6].tobytes()):
+                    actions.append(ForLink(port, frame))  # this process is the MAC: it heeds pauses
                 for left_by, frames in self._frames.through(index, [frame]):
                     out = self._ports.get(left_by)
                     if out is not None:

@@ -82,9 +82,9 @@ class Parameters:
         return self.children + (self.trees > 0)
 
     @property
-    def counters(self) -> int:
-        """Those of trees come last."""
-        return len(Counter) if self.trees else Counter.SUMS_UP
+    def absent_counters(self) -> range:
+        """Those of trees, where it has none."""
+        return range(0) if self.trees else range(Counter.SUMS_UP, Counter.DROP_NOBODY + 1)
 
     @property
     def head_words(self) -> int:

@@ -55,7 +55,7 @@ class Accelerator(wiring.Component):
         m.submodules.bridge = bridge = BridgeTable(p.ports, p.addresses)
         m.submodules.emitter = emitter = Emitter(p)
         m.submodules.egress = egress = Egress(p.words, p.ports, p.foreign_beats)
-        m.submodules.registers = registers = Registers(p, p.counters)
+        m.submodules.registers = registers = Registers(p, len(Counter), absent=p.absent_counters)
 
         for port in range(p.ports):
             connect(m, flipped(getattr(self, f"rx_{port}")), getattr(receiver, f"rx_{port}"))
@@ -66,7 +66,7 @@ class Accelerator(wiring.Component):
 
         came_up, went_down = Signal(p.ports), Signal(p.ports)
         m.d.sync += came_up.eq(registers.ports_up)
-        counts = Signal(p.counters)
+        counts = Signal(len(Counter))
         m.d.comb += [
             engine.arrival.eq(receiver.arrival),
             engine.there.eq(receiver.there),

@@ -616,6 +616,8 @@ class Accelerator:
             self._counters.drop(NO_RING_THERE, len(frames))
             return
         self._counters.bridged += len(frames)
+        if dst_mac[0] & 1 and is_of_a_link(dst_mac):
+            self._counters.for_links += len(frames)
         if self._tag:
             frames = dress(frames, self._tag)
         for out in self._bridge.egress(dst_mac, port):

@@ -163,7 +163,9 @@ class Counters:
     naks_in: int = 0
     """NAKs of receivers that were answered here."""
     bridged: int = 0
-    """Packets of no ring, left to the bridge. Those for the far end of a link count, and leave nowhere."""
+    """Packets of no ring, left to the bridge."""
+    for_links: int = 0
+    """Those among them for the far end of a link: pauses, LACP, LLDP, spanning trees. They leave nowhere."""
     sums_up: int = 0
     """Sums sent to the switch above, for the first time. All down to ``links_down`` is of rings that span
     switches."""

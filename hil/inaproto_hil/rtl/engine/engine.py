@@ -8,6 +8,7 @@ from amaranth.hdl import ClockSignal, Instance, Module
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from inaproto_adapters.fpga.register_map import Counter
 from inaproto_hil.rtl.emitter import order_layout
 from inaproto_hil.rtl.engine import (
     above,
@@ -56,7 +57,7 @@ class Engine(wiring.Component):
                 **({"note": Out(TOLD)} if p.trees else {}),
                 "command": In(stream.Signature(COMMAND)),
                 "answer": Out(stream.Signature(ANSWER)),
-                "count": Out(p.counters),
+                "count": Out(len(Counter)),
                 "fault": Out(FAULT),
                 "busy": Out(1),
             }

@@ -14,6 +14,7 @@ from inaproto.core.switch.lookup_table import FIRST_SIGHTINGS
 from inaproto.core.switch.tree.translation import VIRTUAL_UDP_PORT
 from inaproto.wire.roce import Opcode
 from inaproto_adapters.fpga.register_map import Counter
+from inaproto_hil.rtl.bridge import OF_A_LINK
 from inaproto_hil.rtl.engine.work import Work
 from inaproto_hil.rtl.tables import SOURCES
 
@@ -148,6 +149,8 @@ def bridge(w: Work) -> None:
         m.next = "BRIDGE_OUT"
     with m.State("BRIDGE_OUT"):
         m.d.comb += [w.count(Counter.BRIDGED), io.order.raw.eq(1), io.begin.eq(1)]
+        with m.If(w.seen.dst_mac[4:] == OF_A_LINK):
+            m.d.comb += w.count(Counter.FOR_LINKS)
         m.next = "BRIDGE_WAIT"
     with m.State("BRIDGE_WAIT"), m.If(~io.emitting):
         m.next = "DONE"
