@@ -180,8 +180,8 @@ class Counters:
     steered: int = 0
     """Sent unchanged towards the switch that sums."""
     strange_addresses: int = 0
-    """Taken for their key, though their Ethernet address was not that of their rank, nor of a router that two
-    first packets in a row came by."""
+    """Taken for their key, though their Ethernet address was not that of their rank, nor of a router that
+    results go to already."""
     early: int = 0
     """Packets that came before the first one of their message, and waited for it."""
     early_taken: int = 0
