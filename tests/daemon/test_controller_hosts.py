@@ -16,7 +16,7 @@ import trio
 import inaproto
 from inaproto.daemon.net.controller_link import ControllerLink
 from inaproto.daemon.net.names import AGENTS_SOCKET
-from inaproto.errors import JobError, JoinRefused
+from inaproto.errors import JobError, JoinRefused, RankLost
 from inaproto.wire.messages.controller import AgentWelcome, AgentWishes
 from inaproto_controller.service import agents as service_agents
 from inaproto_controller.service.agents import Agents
@@ -68,6 +68,33 @@ async def test_a_job_fails_when_its_processes_die(runtime_dir: Path) -> None:
         await daemon.until("train", "running")
         cluster.kill_communicators()
         assert "ended without leaving" in (await daemon.until("train", "failed"))["why"]
+
+
+async def test_a_job_says_which_rank_it_failed_by_not_who_ended_by_that(runtime_dir: Path) -> None:
+    """Of the host of the lost rank another one is still there when all of the other host have ended."""
+    async with (
+        running(runtime_dir) as daemon,
+        open_cluster(runtime_dir, 2, controller=agents(runtime_dir)) as cluster,
+    ):
+        submit = partial(daemon.client.submit, ranks_per_host=2, submission=SUBMISSION)
+        token: str = (await daemon.ask(submit, "train", 2))["token"]
+        await daemon.until("train", "placed")
+        ranks: dict[int, inaproto.Communicator] = {}
+
+        async def connect(rank: int) -> None:
+            ranks[rank] = await cluster.connect("train", rank, size=4, host=rank // 2, key=token)
+
+        async with trio.open_nursery() as nursery:
+            for rank in range(4):
+                nursery.start_soon(connect, rank)
+        await daemon.until("train", "running")
+        ranks[3].channel.close()
+        for rank in (0, 1):
+            with pytest.raises(RankLost):
+                await ranks[rank].all_reduce(np.ones(4, np.float32))
+            ranks[rank].channel.close()
+        why = (await daemon.until("train", "failed"))["why"]
+        assert why.startswith("host h0: rank 0: its job had failed: rank 3 (h1, pid "), why
 
 
 async def test_a_cancelled_job_is_ended_and_its_hosts_are_free(runtime_dir: Path) -> None:

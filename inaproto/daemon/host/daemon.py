@@ -253,7 +253,7 @@ class HostDaemon:
             "totals": self._totals.status(),
             "spans": None if self._tracing is None else self._tracing.status(),
             "job_totals": self._totals.jobs(current_instant()),
-            "rings": [],
+            "rings": [ring.status() for ring in self._away if ring.is_away],
             "returning": self.successions.status(),
             "models": [] if self.models is None else self.models.status(),
             "models_link": None if self.models is None else self.models.link_status(),

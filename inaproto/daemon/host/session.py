@@ -93,6 +93,8 @@ class ClientSession:
         self._leave_id: int | None = None
         self._seat: tuple[str, int] | None = None
         """Job and rank, once its ring has stood."""
+        self._job_failed: JobError | None = None
+        """What its rank was told first: why its job cannot go on."""
         self._regroup: Regroup | None = None
         """Asked, and not answered yet."""
         self._model: ModelSession | None = None
@@ -118,6 +120,7 @@ class ClientSession:
 
     def _ended(self, reason: str) -> None:
         """``reason``: empty if it is this daemon that ends."""
+        failed = self._job_failed  # not by this end, which its ring is told below
         if not reason:
             reason = "its host daemon was stopped"
             text = f"the host daemon of process {self._pid} was stopped; start it and join again"
@@ -130,8 +133,8 @@ class ClientSession:
             self._model.close()
         self._stream.close()
         if self._seat is not None:
-            failure = reason if self._leave_id is None else ""
-            self._daemon.grants.left(*self._seat, failure=failure)
+            why = reason if failed is None else f"its job had failed: {failed}"
+            self._daemon.grants.left(*self._seat, failure=why if self._leave_id is None else "")
 
     def cut_off(self, job: str, ranks: range, why: str) -> None:
         """If it is of these."""
@@ -404,6 +407,7 @@ class ClientSession:
         self._send(Done(op_index=op_index, path=path, ns=duration_ns))
 
     def rank_failed(self, error: JobError) -> None:
+        self._job_failed = self._job_failed or error
         self._send(error_message(error))
 
     def rank_closed(self) -> None:
