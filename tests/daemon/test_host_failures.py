@@ -162,6 +162,20 @@ async def test_a_lost_link_is_made_again_and_the_job_goes_on(runtime_dir: Path) 
         assert cluster.hosts[0].daemon.status()["switch"]["connections"] == 1
 
 
+async def test_who_waits_for_the_switch_is_shown_meanwhile(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
+        comms = await cluster.job("j", 2)
+        host = cluster.hosts[1]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(host.nic.aclose)
+            while (status := host.daemon.status())["switch"]["connected"]:
+                await trio.lowlevel.checkpoint()
+        [ring] = status["rings"]
+        assert (ring["job"], [rank["rank"] for rank in ring["ranks"]]) == ("j", [1])
+        assert "has lost its switch" in ring["halted_because"][-1]
+        await sum_of_ones(comms)
+
+
 async def test_a_join_that_waits_outlives_its_switch(runtime_dir: Path) -> None:
     async with open_cluster(runtime_dir, 2, switch=False, **SMALL) as cluster:
         switch = await cluster.start_switch()

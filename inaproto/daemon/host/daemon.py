@@ -253,7 +253,7 @@ class HostDaemon:
             "totals": self._totals.status(),
             "spans": None if self._tracing is None else self._tracing.status(),
             "job_totals": self._totals.jobs(current_instant()),
-            "rings": [ring.status() for ring in self._away if ring.is_away],
+            "rings": [ring.status() for ring in self._rings() if ring.is_away],
             "returning": self.successions.status(),
             "models": [] if self.models is None else self.models.status(),
             "models_link": None if self.models is None else self.models.link_status(),
@@ -298,8 +298,7 @@ class HostDaemon:
         self.controller.changed()
 
     def _places_moved(self) -> None:
-        rings = [] if self._fabric is None else self._fabric.rings()
-        for ring in [*rings, *self._away]:
+        for ring in self._rings():
             ring.look_at_place()
 
     def _cut_off(self, job: str, ranks: range, why: str) -> None:
@@ -375,8 +374,11 @@ class HostDaemon:
                 self.grants.left(join.job, join.rank, failure="")
 
     def _ring_of_journal(self, file: tuple[int, int]) -> HostRing | None:
-        rings = [] if self._fabric is None else self._fabric.rings()
-        return next((ring for ring in [*rings, *self._away] if ring.is_of(file)), None)
+        return next((ring for ring in self._rings() if ring.is_of(file)), None)
+
+    def _rings(self) -> list[HostRing]:
+        """Also those that wait for a switch."""
+        return [*([] if self._fabric is None else self._fabric.rings()), *self._away]
 
     def _away_deadline(self) -> Instant | None:
         found = [at for ring in self._away if ring.is_away and (at := ring.deadline) is not None]
