@@ -198,6 +198,19 @@ def test_other_machines_are_reached_by_a_command_and_end_with_it(machine: Path) 
         until(lambda name=name: job(machine, name)["state"] in ("failed", "cancelled"))  # type: ignore[misc]
 
 
+def test_a_job_that_nobody_waits_for_any_more_is_not_placed(machine: Path) -> None:
+    """A scheduler, or ``timeout``, ends the command while the job is in the queue."""
+    door = ("--dir", str(machine / "d"))
+    assert run("job", "submit", *door, "holds", "--hosts", "2").returncode == 0
+    process = submitted(machine, "--dir", "d", "given-up", "--hosts", "2", "--", "python", "sums.py")
+    assert process.stdout is not None
+    assert any("given-up: queued" in line for line in process.stdout)
+    os.kill(process.pid, signal.SIGTERM)
+    code, told = done(process)
+    assert (code, job(machine, "given-up")["state"]) == (128 + signal.SIGTERM, "cancelled"), told
+    assert run("job", "cancel", *door, "holds").returncode == 0
+
+
 def test_a_job_that_is_cancelled_ends_its_processes_and_one_that_runs_is_not_run_twice(machine: Path) -> None:
     secret = "s" * 40
     words = ("--dir", "d", "--submission", secret, "twice", "--hosts", "2", "--", "python", "on.py")

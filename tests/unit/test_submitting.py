@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
 from inaproto_controller.service.job_client import JobClient
-from inaproto_controller.service.submitting import NotPlaced, submit_and_wait
+from inaproto_controller.service.submitting import NotPlaced, submit_and_wait, taken_back
 
 
 def job(number: int, state: str, hosts: Sequence[str] = (), revision: int = 1) -> dict[str, Any]:
@@ -57,6 +58,21 @@ def test_a_job_that_was_cancelled_just_after_it_was_placed_has_no_hosts() -> Non
     answers = Answers(job(1, "queued"), job(1, "cancelled", ["h0"], 2))
     with pytest.raises(NotPlaced, match="it is cancelled"):
         placed(answers)
+
+
+def test_a_job_is_taken_back_when_a_scheduler_ends_who_waits_for_it() -> None:
+    class Ended(Answers):
+        def job(self, name: str, **named: object) -> dict[str, Any]:
+            if not self.cancelled and named:
+                signal.raise_signal(signal.SIGTERM)
+            return super().job(name)
+
+    answers = Ended(job(1, "queued"))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, taken_back():
+        placed(answers)
+    assert (ended.value.code, answers.cancelled) == (128 + signal.SIGTERM, ["j"])
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize("hosts", [["h0"], []])

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -178,7 +178,7 @@ def submit(
     """
     from inaproto.launch.plan import expand_hosts
     from inaproto_controller.service import slurm_part
-    from inaproto_controller.service.submitting import submit_and_wait
+    from inaproto_controller.service.submitting import submit_and_wait, taken_back
     from inaproto_controller.service.tokens import new_submission
 
     with _guarded():
@@ -204,18 +204,19 @@ def submit(
             "elastic": elastic,
             "submission": submission or new_submission(),
         }
-        if wait_s is None:
-            found = client.submit(name, wanted, **fields)
-        else:
-            found = submit_and_wait(client, name, wanted, wait_s=wait_s, tell=_tell_waiting, **fields)
-        if words:
-            from inaproto_controller.service.job_run import Asked, run_job
+        with taken_back() if words or wait_s is not None else nullcontext():
+            if wait_s is None:
+                found = client.submit(name, wanted, **fields)
+            else:
+                found = submit_and_wait(client, name, wanted, wait_s=wait_s, tell=_tell_waiting, **fields)
+            if words:
+                from inaproto_controller.service.job_run import Asked, run_job
 
-            pairs = (("--path", path), ("--backend", backend))
-            options = [word for option, text in pairs if text for word in (option, text)]
-            options += ["--elastic"] if elastic else []
-            asked = Asked(words, via, host_dir or where["directory"], host_dir, tuple(options), elastic)
-            sys.exit(run_job(client, found, asked))
+                pairs = (("--path", path), ("--backend", backend))
+                options = [word for option, text in pairs if text for word in (option, text)]
+                options += ["--elastic"] if elastic else []
+                asked = Asked(words, via, host_dir or where["directory"], host_dir, tuple(options), elastic)
+                sys.exit(run_job(client, found, asked))
         if where["as_json"]:
             _print_json(found)
         elif is_of_slurm:

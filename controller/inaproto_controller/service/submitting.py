@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 from inaproto.errors import InaprotoError
@@ -14,12 +16,32 @@ from inaproto_controller.service.job_client import ControllerRefused, Controller
 RETRY_S: Final = 0.5
 LONGEST_ASK_S: Final = 20.0
 _OVER: Final = ("ended", "cancelled", "failed")
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 T = TypeVar("T")
 
 
 class NotPlaced(InaprotoError):
     """The job did not get its hosts in time, and was cancelled; the text says what it waited for."""
+
+
+@contextmanager
+def taken_back() -> Iterator[None]:
+    """SIGTERM, of schedulers and ``timeout``, and SIGHUP, where nobody ignores that, end what is done in here
+    as Ctrl-C does: with an exception, on whose way a job that was submitted is cancelled. One that nobody waits
+    for any more would be placed, and hold its hosts for ever."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    heard = [each for each in _ENDING if signal.getsignal(each) is signal.SIG_DFL]
+    for each in heard:
+        signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each in heard:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def submit_and_wait(
