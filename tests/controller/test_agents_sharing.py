@@ -264,7 +264,7 @@ async def test_a_host_that_is_lost_while_nobody_leads_is_given_up(runtime_dir: P
         await first.commits()
         sharing = its.agents.sharing
         await its.until(lambda: its.group()["turns"])
-        its.agents.follow()
+        its.agents.follow("its store is lost")
         await first.ends()
         its.agents.lead(2, Desired())
         sharing.lead(its.records, its.put)

@@ -312,7 +312,10 @@ async def test_one_controller_of_a_store_leads(runtime_dir: Path) -> None:
             await hello.send(AgentHello(role="host", agent="h0", boot_id="b"))
             answer = await hello.receive()
             assert isinstance(answer, Error)
-            assert answer.code == "not_leader"
+            assert (answer.code, answer.message) == (
+                "not_leader",
+                "this controller does not lead: another controller leads",
+            )
             hello.close()
             stop.set()
 

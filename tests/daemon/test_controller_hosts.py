@@ -148,7 +148,7 @@ async def test_a_process_without_the_job_s_token_takes_no_seat_of_it(runtime_dir
         async with running(runtime_dir) as daemon:
             token = await submitted(daemon, cluster)
         for key in ("", SUBMISSION, token + "A"):
-            with pytest.raises(JoinRefused, match="not what it shows as its key"):
+            with pytest.raises(JoinRefused, match="key: that which inaproto job submit printed belongs into INAPROTO_KEY"):
                 await cluster.connect("train", 0, size=2, key=key)
         for rank, host in ((1, 0), (0, 1)):
             with pytest.raises(JoinRefused, match="has given this host ranks"):

@@ -72,6 +72,7 @@ TOLD_AT_ONCE: Final = 32
 REPORTS_PER_S: Final = 256
 REPORTS_IN_LEASE: Final = 4
 NOT_LEADER: Final = "not_leader"
+STARTED_JUST_NOW: Final = "it has just been started"
 AGENT_REFUSED: Final = "agent_refused"
 BAD_MESSAGE: Final = "bad_message"
 SESSION_OVER: Final = "session_over"
@@ -130,6 +131,8 @@ class Agents:
         self._boots: dict[str, tuple[str, float]] = {}
         """By agent, and since when it is known: another one begins without what it had."""
         self._term = 0
+        self.why_no_term = STARTED_JUST_NOW
+        """What agents are told where this controller does not lead."""
         self._desired = Desired()
         self._seen: dict[str, Agent] = {}
         self._news: set[str] = set()
@@ -156,9 +159,9 @@ class Agents:
         for name in self._roles:
             self._look_at(name)
 
-    def follow(self) -> None:
+    def follow(self, why: str) -> None:
         """This controller leads no more."""
-        self._term = 0
+        self._term, self.why_no_term = 0, why
         sessions = list(self._sessions.values())
         self._sessions.clear()  # their tasks end later, and what they have reported is of a term that is over
         for session in sessions:
@@ -364,7 +367,7 @@ class Agents:
             if not refusal and isinstance(hello, AgentHello):
                 refusal = self._refusal(hello)
             if self._term == 0:
-                _refuse(stream, NOT_LEADER, "this controller does not lead; another one does")
+                _refuse(stream, NOT_LEADER, f"this controller does not lead: {self.why_no_term}")
             elif refusal:
                 log.warning("%s", refusal)
                 _refuse(stream, AGENT_REFUSED, refusal)

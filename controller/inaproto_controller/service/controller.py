@@ -29,7 +29,7 @@ from inaproto_controller.cluster import capacity
 from inaproto_controller.cluster.desired import Change, Desired, Job, JobSpec, JobState, SetJob, applied
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.planning.cluster_planner import ClusterPlanner
-from inaproto_controller.service.agents import Agents
+from inaproto_controller.service.agents import STARTED_JUST_NOW, Agents
 from inaproto_controller.service.job_spans import JobSpans
 from inaproto_controller.service.live_history import LiveHistory
 from inaproto_controller.service.plan import Planned, planned, rests_on
@@ -152,7 +152,7 @@ class Controller:
         """What is known of jobs and agents is of then, where it does not lead; None: nothing is."""
         self.records: dict[str, bytes] = {}
         """Records of protocol cores, by owner, as they are on disk."""
-        self.problem = "it has just been started"
+        self.problem = STARTED_JUST_NOW
         """Why it does not lead."""
         self._store_works = True
         """Whether it did when it was used last."""
@@ -240,7 +240,7 @@ class Controller:
 
     def _wait(self, why: str) -> None:
         log.log(logging.DEBUG if why == self.problem else logging.WARNING, "does not lead: %s", why)
-        self.problem = why
+        self.problem = self.agents.why_no_term = why
 
     def _lose_store(self, why: StoreLost) -> None:
         self._store_works = isinstance(why, Deposed)
@@ -251,7 +251,7 @@ class Controller:
             log.warning("term %d is over: %s", self.term, why)
             self._led_until = trio.current_time()
         self.term, self.problem = 0, why
-        self.agents.follow()
+        self.agents.follow(why)
         self._lost.set()
         self._tell_watchers()
 
