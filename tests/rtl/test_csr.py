@@ -87,7 +87,7 @@ def test_what_it_is_and_that_nothing_else_is_there() -> None:
     async def bench(ctx: Any) -> None:
         known = {
             0x000: 0x494E4131,
-            0x004: 1 << 16 | 1,
+            0x004: 1 << 16 | 2,
             0x008: 3 | 4 << 8 | 2 << 16 | 3 << 24,
             0x00C: 64,
             0x010: 256 | 2 << 16 | 8 << 24,

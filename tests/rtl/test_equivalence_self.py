@@ -45,7 +45,15 @@ CAMPAIGNS: Final = 40
 
 MET: Final = frozenset(
     {
-        *("aggregated_in", "results_out", "replayed", "replay_filled", "gaps_signalled", "bridged"),
+        *(
+            "aggregated_in",
+            "results_out",
+            "replayed",
+            "replay_filled",
+            "gaps_signalled",
+            "bridged",
+            "for_links",
+        ),
         *("strange_addresses", "wrong ICRC", "not an RDMA WRITE", "not from where its rank is"),
         *("older than the tenant", "layout", "ring failed", "no INA header", "wrong ring", "wrong key"),
         *("wrong epoch", "wrong rank", "wrong ring size", "message too long", "window passed"),
