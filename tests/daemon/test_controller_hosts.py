@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -70,8 +71,11 @@ async def test_a_job_fails_when_its_processes_die(runtime_dir: Path) -> None:
         assert "ended without leaving" in (await daemon.until("train", "failed"))["why"]
 
 
-async def test_a_job_says_which_rank_it_failed_by_not_who_ended_by_that(runtime_dir: Path) -> None:
+async def test_a_job_says_which_rank_it_failed_by_not_who_ended_by_that(
+    runtime_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Of the host of the lost rank another one is still there when all of the other host have ended."""
+    caplog.set_level(logging.INFO, logger="inaproto.controller")
     async with (
         running(runtime_dir) as daemon,
         open_cluster(runtime_dir, 2, controller=agents(runtime_dir)) as cluster,
@@ -95,6 +99,12 @@ async def test_a_job_says_which_rank_it_failed_by_not_who_ended_by_that(runtime_
             ranks[rank].channel.close()
         why = (await daemon.until("train", "failed"))["why"]
         assert why.startswith("host h0: rank 0: its job had failed: rank 3 (h1, pid "), why
+        told = [one.getMessage() for one in caplog.records if "number 1" in one.getMessage()]
+        assert told[-3:] == [
+            "job train (number 1) is placed on h0, h1",
+            "job train (number 1) is running on h0, h1",
+            f"job train (number 1) is failed: {why}",
+        ]
 
 
 async def test_a_cancelled_job_is_ended_and_its_hosts_are_free(runtime_dir: Path) -> None:
@@ -148,7 +158,9 @@ async def test_a_process_without_the_job_s_token_takes_no_seat_of_it(runtime_dir
         async with running(runtime_dir) as daemon:
             token = await submitted(daemon, cluster)
         for key in ("", SUBMISSION, token + "A"):
-            with pytest.raises(JoinRefused, match="key: that which inaproto job submit printed belongs into INAPROTO_KEY"):
+            with pytest.raises(
+                JoinRefused, match="key: that which inaproto job submit printed belongs into INAPROTO_KEY"
+            ):
                 await cluster.connect("train", 0, size=2, key=key)
         for rank, host in ((1, 0), (0, 1)):
             with pytest.raises(JoinRefused, match="has given this host ranks"):

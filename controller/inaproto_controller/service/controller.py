@@ -30,6 +30,7 @@ from inaproto_controller.cluster.desired import Change, Desired, Job, JobSpec, J
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.planning.cluster_planner import ClusterPlanner
 from inaproto_controller.service.agents import STARTED_JUST_NOW, Agents
+from inaproto_controller.service.job_log import log_jobs
 from inaproto_controller.service.job_spans import JobSpans
 from inaproto_controller.service.live_history import LiveHistory
 from inaproto_controller.service.plan import Planned, planned, rests_on
@@ -449,6 +450,7 @@ class Controller:
             self._lose_store(error)
             raise NotLeading(f"the store failed: {error}; ask again") from None
         self.history.committed(self._desired, after)
+        log_jobs(self._desired, after, changes)
         if self._spans is not None:
             self._spans.committed(self._desired, after)
         self._desired = after

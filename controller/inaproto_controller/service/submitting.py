@@ -28,8 +28,9 @@ class NotPlaced(InaprotoError):
 @contextmanager
 def taken_back() -> Iterator[None]:
     """SIGTERM, of schedulers and ``timeout``, and SIGHUP, where nobody ignores that, end what is done in here
-    as Ctrl-C does: with an exception, on whose way a job that was submitted is cancelled. One that nobody waits
-    for any more would be placed, and hold its hosts for ever."""
+    as Ctrl-C does: with an exception, on whose way a job that was submitted is cancelled. One that nobody
+    waits for any more would be placed, and hold its hosts for ever.
+    """
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -190,8 +190,8 @@ class HostSeats:
             if not seat.is_token(key):
                 shown = "is not what it shows as its key" if key else "it does not show as its key"
                 return (
-                    f"the controller has given the job a token, which {shown}: that which inaproto job submit "
-                    "printed belongs into INAPROTO_KEY"
+                    f"the controller has given the job a token, which {shown}: "
+                    "that which inaproto job submit printed belongs into INAPROTO_KEY"
                 )
             if not name.is_shrunk and rank not in seat.ranks:
                 return f"the controller has given this host ranks {seat.ranks[0]} to {seat.ranks[-1]} of it"
