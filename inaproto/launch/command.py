@@ -192,7 +192,10 @@ def run(
             may_start=len(wish.hosts) < 2 and not host_name,
         )
         if log_dir is not None:
-            log_dir.mkdir(parents=True, exist_ok=True)
+            try:
+                log_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ConfigError(f"--log-dir: cannot make {log_dir}: {error.strerror}") from error
         manner = Manner(
             is_labelled=ranks > 1 if is_labelled is None else is_labelled,
             grace_s=grace_s,

@@ -19,6 +19,7 @@ class Observed:
         self._latest: dict[str, dict[str, Counter[str]]] = {}
         self._reasons: dict[str, None] = {}
         self._recoveries: dict[str, tuple[int, int]] = {}
+        self._jobs: dict[str, tuple[int, int]] = {}
 
     def take(self, hosts: Iterable[Mapping[str, Any]], switches: Iterable[Mapping[str, Any]]) -> None:
         """``hosts`` and ``switches`` are statuses, as ``inaproto status --json`` has them."""
@@ -30,9 +31,10 @@ class Observed:
             who = f"{host.get('name')} {host.get('pid')}"
             self._before.setdefault(who, counts)
             self._latest[who] = counts
-            recoveries = int(totals.get("recoveries", 0))
-            first, _ = self._recoveries.get(who, (recoveries, 0))
-            self._recoveries[who] = (first, recoveries)
+            for name, found in (("recoveries", self._recoveries), ("jobs", self._jobs)):
+                latest = int(totals.get(name, 0))
+                first, _ = found.get(who, (latest, 0))
+                found[who] = (first, latest)
             for ring in host.get("rings", ()):
                 for reason in ring.get("halted_because", ()):
                     self._note(f"job {ring.get('job')!r}: {reason}")
@@ -56,6 +58,11 @@ class Observed:
     def is_empty(self) -> bool:
         """No daemon has summed anything."""
         return not self._counted("operations")
+
+    @property
+    def has_joined(self) -> bool:
+        """Ranks came to a daemon; of those of one host that add in place, it counts no all-reduce."""
+        return any(latest > first for first, latest in self._jobs.values())
 
     @property
     def is_sent(self) -> bool:
@@ -84,7 +91,7 @@ class Observed:
         """One line for the end of a run."""
         operations, nbytes = self._counted("operations"), self._counted("bytes")
         if not operations:
-            return _NONE
+            return _AMONG_THEMSELVES if self.has_joined else _NONE
         ways = ", ".join(
             f"{count} {_WAYS.get(path, path)} ({_size(nbytes[path])})"
             for path, count in operations.most_common()
@@ -95,6 +102,10 @@ class Observed:
 
 _NONE: Final = (
     "no all-reduce went by a host daemon (ranks of one host that add in place do so among themselves)"
+)
+_AMONG_THEMSELVES: Final = (
+    "no all-reduce went by a host daemon, which ranks have joined: those of one host that add in place do so "
+    "among themselves"
 )
 _WAYS: Final = {
     "switch": "in the switch",

@@ -451,7 +451,8 @@ def launch(wish: Wish, wanted: Wanted, manner: Manner, environment: Mapping[str,
         else:
             seconds = time.monotonic() - run.began
             run.tell(f"{run.observed.sentence()}; {seconds:.1f} s, exit status {status}")
-            if run.observed.is_empty and may_lack_inaproto(wish, sys.executable):
+            nobody_came = run.observed.is_empty and not run.observed.has_joined
+            if nobody_came and may_lack_inaproto(wish, sys.executable):
                 run.tell(may_lack_inaproto(wish, sys.executable))
             if run.observed.recoveries:
                 run.tell(f"rings that ended in the middle of a job: {run.observed.recoveries}")

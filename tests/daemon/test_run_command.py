@@ -96,6 +96,14 @@ def script(directory: Path, text: str) -> Path:
     return path
 
 
+def test_logs_that_cannot_be_kept_are_an_option_that_is_wrong(runtime_dir: Path) -> None:
+    taken = runtime_dir / "file"
+    taken.touch()
+    with started(runtime_dir, "--log-dir", str(taken / "logs"), "--", "true") as run:
+        code, _, err = run.end()
+    assert (code, err) == (2, f"inaproto run: --log-dir: cannot make {taken / 'logs'}: Not a directory\n")
+
+
 def test_the_smallest_script_says_what_pages_show(runtime_dir: Path) -> None:
     script = str(EXAMPLE.parents[2] / HELLO[-1])
     with started(runtime_dir, *HELLO[:-1], script) as run:

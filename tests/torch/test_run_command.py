@@ -55,6 +55,16 @@ def test_an_unchanged_script_has_the_same_weights_by_every_path(
     assert abs(gloo.losses[0] - found["auto"].losses[0]) < 1e-3
 
 
+def test_ranks_of_one_host_are_not_told_that_their_python_lacks_inaproto(
+    runtime_dir: Path, torch_python: Path
+) -> None:
+    """Their host daemon counts nothing: they add in place, among themselves. The Python is another one."""
+    found = Training(runtime_dir, torch_python, "-n", "2")
+    assert (found.status, found.outcome["operations_by_path"]) == (0, {}), found.said
+    assert "inaproto carries all-reduces of 2 ranks" in found.said
+    assert "is it, for" not in found.said
+
+
 def test_ctrl_c_in_a_training_leaves_nothing(runtime_dir: Path, torch_python: Path) -> None:
     words = ("--daemons", "2", "--", str(torch_python), str(EXAMPLE), "--epochs", "1000000")
     with started(runtime_dir, "-n", "2", *words) as run:

@@ -492,6 +492,22 @@ def test_the_outcome_is_what_came_since_the_first_answer() -> None:
     assert seen.sentence() == "4 all-reduces: 3 in the switch (3 MiB), 1 along the chain of hosts (1 MiB)"
 
 
+def test_ranks_that_add_among_themselves_are_not_said_to_lack_anything() -> None:
+    def joined(jobs: int) -> dict[str, Any]:
+        found = host("h0", {})
+        found["totals"]["jobs"] = jobs
+        return found
+
+    seen = Observed()
+    seen.take([joined(3)], [])
+    assert "which ranks have joined" not in seen.sentence(), "these were of others"
+    seen.take([joined(4)], [])
+    assert seen.sentence() == (
+        "no all-reduce went by a host daemon, which ranks have joined: "
+        "those of one host that add in place do so among themselves"
+    )
+
+
 def test_reasons_of_fallbacks_are_each_told_once() -> None:
     seen = Observed()
     full = {"jobs": [{"name": "train", "fallback": "leaf0: needs 2723400 bytes of memory, 0 are free"}]}

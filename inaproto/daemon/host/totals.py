@@ -24,6 +24,7 @@ class HostTotals:
         """Rings that ended in the middle of their jobs."""
         self.redone: Counter[str] = Counter()
         """All-reduces that a collective library tried, and that were redone without it, by code."""
+        self._begun = 0
         self._operations: Counter[DonePath] = Counter()
         self._bytes: Counter[DonePath] = Counter()
         self._busy_ns: Counter[DonePath] = Counter()
@@ -33,6 +34,7 @@ class HostTotals:
 
     def begin(self, job: str, now: Instant) -> JobTotals:
         """The record of a job that begins here; one of the same name that was here before keeps its own."""
+        self._begun += 1
         found = JobTotals(job, now)
         self._jobs.append(found)
         if len(self._jobs) > JOBS_MAX:
@@ -51,6 +53,7 @@ class HostTotals:
 
     def status(self) -> dict[str, Any]:
         return {
+            "jobs": self._begun,
             "operations_by_path": dict(self._operations),
             "bytes_by_path": dict(self._bytes),
             "seconds_by_path": {path: ns / S for path, ns in self._busy_ns.items()},
