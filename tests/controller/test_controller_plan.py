@@ -168,7 +168,16 @@ def test_hosts_that_do_not_report_are_not_given_away() -> None:
     cluster = PlannedCluster(racks(), 0)
     number = cluster.submit(4)
     cluster.look()
-    assert cluster.desired.jobs[number].why == "waits for 4 hosts: 0 of 4 are free, 4 do not report"
+    told = "waits for 4 hosts: 0 of 4 are free, 4 do not report: h0, h1, h2, h3"
+    assert cluster.desired.jobs[number].why == told
+
+
+def test_of_many_hosts_that_do_not_report_some_are_named() -> None:
+    cluster = PlannedCluster(racks(racks=3), 0)
+    number = cluster.submit(4)
+    cluster.look()
+    told = "waits for 4 hosts: 0 of 6 are free, 6 do not report: h0, h1, h2, h3 and 2 more"
+    assert cluster.desired.jobs[number].why == told
 
 
 def test_what_an_agent_may_still_have_is_not_given_away() -> None:

@@ -275,6 +275,16 @@ async def test_agents_that_are_refused(runtime_dir: Path, message: Message, said
         assert said in answer.message
 
 
+async def test_an_agent_that_is_refused_again_and_again_does_not_fill_the_log(
+    runtime_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(runtime_dir) as daemon:
+        for name in ("h8", "h9", "h9", "h8", "h9"):
+            await answer_to(daemon, AgentHello(role="host", agent=name, boot_id="b"))
+        told = [one.getMessage() for one in caplog.records if "none of that name" in one.getMessage()]
+        assert told == [f"host {name!r}: the cluster file has none of that name" for name in ("h8", "h9")]
+
+
 async def test_a_second_agent_of_a_name_is_refused_while_the_first_is_there(runtime_dir: Path) -> None:
     async with running(runtime_dir) as daemon:
         first = await daemon.stranger()

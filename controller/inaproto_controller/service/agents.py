@@ -71,6 +71,9 @@ HELLO_S: Final = 5.0
 TOLD_AT_ONCE: Final = 32
 REPORTS_PER_S: Final = 256
 REPORTS_IN_LEASE: Final = 4
+REFUSED_AGAIN_S: Final = 600.0
+"""A refusal that is said again and again is in the log so often."""
+REFUSED_MAX: Final = 64
 NOT_LEADER: Final = "not_leader"
 STARTED_JUST_NOW: Final = "it has just been started"
 AGENT_REFUSED: Final = "agent_refused"
@@ -126,6 +129,8 @@ class Agents:
         self._changed = changed
         self._wall_clock = wall_clock
         self._connections = 0
+        self._refused_at: dict[str, float] = {}
+        """When a refusal was in the log; that which came last is the last."""
         self._sessions: dict[str, _Session] = {}
         self._heard: dict[str, float] = {}
         self._boots: dict[str, tuple[str, float]] = {}
@@ -356,6 +361,15 @@ class Agents:
         """Seconds until it will have said nothing for the lease, if it says nothing."""
         return self._heard.get(agent, self._led_since) + self._lease_s - trio.current_time()
 
+    def _note(self, refusal: str) -> None:
+        """Who is refused asks again twice a second, and would fill the log."""
+        now, said = trio.current_time(), self._refused_at.pop(refusal, -math.inf)
+        is_new = now - said >= REFUSED_AGAIN_S
+        log.log(logging.WARNING if is_new else logging.DEBUG, "%s", refusal)
+        self._refused_at[refusal] = now if is_new else said
+        if len(self._refused_at) > REFUSED_MAX:
+            del self._refused_at[next(iter(self._refused_at))]
+
     def _seconds_left(self, identity: Identity) -> float:
         """Until the certificate of an agent runs out, and its session with it."""
         return math.inf if identity.expires_s is None else identity.expires_s - self._wall_clock()
@@ -369,7 +383,7 @@ class Agents:
             if self._term == 0:
                 _refuse(stream, NOT_LEADER, f"this controller does not lead: {self.why_no_term}")
             elif refusal:
-                log.warning("%s", refusal)
+                self._note(refusal)
                 _refuse(stream, AGENT_REFUSED, refusal)
             elif not isinstance(hello, AgentHello):
                 _refuse(stream, BAD_MESSAGE, f"an agent says hello first, not {hello.TYPE!r}")

@@ -69,6 +69,8 @@ from inaproto_controller.service.why_no_tree import GAINS_NOTHING, NOT_LEFT, NOW
 
 HISTORY_MAX: Final = 1000
 """Jobs that are over and still to be asked for."""
+NAMED_MAX: Final = 4
+"""Hosts that are named of those for which a job waits."""
 BEHIND: Final = "waits behind jobs that were submitted earlier"
 _NOWHERE: Final[dict[str, Any]] = {"hosts": (), "tree": None, "group": None, "route": None}
 
@@ -492,9 +494,13 @@ class _Plan:
         if job.spec.on:
             missing = sorted(set(job.spec.on) - free)
             return f"waits for hosts that it names: {', '.join(map(self._why_not, missing))}"
-        away = sum(self._observed.agent(name).presence is not Presence.UP for name in self._planner.hosts)
-        said = f"waits for {job.spec.hosts} hosts: {len(free)} of {len(self._planner.hosts)} are free"
-        return f"{said}, {away} do not report" if away else said
+        hosts, seen = self._planner.hosts, self._observed
+        away = sorted(name for name in hosts if seen.agent(name).presence is not Presence.UP)
+        said = f"waits for {job.spec.hosts} hosts: {len(free)} of {len(hosts)} are free"
+        if not away:
+            return said
+        more = f" and {len(away) - NAMED_MAX} more" if len(away) > NAMED_MAX else ""
+        return f"{said}, {len(away)} do not report: {', '.join(away[:NAMED_MAX])}{more}"
 
     def _why_not(self, host: str) -> str:
         if host not in self._planner.hosts:
