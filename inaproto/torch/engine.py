@@ -156,10 +156,14 @@ class GroupEngine:
             self._is_closed = True
             comm, begun = self._comm, tuple(self._begun)
             calls = tuple(self._queue) if comm is None else ()
+            thread = self._thread
             self._changed.notify_all()
         for call in calls:
             call.work.end(self._was_shut_down())
         if comm is None:
+            if thread is not None and not calls and thread is not threading.current_thread():
+                # It takes gloo's connections down: a process that ended meanwhile would abort in the middle.
+                thread.join(DRAIN_S)
             return  # whoever joins just now sees that
         if leaves:
             with contextlib.suppress(JobError):

@@ -82,6 +82,34 @@ def test_ctrl_c_in_a_training_leaves_nothing(runtime_dir: Path, torch_python: Pa
     assert list(runtime_dir.glob("inaproto*")) == []  # torch keeps a cache there
 
 
+REDUCES = """
+import threading, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(4)
+dist.all_reduce(total)
+dist.destroy_process_group()
+left = [thread.name for thread in threading.enumerate() if thread.name.startswith("inaproto")]
+print("through", total[0].item(), left, flush=True)
+"""
+
+
+def test_ranks_that_gloo_serves_instead_end_well(runtime_dir: Path, torch_python: Path) -> None:
+    """They are through, and end at once: no thread is taking gloo's group down by then, which would abort."""
+    script = runtime_dir / "reduces.py"
+    script.write_text(REDUCES)
+    wishes = {"INAPROTO_TORCH": "gloo", "INAPROTO_DIR": str(runtime_dir / "none")}
+    done = subprocess.run(
+        [torch_python, *TORCHRUN, script],
+        env=environment() | wishes,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.count("through 3.0 []")) == (0, 3), done.stderr
+    assert "gloo carries its all-reduces" in done.stderr
+
+
 def test_ranks_of_torchrun_find_each_other(runtime_dir: Path, torch_python: Path) -> None:
     """A script without torch in it, by the name and the numbers that torchrun gives."""
     with (
