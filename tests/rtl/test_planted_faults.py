@@ -19,8 +19,8 @@ from tests.rtl.faults import FAULTS, Planted, planted
 pytestmark = pytest.mark.rtl
 
 CAMPAIGNS = 120
-"""Ranks that disagree stop their ring, so they do it seldom, and about one of six things: about the operation in
-one campaign of forty."""
+"""Ranks that disagree stop their ring, so they do it seldom, and about one of six things: about the operation
+in one campaign of forty."""
 FRAMES = 500
 
 
