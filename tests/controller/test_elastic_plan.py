@@ -7,7 +7,18 @@ from itertools import product
 
 import pytest
 
-from inaproto.core.grants.verdict import AsItWas, Fate, Over, PlacedAgain, Runs, SeatSeen, verdict
+from inaproto.core.grants.verdict import (
+    OTHERS_WENT_ON,
+    AsItWas,
+    Fate,
+    HostSeen,
+    Over,
+    PlacedAgain,
+    Runs,
+    SeatSeen,
+    seat_seen,
+    verdict,
+)
 from inaproto_controller.cluster.desired import GrantKind, Job, JobState
 from inaproto_controller.service.observed import Agent, Hold, Phase, Presence
 from tests.controller.planned_cluster import PlannedCluster, racks
@@ -61,6 +72,25 @@ def test_another_job_is_over_with_the_first_seat_that_is_not_well(is_running: bo
 
 def test_a_job_without_seats_is_as_it_was() -> None:
     assert verdict([], is_running=False, is_elastic=True) == AsItWas()
+
+
+def test_what_befell_it_is_said_and_nothing_where_nothing_did() -> None:
+    well = SeatSeen(Fate.ENDED)
+    assert verdict([well, well], is_running=True, is_elastic=True) == Over(False, "")
+    hurt = SeatSeen(Fate.ENDED, "host h1: rank 1 is lost")
+    told = f"host h1: rank 1 is lost; {OTHERS_WENT_ON}"
+    assert verdict([well, hurt], is_running=True, is_elastic=True) == Over(False, told)
+    gone = SeatSeen(Fate.LOST, "")
+    assert verdict([gone, gone], is_running=True, is_elastic=True) == Over(True, "")
+
+
+def test_what_a_host_reports_of_a_seat_is_said_under_its_name() -> None:
+    up = HostSeen("h1", "up")
+    assert seat_seen(up, "running", "rank 1 is lost") == SeatSeen(Fate.RUNNING, "host h1: rank 1 is lost")
+    assert seat_seen(up, "ended", "rank 1 is lost") == SeatSeen(Fate.ENDED, "host h1: rank 1 is lost")
+    assert seat_seen(up, "ended", "") == SeatSeen(Fate.ENDED)
+    assert seat_seen(HostSeen("h1", "unknown"), "failed", "of old") == SeatSeen(Fate.AWAITED)
+    assert seat_seen(HostSeen("h1", "up", is_anew=True), "held", "") == SeatSeen(Fate.AWAITED)
 
 
 # --- by the plan
