@@ -350,6 +350,22 @@ def test_the_first_message_finds_a_router_with_two_links(packets: int) -> None:
     assert [{port for port, _ in emitted(actions)} for actions in sent] == [{0, 2}] * (packets - 1)
 
 
+@EACH_ACCELERATOR
+def test_packets_that_come_together_confirm_a_way_that_results_have_left() -> None:
+    """Their headers have been seen before, so they are not decoded."""
+    ring = routed_ring()
+    ring.arrive(3, b"\xff" * 6 + gateway(3) + bytes(48))
+    for serial in (2, 3):
+        for rank, to in ((0, gateway(1)), (1, gateway(3))):
+            only = ring.packet(rank, serial, 0, packets=1)
+            sent = ring.arrive(rank, by_router(only, gateway(rank), to))
+    assert {port for port, _ in emitted(sent)} == {1, 3}
+    ring.arrive(0, *routed(ring, 0, 4))
+    frames = [by_router(frame, gateway(1), gateway(0), hops=3) for frame in ring.message(1, 4)]
+    ring.arrive(1, frames[0])
+    assert {port for port, _ in emitted(ring.arrive_blocks(1, block(*frames[1:-1])))} == {0, 1}
+
+
 def test_a_router_s_first_packet_does_not_say_that_the_host_is_there() -> None:
     ring = SwitchedRing(2, message_packets=PACKETS)
     ring.arrive(2, by_router(ring.packet(1, 0, 0), gateway(2), gateway(0)))

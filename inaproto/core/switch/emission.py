@@ -149,12 +149,12 @@ class Emission:
     ) -> None:
         """Answer what came again of a selective ring, and is done, on its own flow; ``way``: under these
         addresses, to and from, not those of its packets."""
-        addresses = np.frombuffer(way, np.uint8)
         rank = flow.row
         for begin, end in spans:
             self._counters.replayed += end - begin
             for block in region.packets_out(slice(rank, rank + 1), begin, end, self._arena):
-                block[0][:, : len(addresses)] = addresses
+                if way:
+                    block[0][:, : len(way)] = np.frombuffer(way, np.uint8)
                 self._emit(flow, block[0], actions)
 
     def _results(
