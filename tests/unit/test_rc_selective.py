@@ -485,6 +485,17 @@ def test_what_is_asked_for_more_asks_for_its_answer() -> None:
         assert asking(ack(core, acknowledged)) == [last]
 
 
+def test_what_is_asked_for_more_keeps_the_requests_of_its_groups() -> None:
+    """The last packet of many may be lost, too: what came before it shows."""
+    core = requester(outstanding_packets_max=64, ack_every=4)
+    post(core, 64)
+    timed_out(core)
+    for acknowledged in (100, 102, 106):
+        again = ack(core, acknowledged)
+    assert sent(again) == list(range(107, 115))
+    assert asking(again) == [107, 111, 114]
+
+
 def test_while_losses_are_expected_the_last_packet_of_all_goes_twice() -> None:
     core = requester()
     assert sent(post(core, 4)) == [100, 101, 102, 103]

@@ -254,9 +254,12 @@ class SelectiveRequester(RcRequester):
                 first = seqs[begin] - message.first_seq
                 last = first + at - begin - 1
                 acks = range((first // every + 1) * every - 1, last + 1, every)
-                if asks and at == len(seqs) and last not in acks:
-                    acks = range(last, last + 1)
-                orders.append(Transmit(message, first, at - begin, self._psn(seqs[begin]), acks))
+                if asks and at == len(seqs) and last + 1 < message.packets and last not in acks:
+                    if last > first:
+                        orders.append(Transmit(message, first, last - first, self._psn(seqs[begin]), acks))
+                    first, acks = last, range(last, last + 1)
+                psn = self._psn(message.first_seq + first)
+                orders.append(Transmit(message, first, last + 1 - first, psn, acks))
             if at == len(seqs):
                 break
         return orders
