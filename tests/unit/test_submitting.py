@@ -75,6 +75,23 @@ def test_a_job_is_taken_back_when_a_scheduler_ends_who_waits_for_it() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_job_is_taken_back_though_the_signal_comes_twice() -> None:
+    """``timeout`` sends it to the process and to its group."""
+
+    class Ended(Answers):
+        def job(self, name: str, **named: object) -> dict[str, Any]:
+            if not self.cancelled:
+                signal.raise_signal(signal.SIGTERM)
+            return super().job(name)
+
+    answers = Ended(job(1, "queued"))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, taken_back():
+        placed(answers)
+    assert (ended.value.code, answers.cancelled) == (128 + signal.SIGTERM, ["j"])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 @pytest.mark.parametrize("hosts", [["h0"], []])
 def test_another_job_of_its_name_is_neither_ours_nor_cancelled(hosts: list[str]) -> None:
     answers = Answers(job(1, "queued"), job(2, "running" if hosts else "queued", hosts, 5))

@@ -33,6 +33,8 @@ def taken_back() -> Iterator[None]:
     """
 
     def end(number: int, frame: FrameType | None) -> None:
+        for each in heard:  # ``timeout`` says it twice, and the second one would end the cancelling
+            signal.signal(each, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
     heard = [each for each in _ENDING if signal.getsignal(each) is signal.SIG_DFL]
