@@ -159,7 +159,7 @@ async def test_a_process_without_the_job_s_token_takes_no_seat_of_it(runtime_dir
             token = await submitted(daemon, cluster)
         for key in ("", SUBMISSION, token + "A"):
             with pytest.raises(
-                JoinRefused, match="key: that which inaproto job submit printed belongs into INAPROTO_KEY"
+                JoinRefused, match="key: that which inaproto job submit printed belongs in INAPROTO_KEY"
             ):
                 await cluster.connect("train", 0, size=2, key=key)
         for rank, host in ((1, 0), (0, 1)):

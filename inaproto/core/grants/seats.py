@@ -191,7 +191,7 @@ class HostSeats:
                 shown = "is not what it shows as its key" if key else "it does not show as its key"
                 return (
                     f"the controller has given the job a token, which {shown}: "
-                    "that which inaproto job submit printed belongs into INAPROTO_KEY"
+                    "that which inaproto job submit printed belongs in INAPROTO_KEY"
                 )
             if not name.is_shrunk and rank not in seat.ranks:
                 return f"the controller has given this host ranks {seat.ranks[0]} to {seat.ranks[-1]} of it"

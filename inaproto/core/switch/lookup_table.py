@@ -142,7 +142,8 @@ class Flow:
         return src_mac in (self.spec.src_mac or src_mac, self.src_mac, *self.sources)
 
     def settle(self, port: int, src_mac: bytes, dst_mac: bytes, psn: int, tag: bytes = b"") -> None:
-        """The rank is there, as a packet says that is its own."""
+        """A packet that is the rank's own says that the rank is there. Results are steered to its addresses
+        if the last first packet, of another PSN, had these, too."""
         self.ingress = port
         self.tag = tag
         if not self.spec.src_mac:
