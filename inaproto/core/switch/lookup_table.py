@@ -181,7 +181,8 @@ class Flow:
     def teaches(self) -> bool:
         """Whether where its packets come says where ordinary traffic finds its rank, at ``src_mac``: not if
         the last first packet came by a router."""
-        return not self.is_routed and self.shown[0] in (self.src_mac, b"")
+        source = self.shown[0]
+        return not self.is_routed and (source == self.src_mac or not source)
 
     def open_message(self, entry: MessageEntry) -> bool:
         """Remember a message by its first packet. False when its serial is known with another PSN."""
