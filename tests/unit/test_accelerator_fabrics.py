@@ -5,9 +5,11 @@ Each case sends all packets of a ring as a fabric would deliver them, and all of
 
 from __future__ import annotations
 
+import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import pytest
 
@@ -355,15 +357,48 @@ def test_packets_that_come_together_confirm_a_way_that_results_have_left() -> No
     """Their headers have been seen before, so they are not decoded."""
     ring = routed_ring()
     ring.arrive(3, b"\xff" * 6 + gateway(3) + bytes(48))
-    for serial in (2, 3):
-        for rank, to in ((0, gateway(1)), (1, gateway(3))):
-            only = ring.packet(rank, serial, 0, packets=1)
-            sent = ring.arrive(rank, by_router(only, gateway(rank), to))
-    assert {port for port, _ in emitted(sent)} == {1, 3}
+    for serial, back in ((2, 0), (3, 3)):
+        ring.arrive(0, by_router(ring.packet(0, serial, 0, packets=1), gateway(0), gateway(1)))
+        only = by_router(ring.packet(1, serial, 0, packets=1), gateway(1), gateway(3))
+        assert {port for port, _ in emitted(ring.arrive(1, only))} == {1, back}
     ring.arrive(0, *routed(ring, 0, 4))
     frames = [by_router(frame, gateway(1), gateway(0), hops=3) for frame in ring.message(1, 4)]
     ring.arrive(1, frames[0])
     assert {port for port, _ in emitted(ring.arrive_blocks(1, block(*frames[1:-1])))} == {0, 1}
+
+
+def test_a_way_is_found_alike_however_packets_are_taken_in(use_kernels: Callable[[str], None]) -> None:
+    """One by one, in vectors, and by kernels; paths change, addresses are damaged, packets come twice."""
+    ways = [b"", *(gateway(to) + gateway(by) for by, to in ((0, 1), (3, 4), (0, 4)))]
+    for seed in range(60):
+        rng, way = random.Random(f"{seed}/ways"), b""
+        rings = []
+        for kernels in ("numpy", "numpy", "compiled"):
+            use_kernels(kernels)
+            rings.append(SwitchedRing(2, message_packets=8, window_messages=8, extra_ports=3))
+        for serial in range(8):
+            frames = []
+            for frame in rings[0].message(0, serial):
+                way = rng.choice(ways) if rng.random() < 0.25 else way
+                frames.append(by_router(frame, way[6:], way[:6]) if way else frame)
+                if rng.random() < 0.05:
+                    frames[-1] = mac(rng.randrange(16)) + frames[-1][6:]
+                frames += [frames[-1]] * (rng.random() < 0.1)
+            while frames:
+                some = [frames.pop(0) for _ in range(min(len(frames), rng.choice([1, 2, 4])))]
+                for frame in some:
+                    rings[0].arrive(0, frame)
+                for ring in rings[1:]:
+                    alike = (block(*group) for _, group in groupby(some, len))
+                    ring.arrive_blocks(0, *alike)
+                assert len({told_of_way(ring) for ring in rings}) == 1, seed
+
+
+def told_of_way(ring: SwitchedRing) -> object:
+    flow = ring.accelerator.rings[ring.spec.ring_id].flows[0]
+    way = flow.src_mac, flow.dst_mac, flow.is_routed, flow.shown, flow.sources, flow.ingress
+    strange = ring.accelerator.counters.strange_addresses
+    return way, strange, tuple(sorted(ring.accelerator.addresses.items()))
 
 
 def test_a_router_s_first_packet_does_not_say_that_the_host_is_there() -> None:

@@ -490,8 +490,9 @@ def test_what_is_asked_for_more_keeps_the_requests_of_its_groups() -> None:
     core = requester(outstanding_packets_max=64, ack_every=4)
     post(core, 64)
     timed_out(core)
-    for acknowledged in (100, 102, 106):
-        again = ack(core, acknowledged)
+    for acknowledged in (100, 102):
+        ack(core, acknowledged)
+    again = ack(core, 106)
     assert sent(again) == list(range(107, 115))
     assert asking(again) == [107, 111, 114]
 
