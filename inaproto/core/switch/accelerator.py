@@ -376,7 +376,10 @@ class Accelerator:
             touched[flow.ring_id] = ring = self._rings[flow.ring_id]
             if flow.repair is not None:
                 looks[flow.spec.connection] = ring, flow, flow.repair
-            if port not in flow.untold and flow.teaches:
+            # The usual case of ``teaches`` first, without its call.
+            if port not in flow.untold and (
+                (flow.shown[0] == flow.src_mac and not flow.is_routed) or flow.teaches
+            ):
                 self._bridge.learn(flow.src_mac, port, flow.spec.src_ip)
 
         classes, left, several = UNREAD, None, len(blocks) > 1 or (blocks and len(blocks[0]) > 1)
@@ -527,7 +530,8 @@ class Accelerator:
                 self._ingest.general(ring, flow, port, run, actions)
                 if flow.repair is not None:
                     self._looks[connection] = ring, flow, flow.repair
-            if flow.ingress == port and port not in flow.untold and flow.teaches:
+            is_told = flow.ingress == port and port not in flow.untold
+            if is_told and ((flow.shown[0] == flow.src_mac and not flow.is_routed) or flow.teaches):
                 self._bridge.learn(flow.src_mac, port, run.src_ip)
             return ring
         if self._trees.takes(run):

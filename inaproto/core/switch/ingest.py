@@ -114,8 +114,9 @@ class Ingest:
             if not right:
                 return flow
             past = offset + 1 + int(np.flatnonzero(region.seen[flow.row, offset:past])[-1])
-        psn = entry.psn0 + past - 1 & flow.psn_mask
-        flow.settle(port, template.src_mac, template.dst_mac, psn, self.tag)
+        if template.src_mac != flow.src_mac or template.dst_mac != flow.dst_mac:
+            psn = entry.psn0 + past - 1 & flow.psn_mask
+            flow.settle(port, template.src_mac, template.dst_mac, psn, self.tag)
         flow.reached = region.serial * ring.spec.message_packets + past - 1
         ring.dirty[region.serial] = region
         return flow
