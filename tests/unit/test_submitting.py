@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -90,6 +91,17 @@ def test_a_job_is_taken_back_though_the_signal_comes_twice() -> None:
         placed(answers)
     assert (ended.value.code, answers.cancelled) == (128 + signal.SIGTERM, ["j"])
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_signals_are_left_alone_where_a_thread_submits() -> None:
+    """Python refuses to change them there."""
+
+    def submits() -> str:
+        with taken_back():
+            return "done"
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(submits).result() == "done"
 
 
 @pytest.mark.parametrize("hosts", [["h0"], []])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,7 +30,8 @@ class NotPlaced(InaprotoError):
 def taken_back() -> Iterator[None]:
     """SIGTERM, of schedulers and ``timeout``, and SIGHUP, where nobody ignores that, end what is done in here
     as Ctrl-C does: with an exception, on whose way a job that was submitted is cancelled. One that nobody
-    waits for any more would be placed, and hold its hosts for ever.
+    waits for any more would be placed, and hold its hosts for ever. Signals are the main thread's: in another
+    one nothing is heard.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -37,7 +39,8 @@ def taken_back() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    heard = [each for each in _ENDING if signal.getsignal(each) is signal.SIG_DFL]
+    is_main = threading.current_thread() is threading.main_thread()
+    heard = [each for each in _ENDING if is_main and signal.getsignal(each) is signal.SIG_DFL]
     for each in heard:
         signal.signal(each, end)
     try:
