@@ -61,27 +61,13 @@ def test_a_job_that_was_cancelled_just_after_it_was_placed_has_no_hosts() -> Non
         placed(answers)
 
 
-def test_a_job_is_taken_back_when_a_scheduler_ends_who_waits_for_it() -> None:
-    class Ended(Answers):
-        def job(self, name: str, **named: object) -> dict[str, Any]:
-            if not self.cancelled and named:
-                signal.raise_signal(signal.SIGTERM)
-            return super().job(name)
-
-    answers = Ended(job(1, "queued"))
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as ended, taken_back():
-        placed(answers)
-    assert (ended.value.code, answers.cancelled) == (128 + signal.SIGTERM, ["j"])
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_job_is_taken_back_though_the_signal_comes_twice() -> None:
-    """``timeout`` sends it to the process and to its group."""
+@pytest.mark.parametrize("comes_twice", [False, True])
+def test_a_job_is_taken_back_when_a_scheduler_ends_who_waits_for_it(comes_twice: bool) -> None:
+    """``timeout`` sends SIGTERM to the process and its group: the second comes while it is cancelled."""
 
     class Ended(Answers):
         def job(self, name: str, **named: object) -> dict[str, Any]:
-            if not self.cancelled:
+            if not self.cancelled and (named or comes_twice):
                 signal.raise_signal(signal.SIGTERM)
             return super().job(name)
 

@@ -531,6 +531,7 @@ class Accelerator:
                 if flow.repair is not None:
                     self._looks[connection] = ring, flow, flow.repair
             is_told = flow.ingress == port and port not in flow.untold
+            # As above: ``teaches`` is called where a first packet came from elsewhere.
             if is_told and ((flow.shown[0] == flow.src_mac and not flow.is_routed) or flow.teaches):
                 self._bridge.learn(flow.src_mac, port, run.src_ip)
             return ring

@@ -114,6 +114,7 @@ class Ingest:
             if not right:
                 return flow
             past = offset + 1 + int(np.flatnonzero(region.seen[flow.row, offset:past])[-1])
+        # Where its results go already, nothing would follow of it.
         if template.src_mac != flow.src_mac or template.dst_mac != flow.dst_mac:
             psn = entry.psn0 + past - 1 & flow.psn_mask
             flow.settle(port, template.src_mac, template.dst_mac, psn, self.tag)
