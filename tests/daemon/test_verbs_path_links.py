@@ -96,14 +96,17 @@ async def test_either_end_may_be_too_small(narrow: str) -> None:
 
 
 async def test_an_interface_that_is_down_or_gone_is_asked_by_later() -> None:
-    async with cable() as (host, _, _), device(host) as nic:
+    async with cable() as (host, switch, _), device(host) as nic:
         assert await nic.probe_path(MTUS) == 4096
         host.ip("link", "set", "roce", "down")
         await trio.testing.wait_all_tasks_blocked(0.1)
         with pytest.raises(FabricError, match="roce is down; ip link set roce up"):
             await nic.probe_path(MTUS)
         host.ip("link", "set", "roce", "up")
+        # The kernel may take up to a second to send again at either end, and each end learns of it by itself.
         await open_packet_link("roce").wait_usable()
+        with switch.entered():
+            await open_packet_link("port").wait_usable()
         assert await nic.probe_path(MTUS) == 4096
         host.ip("link", "set", "roce", "down")
         await trio.testing.wait_all_tasks_blocked(0.1)
