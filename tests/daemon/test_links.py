@@ -6,12 +6,15 @@ import socket
 import time
 from contextlib import suppress
 
+import numpy as np
 import pytest
+import trio
 
 from inaproto.errors import Unsupported
+from inaproto_adapters.frames import XdpPort, open_xdp_link
 from inaproto_hil.rigs.links import INTERFACE, Shape, port, star
 from tests.conftest import end_without
-from tests.namespaces import Namespace, namespaces, require_namespaces
+from tests.namespaces import Namespace, namespaces, require_namespaces, require_xdp
 
 FRAMES = 2000
 TYPE = 0x88B5
@@ -69,3 +72,27 @@ def test_a_frame_is_delayed_as_it_was_said() -> None:
             sender.send(frame(1))
             receiver.recv(100)
             assert time.monotonic() - began >= 0.02
+
+
+async def test_an_xdp_port_has_what_came_by_a_cable_in_its_memory() -> None:
+    packet = np.zeros((1, 64), np.uint8)
+    packet[:, [0, 6]], packet[:, [5, 11]] = 2, (1, 2)
+    packet[:, 12:15] = (8, 0, 0x45)
+    packet[:, 23] = 17
+    packet[:, 36:38] = (4791 >> 8, 4791 & 255)
+    with namespaces("switch", "cables", "machine") as (switch, cables, machine), trio.fail_after(30):
+        star(switch, [machine], Shape(1_000_000_000), cables=cables)
+        with machine.entered():
+            require_xdp()
+            ours = await open_xdp_link(INTERFACE).attach()
+        assert isinstance(ours, XdpPort)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ours.run)
+            with opened(switch, port(0)) as sender:
+                for marks in range(3):
+                    packet[:, 63] = marks
+                    sender.send(packet.tobytes())
+                    (came,) = await ours.receive()
+                    assert came.tobytes() == packet.tobytes()
+                    assert np.may_share_memory(came, ours._sockets[0]._data)  # not by the packet socket
+            await ours.aclose()

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from inaproto_adapters.frames.xdp import chunk_for
 from inaproto_hil.bench.peers.command import peers_bench
 from inaproto_hil.bench.peers.config import Config, parse_delay, parse_rate, parse_settings, parse_share
 from inaproto_hil.bench.peers.figures import Entry, TurnResult, document, entry_of
@@ -146,6 +147,12 @@ def test_another_inaproto_has_the_same_links_and_other_settings() -> None:
     told = report(entry("inaproto", 0.05, config=config), entry("before", 0.1, config=config), config=config)
     assert [(ratio["peer"], ratio["median"]) for ratio in told["ratios"]] == [("before", pytest.approx(2.0))]
     assert "(before: port=xdp:{},window=4,message_packets=9)" in shown(told)
+
+
+@pytest.mark.parametrize(("path_mtu", "link_mtu"), [(256, 1500), (1024, 1500), (2048, 3822), (4096, 9000)])
+def test_links_have_room_for_packets_and_xdp_ports_for_those_of_links(path_mtu: int, link_mtu: int) -> None:
+    assert replace(LINKS, mtu=path_mtu).link_mtu == link_mtu
+    assert (chunk_for(link_mtu) is None) == (path_mtu == 4096)
 
 
 def test_what_failed_is_told_and_the_rest_is_kept() -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from inaproto.ca import authority
 from inaproto.ca.identity import Role
-from inaproto_hil.rigs.links import INTERFACE, Shape, bridge, star
+from inaproto_hil.rigs.links import INTERFACE, Shape, bridge, port, star
 from inaproto_hil.rigs.models_cluster import ModelsCluster
 from inaproto_hil.rigs.namespaces import Namespace, check_namespaces, namespaces
 
@@ -92,7 +92,7 @@ def _connect(network: Namespace, machines: Sequence[Namespace], link: Link) -> N
     queue = max(2 * BURST_BYTES, link.mbit * 125 * link.queue_ms)
     shape = Shape(link.mbit * 1_000_000, burst_bytes=BURST_BYTES, queue_bytes=queue)
     star(network, machines, shape)
-    bridge(network, len(machines))
+    bridge(network, "bridge", [port(number) for number in range(len(machines))])
     for number, machine in enumerate(machines):
         machine.write("ipv4/tcp_congestion_control", _CONGESTION_CONTROL)
         machine.ip("addr", "add", f"{address_of(number)}/24", "dev", INTERFACE)

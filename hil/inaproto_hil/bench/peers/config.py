@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from inaproto.daemon.settings.config import HostSettings
+from inaproto_adapters.frames.xdp import mtu_max
 from inaproto_hil.rigs.links import Shape
 
 INAPROTO, BUFFER, BEFORE, GLOO, MPI = "inaproto", "buffer", "before", "gloo", "mpi"
@@ -29,7 +30,8 @@ SHARED_MEMORY: Final = "shm"
 SOCKETS: Final = "frames"
 ADAPTERS: Final = (SHARED_MEMORY, SOCKETS)
 """Between daemons of one machine, which have no interfaces."""
-_JUMBO_ABOVE: Final = 1024
+_LINK_MTUS: Final = ((1024, 1500), (2048, mtu_max()), (4096, 9000))
+"""A path MTU and what interfaces have for it. Ports ``xdp:`` have no place for frames of 9000 bytes."""
 _PAST_QUEUES: Final = "xdp:"
 """Ports whose frames do not pass by the queue of their interface."""
 _RATES: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -82,7 +84,7 @@ class Config:
     @property
     def link_mtu(self) -> int:
         """Of the interfaces: what a packet of ``mtu`` fits into."""
-        return 1500 if self.mtu <= _JUMBO_ABOVE else 9000
+        return next(mtu for path_mtu, mtu in _LINK_MTUS if self.mtu <= path_mtu)
 
     @property
     def has_cables(self) -> bool:

@@ -232,7 +232,7 @@ def machines_of(
     between = cables if config.has_cables else None
     star(switch, machines, config.link, mtu=config.link_mtu, cables=between)
     if is_bridge:
-        bridge(switch, len(machines))
+        bridge(switch, "bridge", [port(number) for number in range(len(machines))])
     if is_bridge or has_addresses:
         for number, machine in enumerate(machines):
             machine.ip("addr", "add", f"{address_of(number)}/16", "dev", INTERFACE)

@@ -15,7 +15,7 @@ Command = Callable[..., Any]
 
 mtu_option = click.option(
     "--mtu", type=int, default=host_default("mtu"), show_default=True, callback=path_mtu,
-    help="Payload bytes per packet; the links' MTU is 1500 up to 1024, then 9000.",
+    help="Payload bytes per packet; the links' MTU is 1500 up to 1024, 3822 at 2048, then 9000.",
 )  # fmt: skip
 before_option = click.option(
     "--before",
