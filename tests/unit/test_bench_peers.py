@@ -18,7 +18,14 @@ from rich.console import Console
 
 from inaproto_adapters.frames.xdp import chunk_for
 from inaproto_hil.bench.peers.command import peers_bench
-from inaproto_hil.bench.peers.config import Config, parse_delay, parse_rate, parse_settings, parse_share
+from inaproto_hil.bench.peers.config import (
+    Config,
+    parse_delay,
+    parse_link,
+    parse_rate,
+    parse_settings,
+    parse_share,
+)
 from inaproto_hil.bench.peers.figures import Entry, TurnResult, document, entry_of
 from inaproto_hil.bench.peers.picture import drawing
 from inaproto_hil.bench.peers.table import show, size_said
@@ -76,6 +83,18 @@ def shown(told: dict[str, Any]) -> str:
 )
 def test_rates_have_units_of_1000(text: str, rate: int) -> None:
     assert parse_rate(text) == rate
+
+
+def test_links_without_a_rate_have_no_line_and_no_piece_of_cable() -> None:
+    assert (parse_link("unshaped"), parse_link("1G")) == (0, 10**9)
+    config = replace(LINKS, port="xdp:{}", link=Shape(0))
+    assert not config.has_cables
+    assert replace(config, link=Shape(0, loss=0.1)).has_cables
+    told = report(entry("inaproto", 0.05, config=config), config=config)
+    assert (told["line_rate_bps"], told["rows"][0]["pct_line"]) == (None, None)
+    assert "# unshaped links (ports xdp:{})" in shown(told)
+    assert "% line" not in shown(told)
+    assert "<svg" in drawing(told)
 
 
 def test_delays_and_losses() -> None:

@@ -36,6 +36,7 @@ class Shape:
     """A link, each way."""
 
     rate_bps: int
+    """0: none, frames pass as fast as the machine lets them."""
     burst_bytes: int = 140_000
     """What may go at once after a pause; more than the largest segment of the kernel, or it cuts these."""
     queue_bytes: int = 16 << 20
@@ -117,6 +118,8 @@ def _lay(cables: Namespace, down: str, up: str, shape: Shape) -> None:
 
 
 def _limit(where: Namespace, interface: str, shape: Shape, *at: str) -> None:
+    if not shape.rate_bps:
+        return
     bucket = ("burst", str(shape.burst_bytes), "limit", str(shape.queue_bytes))
     _qdisc(where, interface, *at, "tbf", "rate", f"{shape.rate_bps}bit", *bucket)
 

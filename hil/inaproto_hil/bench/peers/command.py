@@ -29,8 +29,8 @@ from inaproto_hil.bench.peers.config import (
     Config,
     host_default,
     parse_delay,
+    parse_link,
     parse_port,
-    parse_rate,
     parse_settings,
     parse_share,
 )  # fmt: skip
@@ -116,8 +116,8 @@ def _run(config: Config, hosts: Sequence[int], tools: Tools, console: Console) -
     help="Ranks; on links each is a machine.",
 )  # fmt: skip
 @click.option(
-    "--link", "rate_bps", callback=parsed(parse_rate), metavar="RATE",
-    help="Rate of each machine's link, each way: 200M, 1G; takes root.  [default: none, one machine]",
+    "--link", "rate_bps", callback=parsed(parse_link), metavar="RATE",
+    help="Rate of each machine's link, each way: 200M, 1G, unshaped; takes root.  [default: one machine]",
 )  # fmt: skip
 @click.option(
     "--delay", "delay_us", default="0us", callback=parsed(parse_delay), metavar="TIME",

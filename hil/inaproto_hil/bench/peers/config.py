@@ -32,6 +32,8 @@ ADAPTERS: Final = (SHARED_MEMORY, SOCKETS)
 """Between daemons of one machine, which have no interfaces."""
 _LINK_MTUS: Final = ((1024, 1500), (2048, mtu_max()), (4096, 9000))
 """A path MTU and what interfaces have for it. Ports ``xdp:`` have no place for frames of 9000 bytes."""
+UNSHAPED: Final = "unshaped"
+"""Links as fast as the machine passes frames."""
 _PAST_QUEUES: Final = "xdp:"
 """Ports whose frames do not pass by the queue of their interface."""
 _RATES: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -92,7 +94,13 @@ class Config:
         if self.link is None:
             return False
         ports = (self.port, str(dict(self.before_with).get("port", "")))
-        return self.cables or self.link.needs_cables or any(port.startswith(_PAST_QUEUES) for port in ports)
+        passes_queues = bool(self.link.rate_bps) and any(port.startswith(_PAST_QUEUES) for port in ports)
+        return self.cables or self.link.needs_cables or passes_queues
+
+    @property
+    def line_rate_bps(self) -> int | None:
+        """Of a link; None without links, and where they have no rate."""
+        return None if self.link is None else self.link.rate_bps or None
 
     @property
     def ranks_per_daemon(self) -> int:
@@ -148,6 +156,11 @@ def parse_rate(text: str) -> int:
     if rate < 10_000:
         raise ValueError(f"{text!r} is not the rate of a link: write for example 200M or 1G, bits a second")
     return rate
+
+
+def parse_link(text: str) -> int:
+    """A rate, or 0 for links of none."""
+    return 0 if text.strip() == UNSHAPED else parse_rate(text)
 
 
 def parse_delay(text: str) -> int:

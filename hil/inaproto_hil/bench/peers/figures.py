@@ -114,8 +114,7 @@ def others_share(turns: Sequence[Spent], cores: int) -> float:
 
 def entry_dict(entry: Entry, cores: int) -> dict[str, Any]:
     config = entry.config
-    rate = config.link.rate_bps if config.link is not None else None
-    row = entry.row.as_dict(rate)
+    row = entry.row.as_dict(config.line_rate_bps)
     contender = row.pop("asked")
     turns = entry.turns
     gigabytes = sum(turn.nbytes for turn in turns) / 1e9
@@ -187,7 +186,7 @@ def document(
         "config": {**asdict(config), "hosts": list(hosts)},
         "env": dict(env),
         "peers": dict(peers),
-        "line_rate_bps": None if config.link is None else config.link.rate_bps,
+        "line_rate_bps": config.line_rate_bps,
         "failures": list(failures),
         "wrong": sum(row["wrong"] for row in rows),
         "ratios": ratios(entries),

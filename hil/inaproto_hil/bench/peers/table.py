@@ -109,7 +109,7 @@ def heading(report: Mapping[str, Any]) -> list[str]:
     link = config["link"]
     where = "one machine" + (f", daemons apart (ports {config['port']})" if config["apart"] else "")
     if link is not None:
-        where = f"links of {link['rate_bps'] / 1e6:g} Mbit/s"
+        where = f"links of {link['rate_bps'] / 1e6:g} Mbit/s" if link["rate_bps"] else "unshaped links"
         where += "" if config["port"] == PACKET_PORT else f" (ports {config['port']})"
         where += f", delay {link['delay_us']} us" if link["delay_us"] else ""
         where += f", loss {link['loss']:.3%}" if link["loss"] else ""
