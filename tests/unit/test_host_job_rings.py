@@ -162,6 +162,19 @@ def test_a_connection_that_fails_later_breaks_its_ring_at_once(config: Any) -> N
         assert actions == [gone(0, reason), *ENDS, failed(0, FabricLost, reason)]
 
 
+@pytest.mark.parametrize("ranks", [(0,), (0, 1)])
+def test_who_has_left_tells_of_a_connection_that_fails(ranks: tuple[int, ...]) -> None:
+    """Others may lack results that come of what it sent last, and nobody sends that again."""
+    host = running_on(*ranks, config=NO_RECOVERY)
+    for rank in ranks:
+        host.feed(events.RankLeft(rank))
+    host.told.clear()
+    host.feed(CONNECTION)
+    present = host.job.ring
+    assert present is not None
+    assert host.told == [gone(rank, why_connection_failed("j", present, CONNECTION)) for rank in ranks]
+
+
 # --- rings that end, and those after them
 
 

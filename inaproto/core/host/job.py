@@ -634,10 +634,13 @@ class HostJob:
             self._fail(error)
 
     def _tell_gone(self, reason: str, *, first: Gone | None = None) -> None:
-        """The first that it hears ends the job at the switch, with its words."""
+        """The first that it hears ends the job at the switch, with its words.
+
+        Those that have left are not lost, unless all have: then others may lack what this host sent last.
+        """
         words = [] if first is None else [first]
         if first is None or not self.ranks.are_elastic:
-            others = self.ranks.gone(reason)
+            others = self.ranks.gone(reason) or [rank.gone(reason) for rank in self.ranks]
             words += [word for word in others if first is None or word.rank != first.rank]
         if self.phase is Phase.AWAY:
             self.last_words = words
