@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from inaproto.core.host.job import HostJob
 from inaproto.core.rdma.nic import SoftNicEngine
 from inaproto.core.rdma.path_probes import PathProbes
 from inaproto.core.rdma.requester import RcRequester
@@ -16,6 +17,7 @@ from inaproto.core.switch.repairs import Repairs
 from inaproto.daemon.switch.ports import PortBoard
 from inaproto.faults.streams import Draws
 from inaproto.sim.frames.draw.pauses import paused
+from inaproto.sim.frames.draw.routers import routed
 from inaproto.sim.frames.draw.swarm import WorldConfig
 from tests.planted.planting import PlantedFault, fault
 
@@ -28,14 +30,18 @@ def with_pauses(config: WorldConfig) -> WorldConfig:
     return paused(config, Draws(config.seed, "planted/pauses"))
 
 
+def with_routers(config: WorldConfig) -> WorldConfig:
+    return routed(config, Draws(config.seed, "planted/routers"))
+
+
 LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
     fault(
         "ring_of_the_largest_mtu",
         MTU,
         "makes a ring with the largest MTU of its hosts, not the smallest",
         Job.mtu,
-        "min(",
-        "max(",
+        "mtu = min(",
+        "mtu = max(",
         test="tests/unit/test_path_mtu.py::test_a_ring_has_the_smallest_mtu_of_its_hosts",
         arguments=((4096, 1024, 2048), (), 1024),
     ),
@@ -128,9 +134,8 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
         RcRequester._heads,
         "self._doublings >= SPREAD_DOUBLINGS",
         "False",
-        test="tests/unit/test_moved_flows.py::"
-        "test_the_last_message_of_an_operation_is_summed_though_its_way_changes_in_the_middle",
-        arguments=(3, False),
+        shape=with_routers,
+        seeds_max=120,
     ),
     fault(
         "way_shown_by_two_messages_alone",
@@ -149,8 +154,17 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
         Flow.show,
         "self.sightings >= FIRST_SIGHTINGS",
         "False",
-        test="tests/unit/test_accelerator_fabrics.py"
-        "::test_a_way_that_changes_under_the_only_packet_of_a_message",
+        shape=with_routers,
+    ),
+    fault(
+        "left_and_silent",
+        "docs/protocol.md 12.8",
+        "tells nobody that its ring broke, when all its ranks have left and others still wait for results",
+        HostJob._tell_gone,
+        " or [rank.gone(reason) for rank in self.ranks]",
+        "",
+        test="tests/unit/test_host_job_rings.py::test_who_has_left_tells_of_a_connection_that_fails",
+        arguments=((0,),),
     ),
     fault(
         "copies_by_the_old_way",

@@ -155,8 +155,12 @@ def test_each_fault_heals(kind: FaultKind) -> None:
     weather = Weather(drop=0.5) if kind is FaultKind.BURST else Weather()
     faults = tuple(Fault(at * MS, kind, 1, 4 * MS, weather) for at in (6, 30))
     shards = int(kind is FaultKind.SHARD_DEATH)
+    routers = (0, 1, 2) if kind is FaultKind.ROUTER_LINK else ()
     config = WorldConfig(
-        str(kind), (job,), (LinkConfig(),) * 3, faults, weather_until_ns=60 * MS, shards=shards
+        *(str(kind), (job,), (LinkConfig(),) * 3, faults),
+        weather_until_ns=60 * MS,
+        shards=shards,
+        routers=routers,
     )
     result = run(config)
     assert result.violation is None

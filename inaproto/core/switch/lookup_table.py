@@ -62,7 +62,7 @@ class FlowRepair:
     """It makes what is said to the sender."""
 
 
-_WAYS_MAX: Final = 4
+WAYS_MAX: Final = 4
 """Addresses, and VLANs, of first packets that a flow remembers: paths that it may be spread over."""
 FIRST_SIGHTINGS: Final = 4
 """So often the same first packet has to come from elsewhere to be believed, if no other packet does."""
@@ -164,9 +164,9 @@ class Flow:
             return
         vlan = vlan_of(tag)
         if vlan not in self.vlans:
-            self.vlans = (*self.vlans, vlan)[-_WAYS_MAX:]
+            self.vlans = (*self.vlans, vlan)[-WAYS_MAX:]
         if src_mac not in self.sources:
-            self.sources = (*self.sources, src_mac)[-_WAYS_MAX:]
+            self.sources = (*self.sources, src_mac)[-WAYS_MAX:]
         is_other = self.shown[:2] != (src_mac, dst_mac)
         self.sightings = 1 if is_other else self.sightings + 1
         if not is_other and (self.shown[2] != psn or self.sightings >= FIRST_SIGHTINGS):

@@ -11,6 +11,7 @@ from inaproto.sim.frames.draw.machines import draw_machines
 from inaproto.sim.frames.draw.pauses import with_pauses
 from inaproto.sim.frames.draw.racks import draw_racks
 from inaproto.sim.frames.draw.recovering import draw_recovery
+from inaproto.sim.frames.draw.routers import with_routers
 from inaproto.sim.frames.draw.shared import draw_shared
 from inaproto.sim.frames.draw.successors import draw_successors
 from inaproto.sim.frames.draw.swarm import FaultKind, WorldConfig, draw_world
@@ -60,7 +61,7 @@ def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
     draw = _DRAWN_BY.get(kind)
     if draw is None:
         raise LocalMisuse("draw_kind: worlds of frames; draw_any draws all")
-    return with_pauses(draw(seed))
+    return with_routers(with_pauses(draw(seed)))
 
 
 def kind_of(config: WorldConfig) -> WorldKind:

@@ -109,6 +109,14 @@ class Faults:
                 after(lambda _: self._cut(hit, -1))
             case FaultKind.LINK_PAUSE:
                 return self._link_pauses.begin(fault, host)
+            case FaultKind.ROUTER_LINK:
+                if host.router is None:
+                    return False
+                router, link = host.router, fault.process % host.router.links
+                if not fault.duration_ns:
+                    return router.lose_link(link)
+                after(lambda _: router.link_returns(link))
+                return router.link_fails(link)
             case FaultKind.CLOCK_JUMP:
                 host.jump(fault.duration_ns)
             case FaultKind.SWITCH_REBOOT:

@@ -75,6 +75,8 @@ def _makers(config: WorldConfig) -> Iterator[Callable[[], WorldConfig]]:
         yield partial(_without_weather, config, name)
     for kind in FaultKind:
         yield partial(_shorter_faults, config, kind)
+    yield lambda: replace(config, routers=())
+    yield lambda: replace(config, routers=tuple(range(len(config.routers))))
     yield lambda: replace(config, coalesce_ns=0)
     yield lambda: replace(config, tight_switch=False)
     yield lambda: replace(config, recover_ns=0, refusing=-1)
@@ -191,6 +193,7 @@ def _fewer_hosts(candidate: Candidate) -> Iterator[Candidate]:
             config,
             jobs=tuple(replace(job, hosts=tuple(number[host] for host in job.hosts)) for job in config.jobs),
             links=tuple(config.links[host] for host in used),
+            routers=tuple(config.routers[host] for host in used) if config.routers else (),
             topology=_with_attached(config.topology, used),
             faults=tuple(
                 _moved(fault, number, len(config.links), is_of_fabric=_is_of_fabric(fault, config))

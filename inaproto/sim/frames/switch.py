@@ -49,7 +49,8 @@ _NOTE_FRAME_BYTES_MAX: Final = 54 + 32 + 4
 OF_LATE_PACKETS: Final = frozenset({"unknown ring", "connection not registered"})
 """What a restarted switch, or one of whose rings was removed, may rightly say."""
 OF_DAMAGED_PACKETS: Final = frozenset({"not from where its rank is"})
-"""The ICRC does not cover addresses of Ethernet."""
+"""The ICRC does not cover addresses of Ethernet; and packets of a flow go by another link of a router at any
+time."""
 
 
 class Trunk:
@@ -219,13 +220,24 @@ class SimSwitch:
     # --- ports
 
     def port_of_mac(self, mac: bytes) -> PortId | None:
-        """Where frames for the host with that address go; None: nowhere now."""
+        """Where frames for the host, or the link of a router, with that address go; None: nowhere now."""
         for port, host in self._ports.items():
-            if host.mac == mac:
+            if mac in (host.mac, host.link_mac):
                 return port
         if self.trunks:
             return self._port_toward(mac)
         return None
+
+    def port_of(self, host: SimHost) -> PortId | None:
+        """Where its link is; None: it is down, or elsewhere."""
+        return self._port_of.get(host.number)
+
+    def takes_out(self, port: PortId, host: SimHost) -> bool:
+        """Whether what is for a host may leave there: at its port, or at any of those of its router."""
+        if host.router is None:
+            return self.port_of_mac(host.mac) == port
+        at = self._ports.get(port)
+        return at is not None and at.router is host.router
 
     def _port_toward(self, mac: bytes) -> PortId | None:
         host = next((host for host in self._world.hosts if host.mac == mac), None)
@@ -384,7 +396,8 @@ class SimSwitch:
                 expected = self._had_rings if action.rule in OF_LATE_PACKETS else False
                 if self.shards and self._world.damage and action.rule in OF_LATE_PACKETS:
                     expected = True  # a damaged source port leads to a shard that does not have the ring
-                if not expected and not (self._world.damage and action.rule in OF_DAMAGED_PACKETS):
+                moves = self._world.damage or self._world.config.routers
+                if not expected and not (moves and action.rule in OF_DAMAGED_PACKETS):
                     raise Violated("nobody is to blame", f"{self} blames {action}")
                 self._world.mark(f"the switch blamed: {action.rule}")
             case RingFault():

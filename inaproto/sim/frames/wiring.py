@@ -20,6 +20,7 @@ from inaproto.units import Frames, PortId
 from inaproto.wire.messages.trees import FabricTree
 
 if TYPE_CHECKING:
+    from inaproto.sim.frames.host.host import SimHost
     from inaproto.sim.frames.world import World
 
 
@@ -30,7 +31,7 @@ def make_links(world: World, fates: LinkFates | None) -> None:
         link = partial(_link, world, config, fates)
         of_host = partial(_link, world, replace(config, marking=None), fates)
         host.uplink = of_host(f"{host.name}>{at.name}", partial(at.frames_from, host))
-        world.downlinks.append(link(f"{at.name}>{host.name}", host.frames_arrived))
+        world.downlinks.append(link(f"{at.name}>{host.name}", _taker_of(host)))
     if world.config.topology is not None:
         for switch, below in zip(world.switches, world.config.topology.switches, strict=False):
             if below.above >= 0:
@@ -40,6 +41,10 @@ def make_links(world: World, fates: LinkFates | None) -> None:
         for root, further in zip(roots, world.config.topology.further_roots, strict=True):
             for number in further.below:
                 _make_trunk(world, world.switches[number], root, further.trunk, fates)
+
+
+def _taker_of(host: SimHost) -> Callable[[list[Frames]], None]:
+    return host.frames_arrived if host.router is None else host.router.taker_at(host)
 
 
 def _make_trunk(

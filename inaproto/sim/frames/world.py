@@ -37,6 +37,7 @@ from inaproto.sim.frames.link import SimLink
 from inaproto.sim.frames.oracle import Oracle, oracle_of
 from inaproto.sim.frames.places import SimPlaces
 from inaproto.sim.frames.recorder import Recorder
+from inaproto.sim.frames.routers import make_routers
 from inaproto.sim.frames.seats import SimSeats
 from inaproto.sim.frames.switch import SimSwitch, Trunk
 from inaproto.sim.frames.tree_moves import TreeMover
@@ -127,6 +128,7 @@ class World(SimulatedWorld):
             SimSwitch(self, number, name) for number, name in enumerate(node_names(config.topology))
         ]
         self.hosts = [SimHost(self, number) for number in range(len(config.links))]
+        make_routers(self)
         self.faults = Faults(self)
         make_links(self, fates)
         self.fabric = None if config.topology is None else fabric_of(self, config.topology)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from inaproto.core.switch.lookup_table import WAYS_MAX
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.sim.frames.checkers.checker import Checker, each_frame, is_intact
 from inaproto.sim.kernel.violated import Violated
@@ -62,6 +63,8 @@ class _Flow:
     """Since then packets came that may have filled the hole."""
     addresses: set[bytes] = field(default_factory=set)
     """Ethernet sources of first packets: damaged or not, later packets may come from there, too (6.5)."""
+    opened_at: PortId | None = None
+    """Where its last first packet came: by a router, later ones may come elsewhere, and are refused (6.5)."""
     came: dict[int, tuple[PortId, bytes]] = field(default_factory=dict)
     """What came of the flow's sender and is due or later, by PSN: the port and the frame."""
 
@@ -132,7 +135,8 @@ class PsnOrder(Checker):
         ahead = _ahead(psn, flow.next_psn)
         if frame[42] in _OPENING and is_intact(frame):
             flow.addresses.add(frame[6:12])
-        if ahead < 0:
+            flow.opened_at = port
+        if ahead < 0 or (flow.sender.router is not None and not self._is_known_way(flow, port, frame)):
             return
         if flow.passed is not None and _ahead(flow.passed, psn) > 0:
             flow.is_other_hole = True
@@ -146,6 +150,14 @@ class PsnOrder(Checker):
             self._drop_unplaced(flow, psn)
         if is_far:
             self._look_for_hole(flow)
+
+    @staticmethod
+    def _is_known_way(flow: _Flow, port: PortId, frame: bytes) -> bool:
+        """Whether packets of a host behind a router are surely taken from there; of addresses that first
+        packets had, damaged or not, a switch keeps a few."""
+        if frame[42] in _OPENING:
+            return True
+        return port == flow.opened_at and frame[6:12] in flow.addresses and len(flow.addresses) <= WAYS_MAX
 
     @staticmethod
     def _drop_unplaced(flow: _Flow, first: int) -> None:
@@ -181,8 +193,9 @@ class PsnOrder(Checker):
     @staticmethod
     def _is_its_own(flow: _Flow, port: PortId, frame: bytes) -> bool:
         """Whether it came undamaged from where the flow's sender is."""
-        here = None if flow.source is None else flow.source.port_of_mac(flow.sender.mac)
-        return port == here and frame[6:12] == flow.sender.mac and is_intact(frame)
+        if flow.source is None or not flow.source.takes_out(port, flow.sender):
+            return False
+        return frame[6:12] in flow.sender.sources and is_intact(frame)
 
     def _has_hole(self, flow: _Flow, psn: int) -> bool:
         """Whether a packet of the flow's sender is missing, or came damaged, before ``psn``."""

@@ -61,6 +61,9 @@ class FaultKind(StrEnum):
     LINK_PAUSE = "link pause"
     """Host ``target`` is asked to send nothing for a while, or the switch is to it; of what says ``process``
     (:mod:`inaproto.sim.frames.link_pauses`)."""
+    ROUTER_LINK = "router link down"
+    """Link ``process``, modulo their number, of the router of host ``target`` fails; if ``duration_ns`` is 0,
+    for good, unless it is the last one (:mod:`inaproto.sim.frames.routers`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class Fault:
     """A one-way partition or a link pause stops what comes from the switch, or from the switch above."""
     process: int = 0
     """Which process of the host dies, modulo their number; or after how many orders its daemon does; or what
-    kind of link pause it is."""
+    kind of link pause it is; or which link of a router fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +218,9 @@ class WorldConfig(Recorded):
     flows: tuple[FlowConfig, ...] = ()
     congestion: DcqcnConfig | None = None
     """Of all NICs. Not drawn."""
+    routers: tuple[int, ...] = ()
+    """The number of each host's router, in a world of one switch; empty: there are none. A router has the
+    links of all its hosts; of a job, no two are at one."""
 
     def __post_init__(self) -> None:
         self._check_topology()
@@ -222,6 +228,8 @@ class WorldConfig(Recorded):
             raise ConfigError(f"world: {self.shards} shards; there are up to {SHARDS_MAX}, at one switch")
         if self.recover_ns < 0 or (self.refusing >= 0 and not self.recover_ns):
             raise ConfigError("world: recover_ns is below 0, or 0 where a switch refuses all rings")
+        if self.routers and (len(self.routers) != len(self.links) or self.topology is not None):
+            raise ConfigError("world: routers are at all hosts of one switch, or at none")
         for flow in self.flows:
             if self.faults or not 0 <= flow.begin_ns <= flow.until_ns or flow.sender == flow.receiver:
                 raise ConfigError(f"world: {flow}: a world with it has no faults, and it is of two hosts")
@@ -236,6 +244,8 @@ class WorldConfig(Recorded):
                 raise ConfigError(f"world: job {job.name}: its hosts have seats, and it is not elastic")
             if any(not 0 <= host < len(self.links) for host in job.hosts):
                 raise ConfigError(f"world: job {job.name}: hosts are 0 to {len(self.links) - 1}")
+            if self.routers and len({self.routers[host] for host in job.positions}) < len(job.positions):
+                raise ConfigError(f"world: job {job.name}: two of its hosts are at one router")
         for fault in self.faults:
             if not (fault.at_ns >= 0 <= fault.duration_ns and fault.job < len(self.jobs)):
                 raise ConfigError(f"world: {fault}: a time below 0, or no job of that number")
@@ -277,12 +287,15 @@ class Swarm:
         kind
         for kind in FaultKind
         if kind
-        not in (FaultKind.DAEMON_CRASH, FaultKind.PROCESS_DEATH, FaultKind.SHARD_DEATH, FaultKind.LINK_PAUSE)
+        not in (
+            *(FaultKind.DAEMON_CRASH, FaultKind.PROCESS_DEATH, FaultKind.SHARD_DEATH),
+            *(FaultKind.LINK_PAUSE, FaultKind.ROUTER_LINK),
+        )
     )
     """Host daemons die in worlds of their own (:mod:`inaproto.sim.frames.draw.successors`), processes alone
     where hosts have several (:mod:`inaproto.sim.frames.draw.machines`), shards where a switch has any
     (:mod:`inaproto.sim.frames.draw.shards`); some of all worlds get pauses of links later
-    (:mod:`inaproto.sim.frames.draw.pauses`)."""
+    (:mod:`inaproto.sim.frames.draw.pauses`), and routers (:mod:`inaproto.sim.frames.draw.routers`)."""
 
 
 def draw_world(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:

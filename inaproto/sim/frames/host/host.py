@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from inaproto.sim.frames.control_plane import Session
     from inaproto.sim.frames.host.elastic_process import ElasticProcess
     from inaproto.sim.frames.host.plain_flow import PlainFlow
+    from inaproto.sim.frames.routers import SimRouter
     from inaproto.sim.frames.switch import SimSwitch
     from inaproto.sim.frames.world import World
 
@@ -59,6 +60,10 @@ class SimHost:
         """The host daemon dies after so many orders."""
         self._dies_for_ns = 0
         self.uplink: SimLink
+        self.router: SimRouter | None = None
+        """What is between it and the switch."""
+        self.frames_elsewhere = 0
+        """Its router took them by links of others."""
         self.nic: SoftNicEngine
         self.frames_in = 0
         """Handed to this NIC."""
@@ -85,6 +90,16 @@ class SimHost:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def link_mac(self) -> bytes:
+        """The address at its link: its own, or that of its router there."""
+        return self.mac if self.router is None else self.router.address_at(self)
+
+    @property
+    def sources(self) -> tuple[bytes, ...]:
+        """Addresses from which its packets come at the switch."""
+        return (self.mac,) if self.router is None else self.router.addresses
 
     @property
     def ranks(self) -> list[SimRank]:
@@ -400,23 +415,24 @@ class SimHost:
         if self._pauses:
             count = sum(map(len, blocks))
             if self.frames_waiting + count > RECEIVE_RING_FRAMES:
-                self._lose("receive ring full", blocks)
+                self.lose("receive ring full", blocks)
             else:
                 self.frames_waiting += count
                 self._waiting.append((self._frames, blocks))
         elif self.is_up:
             self._frames(blocks)
         else:
-            self._lose("host is down", blocks)
+            self.lose("host is down", blocks)
 
-    def _lose(self, why: str, blocks: list[Frames]) -> None:
+    def lose(self, why: str, blocks: list[Frames]) -> None:
+        """They arrived, and are not handed to the NIC."""
         self.lost_in[why] = self.lost_in.get(why, 0) + sum(map(len, blocks))
 
     def _lose_waiting_frames(self, why: str) -> None:
         """Those in the receive ring of a paused host."""
         for act, argument in self._waiting:
             if act == self._frames:
-                self._lose(why, argument)
+                self.lose(why, argument)
         self._waiting = deque(waiting for waiting in self._waiting if waiting[0] != self._frames)
         self.frames_waiting = 0
 
@@ -433,7 +449,7 @@ class SimHost:
 
     def nic_touched(self) -> None:
         """Send what the NIC has to send, tell the ranks what completed, and see to its timer."""
-        nic, send = self.nic, self.uplink.send
+        nic, send = self.nic, (self.router or self.uplink).send
         while True:
             for frames in nic.take_output():
                 self.frames_out += len(frames)
