@@ -10,7 +10,9 @@ import pytest
 
 from inaproto.client.environment import discover
 from inaproto.errors import ConfigError
+from inaproto_controller.service.job_client import JobClient
 from inaproto_controller.service.job_part import part_of, ranks_by_host, shell
+from inaproto_controller.service.job_run import Asked, run_job
 from tests.daemon.test_controller_daemon import SUBMISSION, running
 
 PLACED: dict[str, Any] = {
@@ -38,6 +40,7 @@ def test_ranks_are_numbered_by_host_in_the_order_of_the_job() -> None:
     assert "inaproto run --job train1 --hosts h2,h0,h3 --host-index 1 -n 4 -- python train.py" in words
     assert "INAPROTO_RANK" not in words
     assert "-n 4 --elastic -- python train.py" in shell(part_of({**PLACED, "elastic": True}, "h0"))
+    assert "--dir" not in words
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,18 @@ def test_a_shell_reads_it_and_connect_needs_no_more() -> None:
     ).stdout
     found = discover(dict(line.split("=", 1) for line in said.splitlines()))
     assert (found.job, found.rank, found.size) == ("train1", 2, 3)
+
+
+def test_what_is_printed_finds_the_daemon_in_the_directory_that_was_named() -> None:
+    words = shell(part_of({**PLACED, "ranks_per_host": 1}, "h3"), Path("/run/my ina"))
+    assert (
+        "  inaproto run --dir '/run/my ina' --host h3 --job train1 --hosts h2,h0,h3 --host-index 2" in words
+    )
+    said = subprocess.run(
+        ["sh", "-c", 'eval "$1"; env', "sh", words], capture_output=True, text=True, check=True, env={}
+    ).stdout
+    found = discover(dict(line.split("=", 1) for line in said.splitlines()))
+    assert found.socket == "/run/my ina/h3.sock"
 
 
 @pytest.mark.parametrize(
@@ -90,3 +105,41 @@ async def test_the_command_asks_the_controller(runtime_dir: Path) -> None:
         )
         strange = await daemon.command("env", "train", "--host", "h7")
         assert (strange.exit_code, "it is placed on h0, h1" in strange.output) == (2, True), strange.output
+
+
+async def test_what_is_to_be_pasted_asks_the_same_controller(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(runtime_dir) as daemon:
+        await daemon.ask(daemon.client.submit, "train", 2, submission=SUBMISSION)
+        where = f"--dir {daemon.settings.dir}"
+        early = await daemon.command("env", "train", "--host", "h1")
+        assert early.output.endswith(f"; inaproto job watch {where} train\n")
+        for host in ("h0", "h1"):
+            daemon.agent("host", host)
+        await daemon.until("train", "placed")
+        placed = await daemon.command("env", "train", "--host", "h1")
+        assert f"#   inaproto run {where} --host h1 --job train " in placed.output
+        elsewhere = await daemon.command("env", "train", "--host", "h1", "--host-dir", "/run/ina")
+        assert "#   inaproto run --dir /run/ina --host h1 --job train " in elsewhere.output
+        monkeypatch.setattr(JobClient, "move", lambda *given, **named: {"stands": False})
+        late = await daemon.command("move", "train", "--root", "leaf")
+        assert f"inaproto job trees {where} " in late.output
+        nameless = await daemon.command("submit", "--hosts", "1")
+        assert f"inaproto job submit {where} NAME" in nameless.output
+
+
+def test_a_job_that_may_not_be_over_is_cancelled_where_it_was_submitted(
+    runtime_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its controller has gone since it was placed, and this process cannot start anything."""
+    client = JobClient([str(runtime_dir / "none.sock")])
+    submitted = {"job": {"name": "train", "number": 1, "state": "placed", "why": ""}, "token": "t"}
+
+    def cannot() -> None:
+        raise ConfigError("needs Linux 5.3 or later")
+
+    monkeypatch.setattr("inaproto.launch.processes.require_pidfd", cannot)
+    with pytest.raises(ConfigError):
+        run_job(client, submitted, Asked(("true",), cancel="inaproto job cancel --dir /x train"))
+    assert capsys.readouterr().err.endswith("if train is not over: inaproto job cancel --dir /x train\n")

@@ -20,7 +20,7 @@ from rich.console import Console
 from inaproto.daemon.observe.status import Report
 from inaproto_controller.service.top.command import top
 from inaproto_controller.service.top.snapshot import Snapshot, rates
-from inaproto_controller.service.top.view import JOBS_SHOWN, scaled, show
+from inaproto_controller.service.top.view import JOBS_SHOWN, Further, scaled, show
 from tests.clusters.loopback import open_cluster, together
 from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, daemon, environment
 from tests.daemon.test_controller_daemon import running
@@ -59,7 +59,7 @@ def test_what_cannot_be_said_is_left_out() -> None:
 def text(found: Snapshot, before: Snapshot) -> str:
     console = Console(width=120, force_terminal=False)
     with console.capture() as capture:
-        console.print(show(found, rates(before, found)))
+        console.print(show(found, rates(before, found), Further("inaproto job list --dir /x", "")))
     return capture.get()
 
 
@@ -90,7 +90,7 @@ def test_long_lists_are_cut_and_say_so() -> None:
     assert "shared a 7 120 b preparing, 1 missing a 4, b 3" in rows
     assert "rounds 4 committed, aborted: 2 late; turns 4, migrations 1, fallbacks 0" in shown
     assert shown.count("a [red]") == JOBS_SHOWN
-    assert "and 3 more: inaproto job list" in shown
+    assert "and 3 more: inaproto job list --dir /x" in shown
     assert [scaled(value) for value in (0, 12.345, 4096, 2.5e6, 1e10)] == ["0", "12.3", "4.1k", "2.5M", "10G"]
 
 

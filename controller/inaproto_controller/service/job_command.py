@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import click
 
 from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse
 from inaproto.option_types import FiniteRange
+from inaproto.pasted import pasted
 from inaproto.reader_gone import unread
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def submit(
             named, ranks_per_host = named or part.hosts, ranks_per_host or part.ranks_per_host
             wait_s = SLURM_WAIT_S if wait_s is None else wait_s
         if name is None:
-            raise ConfigError("no name: inaproto job submit NAME --hosts 4")
+            raise ConfigError(f"no name: {_again('submit', 'NAME', '--hosts', '4', **where)}")
         if (hosts is None) is not bool(named):
             raise ConfigError("--hosts, --on: say how many hosts, or which")
         client, wanted = _client(**where), len(named) or hosts or 0
@@ -215,7 +215,8 @@ def submit(
                 pairs = (("--path", path), ("--backend", backend))
                 options = [word for option, text in pairs if text for word in (option, text)]
                 options += ["--elastic"] if elastic else []
-                asked = Asked(words, via, host_dir or where["directory"], host_dir, tuple(options), elastic)
+                here, cancel = host_dir or where["directory"], _again("cancel", name, **where)
+                asked = Asked(words, via, here, host_dir, tuple(options), elastic, cancel)
                 sys.exit(run_job(client, found, asked))
         if where["as_json"]:
             _print_json(found)
@@ -317,8 +318,13 @@ def _lacking(found: Mapping[str, Any]) -> str:
 )
 @click.argument("name")
 @click.option("--host", required=True, help="Name of its host daemon.")
+@click.option(
+    "--host-dir",
+    type=click.Path(path_type=Path),
+    help="Directory of that host daemon, on its machine.  [default: --dir]",
+)
 @_common
-def show_part(name: str, host: str, **where: Any) -> None:
+def show_part(name: str, host: str, host_dir: Path | None, **where: Any) -> None:
     """Print what the processes of job NAME on a host need: variables for a shell, and the command for it.
 
     The token is not among them: the controller has only its hash. job submit printed it.
@@ -326,11 +332,11 @@ def show_part(name: str, host: str, **where: Any) -> None:
     from inaproto_controller.service.job_part import part_of, shell
 
     with _guarded():
-        part = part_of(_client(**where).job(name), host)
+        part = part_of(_client(**where).job(name), host, watch=_again("watch", name, **where))
         if where["as_json"]:
             _print_json(part)
         else:
-            click.echo(shell(part))
+            click.echo(shell(part, host_dir or where["directory"]))
 
 
 @job.command(
@@ -456,8 +462,8 @@ def move(name: str, root: str | None, anywhere: bool, wait_s: float, **where: An
         elif found["stands"]:
             click.echo(f"job {name} is summed at {root}{_took(found['move'], root)}")
     if not anywhere and not found["stands"]:
-        why = "inaproto job trees, or job show for SHARP, says why"
-        click.echo(f"inaproto: job {name} is not at {root} yet; {why}", err=True)
+        trees, sharp = _again("trees", **where), _again("show", name, **where)
+        click.echo(f"inaproto: job {name} is not at {root} yet; why: {trees} (SHARP: {sharp})", err=True)
         sys.exit(EXIT_FAILED)
 
 
@@ -526,9 +532,8 @@ def _told(found: dict[str, Any]) -> str:
 
 def _again(*words: str, directory: Path | None, controllers: tuple[str, ...], as_json: bool) -> str:
     """The command that asks the same controller for ``words``, to be pasted into a shell."""
-    given = [] if directory is None else ["--dir", str(directory)]
-    given += [word for controller in controllers for word in ("--controller", controller)]
-    return shlex.join(["inaproto", "job", words[0], *given, *words[1:]])
+    named = [one if "://" in one else Path(one) for one in controllers]
+    return pasted(f"job {words[0]}", *words[1:], dir=directory, controller=named)
 
 
 def _client(directory: Path | None, controllers: tuple[str, ...], as_json: bool) -> JobClient:

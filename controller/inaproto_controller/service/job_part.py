@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from inaproto.client.environment import JOB_VARIABLE, KEY_VARIABLE, RANK_VARIABLE, SIZE_VARIABLE
+from inaproto.client.joining import SOCKET_VARIABLE
 from inaproto.errors import ConfigError
+from inaproto.pasted import pasted
 
 _OVER = ("ended", "cancelled", "failed")
 
 
-def part_of(job: Mapping[str, Any], host: str) -> dict[str, Any]:
-    """``job`` as the controller's API has it. Raises ``ConfigError``, which says where the job's place is."""
+def part_of(job: Mapping[str, Any], host: str, *, watch: str = "") -> dict[str, Any]:
+    """``job`` as the controller's API has it. Raises ``ConfigError``, which says where the job's place is.
+
+    ``watch``: the command that follows the job, for one that has no place yet.
+    """
     name, hosts, each = job["name"], list(job["hosts"]), int(job["ranks_per_host"])
     if job["state"] in _OVER:
         raise ConfigError(f"job {name} is over ({job['state']}); submit it again")
     if not hosts:
         why = f": {job['why']}" if job["why"] else ""
         raise ConfigError(
-            f"job {name} has no hosts yet, it is {job['state']}{why}; inaproto job watch {name}"
+            f"job {name} has no hosts yet, it is {job['state']}{why}; {watch or pasted('job watch', name)}"
         )
     if host not in hosts:
         raise ConfigError(f"job {name} has no ranks on {host}: it is placed on {', '.join(hosts)}")
@@ -58,18 +64,38 @@ def variables(part: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def shell(part: Mapping[str, Any]) -> str:
-    """Lines for ``eval`` in a shell; what it does not read is for people."""
+def shell(part: Mapping[str, Any], directory: Path | None = None) -> str:
+    """Lines for ``eval`` in a shell; what it does not read is for people.
+
+    ``directory``: of the host daemon, where its machine has more than one, or another than by default.
+    """
     which = _ranks(part["first_rank"], part["ranks"])
-    words = ["inaproto", "run", "--job", part["job"], "--hosts", ",".join(part["hosts"])]
-    words += ["--host-index", str(part["host_index"]), "-n", str(part["ranks"])]
-    words += [*(["--elastic"] if part["elastic"] else []), "--", "python", "train.py"]
-    lines = [f"export {name}={shlex.quote(text)}" for name, text in variables(part).items()]
+    there = {} if directory is None else {"dir": directory, "host": part["host"]}
+    words = [
+        "-n",
+        str(part["ranks"]),
+        *(["--elastic"] if part["elastic"] else []),
+        "--",
+        "python",
+        "train.py",
+    ]
+    run = pasted(
+        "run",
+        *words,
+        **there,
+        job=part["job"],
+        hosts=",".join(part["hosts"]),
+        host_index=part["host_index"],
+    )
+    found = variables(part)
+    if directory is not None:
+        found[SOCKET_VARIABLE] = str(directory.absolute() / f"{part['host']}.sock")
+    lines = [f"export {name}={shlex.quote(text)}" for name, text in found.items()]
     return "\n".join(
         [
             f"# {which} of {part['size']} of job {part['job']} run on {part['host']}",
             *lines,
             f"# its token, which job submit printed, is the key: set {KEY_VARIABLE}, then on {part['host']}:",
-            f"#   {shlex.join(words)}",
+            f"#   {run}",
         ]
     )

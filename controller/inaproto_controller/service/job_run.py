@@ -38,6 +38,8 @@ class Asked:
     """Of ``inaproto run``."""
     is_elastic: bool = False
     """Some go on when others end badly."""
+    cancel: str = ""
+    """The command that cancels the job, for people."""
 
 
 def run_job(client: JobClient, submitted: dict[str, Any], asked: Asked) -> int:
@@ -90,7 +92,7 @@ def run_job(client: JobClient, submitted: dict[str, Any], asked: Asked) -> int:
         status = run_parts(parts, submitted["token"], os.environ, until_over, is_elastic=asked.is_elastic)
     finally:
         within_s = LEAVE_ELASTIC_S if asked.is_elastic else LEAVE_S
-        _leave(client, name, number, within_s if status == 0 else 0.0)
+        _leave(client, name, number, within_s if status == 0 else 0.0, asked.cancel)
     return status
 
 
@@ -119,7 +121,7 @@ def _until(
         revision = found["revision"]
 
 
-def _leave(client: JobClient, name: str, number: int, within_s: float) -> None:
+def _leave(client: JobClient, name: str, number: int, within_s: float, cancel: str) -> None:
     """The job is over when this returns, by itself or cancelled; if it can be said to anybody."""
     until = time.monotonic() + within_s
     try:
@@ -131,7 +133,7 @@ def _leave(client: JobClient, name: str, number: int, within_s: float) -> None:
                 return
             found = client.job(name, after=found["revision"], wait_s=left)
     except ControllerUnreachable as error:
-        click.echo(f"inaproto job: {error}; if {name} is not over: inaproto job cancel {name}", err=True)
+        click.echo(f"inaproto job: {error}; if {name} is not over: {cancel}", err=True)
 
 
 def _told(found: dict[str, Any]) -> str:

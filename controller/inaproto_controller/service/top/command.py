@@ -14,10 +14,12 @@ import click
 
 from inaproto.cli import guarded
 from inaproto.option_types import FiniteRange
+from inaproto.pasted import pasted
 from inaproto.reader_gone import unread
 
 if TYPE_CHECKING:
     from inaproto_controller.service.top.snapshot import Snapshot, Whom
+    from inaproto_controller.service.top.view import Further
 
 INTERVAL_S: Final = 1.0
 
@@ -66,9 +68,19 @@ def top(
 ) -> None:
     """Watch what running daemons are doing: all-reduces and bytes a second by path, why jobs are not summed
     in a switch, whose turn it is, and a controller's jobs."""
+    from inaproto_controller.service.top.view import Further
+
+    further = Further(
+        pasted("job list", dir=directory, controller=controllers),
+        pasted("status", dir=directory, socket=sockets, control=controls, tls=tls),
+    )
     guarded(
         lambda: _top(
-            _whom(directory, sockets, controls, tls, controllers), interval, once=once, as_json=as_json
+            _whom(directory, sockets, controls, tls, controllers),
+            interval,
+            further,
+            once=once,
+            as_json=as_json,
         )
     )
 
@@ -92,7 +104,7 @@ def _whom(
     return Whom(directory, sockets, [door_for_operator(control, tls) for control in controls], controllers)
 
 
-def _top(whom: Whom, interval_s: float, *, once: bool, as_json: bool) -> None:
+def _top(whom: Whom, interval_s: float, further: Further, *, once: bool, as_json: bool) -> None:
     import trio
 
     problems: list[str] = []
@@ -114,10 +126,10 @@ def _top(whom: Whom, interval_s: float, *, once: bool, as_json: bool) -> None:
                     with unread():
                         click.echo(json.dumps(_document(snapshot, rates), default=repr))
                 elif live is not None:
-                    live.update(show(snapshot, rates), refresh=True)
+                    live.update(show(snapshot, rates, further), refresh=True)
                 else:
                     with unread():
-                        console.print(show(snapshot, rates))
+                        console.print(show(snapshot, rates, further))
 
     try:
         trio.run(watch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -26,18 +26,25 @@ UNDEFINED: Final = "-"
 _SCALES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def show(snapshot: Snapshot, rates: Mapping[str, Any]) -> RenderableType:
+class Further(NamedTuple):
+    """Commands that show all of what there is no room for."""
+
+    jobs: str
+    notes: str
+
+
+def show(snapshot: Snapshot, rates: Mapping[str, Any], further: Further) -> RenderableType:
     report = snapshot.report
     parts: list[RenderableType] = []
     switches = switches_of(report)
     if snapshot.controller is not None:
-        parts += _controller(snapshot.controller, snapshot.jobs)
+        parts += _controller(snapshot.controller, snapshot.jobs, further.jobs)
     if report.hosts:
         parts.append(_hosts(report.hosts, rates["hosts"]))
     if switches:
         parts.append(_switches(switches, rates["switches"]))
     parts += _pools(switches, ring_names(report))
-    parts += _notes(switches, report.hosts)
+    parts += _notes(switches, report.hosts, further.notes)
     parts += [Text(problem, style="yellow") for problem in report.problems]
     return Group(*parts) if parts else Text("nobody answers")
 
@@ -51,7 +58,9 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]])
     return table
 
 
-def _controller(status: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Iterable[RenderableType]:
+def _controller(
+    status: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], further: str
+) -> Iterable[RenderableType]:
     role = f"leads, term {status['term']}" if status["leads"] else f"does not lead: {status['problem']}"
     presences = [agent["presence"] for agent in status["agents"].values()]
     yield Text(f"controller {role}; {presences.count('up')} of {len(presences)} hosts and switches report")
@@ -73,7 +82,7 @@ def _controller(status: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) ->
     if jobs:
         yield _table("jobs", ("number", "job", "state", "hosts", "tree", "why"), map(_job, jobs[:JOBS_SHOWN]))
     if len(jobs) > JOBS_SHOWN:
-        yield Text(f"  and {len(jobs) - JOBS_SHOWN} more: inaproto job list")
+        yield Text(f"  and {len(jobs) - JOBS_SHOWN} more: {further}")
 
 
 def _group(group: Mapping[str, Any]) -> tuple[object, ...]:
@@ -154,7 +163,7 @@ def _pools(switches: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> I
 
 
 def _notes(
-    switches: Sequence[Mapping[str, Any]], hosts: Sequence[Mapping[str, Any]]
+    switches: Sequence[Mapping[str, Any]], hosts: Sequence[Mapping[str, Any]], further: str
 ) -> Iterable[RenderableType]:
     """Fallbacks and recoveries with their reasons, and what does not move."""
     jobs = [job for switch in switches for job in switch["jobs"]]
@@ -167,7 +176,7 @@ def _notes(
     ]
     yield from (Text(note) for note in notes[:NOTES_SHOWN])
     if len(notes) > NOTES_SHOWN:
-        yield Text(f"and {len(notes) - NOTES_SHOWN} more: inaproto status")
+        yield Text(f"and {len(notes) - NOTES_SHOWN} more: {further}")
 
 
 def scaled(value: float) -> str:
