@@ -154,13 +154,18 @@ async def test_a_job_from_its_submission_to_its_end(runtime_dir: Path) -> None:
         shown = (await daemon.command("show", "train")).output
         assert "root leaf" in shown
         assert "h0 (ranks 0 to 3), h1 (ranks 4 to 7)" in shown
-        listed = (await daemon.command("list")).output
-        assert "train" in listed
+        listed = await daemon.command("list")
+        assert "train" in listed.stdout
+        assert listed.stderr == "", "none is over"
         for host in hosts:
             host.say("ended")
         lines = (await daemon.command("watch", "train")).output.splitlines()
         assert lines[-1] == "train: ended"
-        assert "no jobs" in (await daemon.command("list")).output
+        none = await daemon.command("list")
+        assert none.stdout == "no jobs\n"
+        assert none.stderr == f"1 job is over: inaproto job list --dir {daemon.settings.dir} --all\n"
+        assert (await daemon.command("list", "--all")).stderr == ""
+        assert (await daemon.command("list", "--json")).stderr == ""
         assert [
             one["state"]
             for one in json.loads((await daemon.command("list", "--all", "--json")).output)["jobs"]

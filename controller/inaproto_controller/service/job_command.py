@@ -233,9 +233,10 @@ def submit(
 @click.option("--all", "every", is_flag=True, help="Also those that are over.")
 @_common
 def list_jobs(every: bool, **where: Any) -> None:
-    """List jobs in the order of their submission."""
+    """List jobs in the order of their submission; how many are over is said where these are not listed."""
     with _guarded():
-        jobs = _client(**where).jobs(live=not every)
+        client = _client(**where)
+        jobs = client.jobs(live=not every)
         if where["as_json"]:
             _print_json({"jobs": jobs})
             return
@@ -243,6 +244,10 @@ def list_jobs(every: bool, **where: Any) -> None:
 
         with unread():
             Console(highlight=False, soft_wrap=True).print(jobs_table(jobs) if jobs else "no jobs")
+        counts = {} if every else client.status()["jobs"]
+        if over := sum(counts.get(state, 0) for state in _OVER):
+            said = "1 job is over" if over == 1 else f"{over} jobs are over"
+            click.echo(f"{said}: {_again('list', '--all', **where)}", err=True)
 
 
 def jobs_table(jobs: Sequence[Mapping[str, Any]]) -> Table:
