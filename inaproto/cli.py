@@ -2,7 +2,8 @@
 
 Daemons print one line ``ready ...`` on standard output when they can be used, and log to standard
 error. Exit status: 0 for an orderly end (SIGTERM and Ctrl-C included), 1 when something outside
-failed, 2 when the command or its configuration is wrong; none of these with a traceback.
+failed, 2 when the command or its configuration is wrong; none of these with a traceback. Commands that have
+others say so in their help.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ Flags = Mapping[str, Flag]
 S = TypeVar("S", bound="Settings")
 EXIT_FAILED: Final = 1
 EXIT_WRONG: Final = 2
+EXIT_MISSING: Final = 3
 _EXTRAS: Final = {"matplotlib": "pictures"}
 """Which extra has a module that commands need for all that they do, and daemons for nothing."""
 
@@ -465,7 +467,15 @@ cli.add_command(
 )
 
 
-@cli.command(short_help="Show what running daemons are doing.")
+_STATUS_EPILOG: Final = """
+Exit status, for health checks: 0 if all that were asked answer and have what their jobs need; 3 if all
+answer, and a host has no switch (those that only push and pull need none) or a switch no control plane; 1 if
+one gives no answer, none is there, or a parameter server cannot write; 2 if the command is wrong. The reasons
+are on standard error, a line each.
+"""
+
+
+@cli.command(short_help="Show what running daemons are doing.", epilog=_STATUS_EPILOG)
 @click.option(
     "--dir",
     "directory",
@@ -516,7 +526,7 @@ def _status(
 
     from inaproto.client.run_directory import run_directory
     from inaproto.daemon.net.control_address import door_for_operator
-    from inaproto.daemon.observe.status import ask_daemons
+    from inaproto.daemon.observe.status import ask_daemons, missing
 
     if directory is None and not sockets and not controls:
         directory = run_directory(os.environ)
@@ -530,10 +540,11 @@ def _status(
         from inaproto.daemon.observe.status_tables import show_report
 
         Console(highlight=False, soft_wrap=True).print(show_report(report))
-    for problem in report.problems:
+    lacks = list(missing(report))
+    for problem in (*report.problems, *lacks):
         click.echo(f"inaproto status: {problem}", err=True)
-    if report.problems:
-        sys.exit(EXIT_FAILED)
+    if report.problems or lacks:
+        sys.exit(EXIT_FAILED if report.problems else EXIT_MISSING)
 
 
 @cli.command(name="version", short_help="Print the version.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from inaproto.daemon.observe.status import lacking_control, lacking_switch, switch_name
 from inaproto.daemon.observe.status_tables import fallback_note, narrow_port_note, path_note
 from inaproto.doctor.findings import Check, Finding, Outcome, failed, ok, untestable, warning
 from inaproto.doctor.site import Site
@@ -30,20 +31,17 @@ def _look_at_answers(site: Site) -> Iterator[Finding]:
 def look_at_host(status: Mapping[str, Any]) -> Finding:
     switch = status.get("switch", {})
     name = status.get("name", "?")
+    if lacking := lacking_switch(status):
+        return failed(lacking, f"start the switch, or give the host its dir (now {switch.get('path')})")
     if not switch.get("connected"):
-        mend = f"start the switch, or give the host its dir (now {switch.get('path')})"
-        return failed(f"host {name} has no switch: {switch.get('error')}", mend)
+        return ok(f"host {name} has no switch, and its models need none")
     return ok(f"host {name} is connected to its switch")
 
 
 def look_at_switch(status: Mapping[str, Any]) -> Finding:
-    name = f"switch {status.get('name') or ''}".strip()
-    control = status.get("control")
-    if control is not None and not control.get("connected"):
-        return failed(
-            f"{name} has no control plane: {control.get('error')}", f"start the root ({control.get('path')})"
-        )
-    return ok(f"{name} answers, {len(status.get('ports', ()))} ports up")
+    if lacking := lacking_control(status):
+        return failed(lacking, f"start the root ({status['control'].get('path')})")
+    return ok(f"{switch_name(status)} answers, {len(status.get('ports', ()))} ports up")
 
 
 def look_at_controller(status: Mapping[str, Any]) -> Iterator[Finding]:

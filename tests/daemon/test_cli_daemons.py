@@ -83,10 +83,15 @@ def test_a_host_waits_for_its_switch_and_both_tell_their_status(runtime_dir: Pat
     sw = str(runtime_dir)
     with daemon("host", "--dir", sw, "--name", "h0", "--ip", "10.0.0.1") as host:
         assert host.ready_line == f"ready host name=h0 listen={runtime_dir}/h0.sock"
-        alone = status("--socket", f"{sw}/h0.sock")
+        waits = run("status", "--json", "--socket", f"{sw}/h0.sock")
+        assert waits.returncode == 3, "it answers, and has no switch"
+        assert f"inaproto status: host h0 has no switch: cannot connect to {sw}/control.sock" in waits.stderr
+        alone = json.loads(waits.stdout)
         assert alone["switch"] is None
         assert alone["hosts"][0]["switch"]["connected"] is False
         with daemon("switch", "--dir", sw, "--weather", "drop=0.5") as switch:
+            while run("status", "--socket", f"{sw}/h0.sock").returncode:
+                pass  # its switch has only just begun to listen
             found = status("--dir", sw)
             while not found["switch"]["hosts"] or not found["switch"]["ports"]:
                 found = status("--dir", sw)

@@ -455,6 +455,8 @@ def test_daemons_that_do_not_work_are_named() -> None:
     assert outcomes(daemons.DAEMONS.look(Site())) == [UNTESTABLE]
     lost = daemons.look_at_host(HOST | {"switch": {"connected": False, "error": "refused", "path": "/x"}})
     assert (lost.outcome, "refused" in lost.found) == (FAILED, True)
+    pushes = daemons.look_at_host(HOST | {"switch": {"connected": False}, "models": [{}]})
+    assert (pushes.outcome, pushes.found) == (OK, "host h0 has no switch, and its models need none")
     away = daemons.look_at_switch(SWITCH | {"control": {"connected": False, "error": "gone", "path": "/x"}})
     assert away.outcome is FAILED
 

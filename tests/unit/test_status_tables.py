@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from inaproto.daemon.observe.status import Report
+from inaproto.daemon.observe.status import Report, missing
 from inaproto.daemon.observe.status_tables import show_report
 
 RING = {
@@ -334,3 +334,22 @@ def test_names_of_a_server_s_shards_and_hosts_are_no_markup() -> None:
     text = capture.get()
     assert "m[/data]/0" in text
     assert "h[0]" in text
+
+
+def test_who_has_not_what_its_jobs_need_is_missed() -> None:
+    away = {"connected": False, "error": "refused"}
+    hosts: list[dict[str, Any]] = [
+        {"name": "h0", "switch": {"connected": True}},
+        {"name": "h1", "switch": away},
+        {"name": "h2", "switch": away, "models": [{}]},
+        {"name": "h3", "switch": away, "models": [{}], "rings": [{}]},
+        {"name": "h4", "switch": {"connected": False, "error": ""}},
+    ]
+    leaf = {"name": "leaf0", "control": {"connected": False, "error": "gone"}}
+    report = Report(switch={"name": "spine"}, other_switches=[leaf], hosts=hosts)
+    assert list(missing(report)) == [
+        "host h1 has no switch: refused",
+        "host h3 has no switch: refused",
+        "host h4 has no switch",
+        "switch leaf0 has no control plane: gone",
+    ], "push and pull need none, nor does a root"

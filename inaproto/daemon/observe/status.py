@@ -99,6 +99,43 @@ def _faults_of(server: Mapping[str, Any]) -> Iterator[str]:
             yield f"server {server['name']}, {shard['model']}/{shard['shard']}: {shard['fault']}"
 
 
+def missing(report: Report) -> Iterator[str]:
+    """What daemons that answer lack for their jobs to go on."""
+    yield from filter(None, map(lacking_switch, report.hosts))
+    switches = [*([] if report.switch is None else [report.switch]), *report.other_switches]
+    yield from filter(None, map(lacking_control, switches))
+
+
+def needs_no_switch(host: Mapping[str, Any]) -> bool:
+    """Whether all that it does is to push and pull."""
+    return bool(host.get("models")) and not host.get("rings")
+
+
+def lacking_switch(host: Mapping[str, Any]) -> str:
+    """That a host has no switch, and why; empty if it has one, or needs none."""
+    switch = host.get("switch", {})
+    if switch.get("connected") or needs_no_switch(host):
+        return ""
+    return _lacking(f"host {host.get('name', '?')}", "switch", switch)
+
+
+def lacking_control(switch: Mapping[str, Any]) -> str:
+    """That a switch has no control plane, and why; empty if it has one, or is the root."""
+    control = switch.get("control")
+    if control is None or control.get("connected"):
+        return ""
+    return _lacking(switch_name(switch), "control plane", control)
+
+
+def switch_name(switch: Mapping[str, Any]) -> str:
+    return f"switch {switch.get('name') or ''}".strip()
+
+
+def _lacking(who: str, what: str, told: Mapping[str, Any]) -> str:
+    why = told.get("error")
+    return f"{who} has no {what}" + (f": {why}" if why else "")
+
+
 def _named_by(status: Mapping[str, Any]) -> Iterator[Path]:
     """Sockets of switches, which may be elsewhere or gone."""
     if status.get("role") == "host":

@@ -12,7 +12,7 @@ from rich.text import Text
 from inaproto.client.ring_names import parse_ring_job
 from inaproto.core.host.ring_words import name_ranks
 from inaproto.daemon.observe.model_tables import show_models, show_nic, show_server
-from inaproto.daemon.observe.status import Report
+from inaproto.daemon.observe.status import Report, needs_no_switch
 from inaproto.plain_cells import plain
 
 _RANKS_SHOWN: Final = 16
@@ -341,7 +341,7 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     who = f"host {status.get('name')} ({status.get('ip')})"
     if switch.get("connected"):
         yield Text(f"{who}: connected, switch at {switch.get('path')}")
-    elif status.get("models") and not status.get("rings"):
+    elif needs_no_switch(status):
         yield Text(f"{who}: no switch at {switch.get('path')}; its models need none")
     else:
         link = f"not connected: {switch.get('error', '')}"
