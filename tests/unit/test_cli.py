@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import re
+import socket
 import subprocess
 import sys
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
@@ -215,6 +217,53 @@ def test_status_of_nothing_says_what_to_start(runtime_dir: Path) -> None:
     result = invoke("status", "--socket", str(runtime_dir / "h0.sock"))
     assert result.exit_code == 1
     assert "there is no such socket" in result.output
+
+
+def sockets_in(directory: Path, *names: str) -> None:
+    for name in names:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(str(directory / name))
+
+
+def said_of(option: str, path: Path) -> str:
+    result = invoke("status", option, str(path))
+    assert result.exit_code == 1
+    return " ".join(result.output.split())
+
+
+def test_who_asks_a_daemon_that_is_not_there_hears_who_is(runtime_dir: Path) -> None:
+    sockets_in(runtime_dir, "h0.sock", "control.sock", "ports.sock")
+    found = said_of("--socket", runtime_dir / "h9.sock")
+    assert f"there is no such socket; in {runtime_dir} are control.sock, h0.sock" in found
+    (runtime_dir / "empty").mkdir()
+    alone = said_of("--socket", runtime_dir / "empty" / "h9.sock")
+    assert "there is no such socket; is the daemon started, and there?" in alone
+
+
+def test_sockets_that_tell_no_status_say_who_does(runtime_dir: Path) -> None:
+    sockets_in(runtime_dir, "controller.sock", "controller-agents.sock", "ports.sock", "trunk-leaf0.sock")
+    jobs = f"inaproto job list --dir {runtime_dir}"
+    for name in ("controller.sock", "controller-agents.sock"):
+        assert f"it is a controller's; its jobs: {jobs}" in said_of("--socket", runtime_dir / name)
+    for name in ("ports.sock", "trunk-leaf0.sock"):
+        told = said_of("--socket", runtime_dir / name)
+        assert f"it takes the frames of a switch; ask that at {runtime_dir}/control.sock" in told
+
+
+def test_what_is_no_directory_of_sockets_is_said_to_be_none(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sockets_in(runtime_dir, "h0.sock")
+    told = said_of("--dir", runtime_dir / "h0.sock")
+    assert f"h0.sock: Not a directory; a socket is asked by --socket {runtime_dir}/h0.sock" in told
+
+    def refused(path: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "listdir", refused)
+    assert f"{runtime_dir}: Permission denied" in said_of("--dir", runtime_dir), (
+        "and not that nobody is there"
+    )
 
 
 def test_a_report_of_nobody_is_none(runtime_dir: Path) -> None:

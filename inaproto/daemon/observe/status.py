@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,10 +14,11 @@ import trio
 
 from inaproto.daemon.net.control_address import Door
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.net.names import CONTROL_SOCKET, gives_no_status
+from inaproto.daemon.net.names import AGENTS_SOCKET, CONTROL_SOCKET, JOBS_SOCKET, gives_no_status
 from inaproto.daemon.net.unix_sockets import connect_unix
 from inaproto.daemon.observe.status_shapes import status_misfit
 from inaproto.errors import ConfigError, DecodeError
+from inaproto.pasted import pasted
 from inaproto.wire.control import why_not
 from inaproto.wire.control_messages import Error, Status, StatusReply
 
@@ -75,7 +77,7 @@ async def ask_daemons(directory: Path | None, sockets: Sequence[Path], doors: Se
             for path in news:
                 nursery.start_soon(ask_one, path)
         named = [path for one in news for path in _named_by(answers.get(one, {}))] if directory else []
-        news = [path for path in dict.fromkeys(named) if path.resolve() not in known and path.is_socket()]
+        news = [path for path in dict.fromkeys(named) if path.resolve() not in known and _is_socket(path)]
         known |= {path.resolve() for path in news if isinstance(path, Path)}
         asked += news
     for path in asked:
@@ -148,6 +150,32 @@ class StatusRefused(Exception):
     """A daemon gave no status; the text says which and why."""
 
 
+def _is_socket(path: Path) -> bool:
+    """Whether it is one that can be seen: the directory may be closed to this user."""
+    try:
+        return path.is_socket()
+    except OSError:
+        return False
+
+
+def _who_else(path: Path) -> str:
+    """What to do where there is no socket ``path``."""
+    try:
+        there = ", ".join(one.name for one in _daemons_in(path.parent))
+    except OSError:
+        there = ""
+    return f"in {path.parent} are {there}" if there else "is the daemon started, and there?"
+
+
+def _who_tells(path: Path) -> str:
+    """Who tells what somebody wants to know who asks at ``path``, where no status is told; else empty."""
+    if not gives_no_status(path.name) or not _is_socket(path):
+        return ""
+    if path.name in (JOBS_SOCKET, AGENTS_SOCKET):
+        return f"it is a controller's; its jobs: {pasted('job list', dir=path.parent)}"
+    return f"it takes the frames of a switch; ask that at {path.parent / CONTROL_SOCKET}"
+
+
 def _why_nobody(path: Path) -> str:
     """Why a connection to ``path`` is refused, and what to do."""
     if not path.is_socket():
@@ -157,10 +185,12 @@ def _why_nobody(path: Path) -> str:
 
 async def ask(path: Path) -> dict[str, Any]:
     """The status of the daemon that listens at ``path``. Raises ``ConfigError`` or ``StatusRefused``."""
+    if told := _who_tells(path):
+        raise StatusRefused(f"{path}: {told}")
     try:
         stream = ControlStream(await connect_unix(path, "status"))
     except FileNotFoundError:
-        raise StatusRefused(f"{path}: there is no such socket; is the daemon started, and there?") from None
+        raise StatusRefused(f"{path}: there is no such socket; {_who_else(path)}") from None
     except ConnectionRefusedError:
         raise StatusRefused(f"{path}: {_why_nobody(path)}") from None
     except OSError as error:
@@ -205,11 +235,11 @@ async def _ask_over(stream: ControlStream, path: str) -> dict[str, Any]:
 def _sockets_in(directory: Path, report: Report) -> list[Path]:
     """Sockets of daemons in ``directory``, the switch's first."""
     try:
-        found = sorted(
-            path
-            for path in directory.glob("*.sock")
-            if stat.S_ISSOCK(path.lstat().st_mode) and not gives_no_status(path.name)
-        )
+        found = _daemons_in(directory)
+    except NotADirectoryError as error:
+        how = f"a socket is asked by --socket {directory}"
+        report.problems.append(f"{directory}: {error.strerror}; {how}")
+        return []
     except OSError as error:
         report.problems.append(f"{directory}: {error.strerror}")
         return []
@@ -218,4 +248,16 @@ def _sockets_in(directory: Path, report: Report) -> list[Path]:
             f"{directory}: no inaproto daemon has its socket here; "
             f"start one (inaproto switch --dir {directory}) or give its --dir or --socket"
         )
-    return sorted(found, key=lambda path: path.name != CONTROL_SOCKET)
+    return found
+
+
+def _daemons_in(directory: Path) -> list[Path]:
+    """Sockets in ``directory`` at which a status is told, the switch's first; none where there is no such
+    directory. Raises ``OSError`` where it cannot be read."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    found = [directory / name for name in names if name.endswith(".sock") and not gives_no_status(name)]
+    found = [path for path in found if stat.S_ISSOCK(path.lstat().st_mode)]
+    return sorted(found, key=lambda path: (path.name != CONTROL_SOCKET, path.name))
