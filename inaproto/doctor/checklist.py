@@ -41,6 +41,7 @@ _ABOVE: Final = (
     daemons.UNITS,
     certificates.CERTIFICATES,
     daemons.DAEMONS,
+    daemons.CONTROLLER,
     daemons.PATH_MTUS,
     daemons.VERSIONS,
     daemons.PATHS,

@@ -12,6 +12,7 @@ import click
 from inaproto.doctor.site import Asked
 from inaproto.errors import InaprotoError
 from inaproto.option_types import FiniteRange, IpAddress, path_mtu, power_of_two
+from inaproto.pasted import pasted_again
 
 BANDWIDTH_GBIT_MAX: Final = 1e6
 RTT_US_MAX: Final = 1e7
@@ -122,7 +123,9 @@ docs/operating.md has the list.
     help="Look at SHARP though no host here has it; also as in collective: sharp:library=FILE;devices=...",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON list: check, outcome, found, why, mend.")
+@click.pass_context
 def doctor(
+    context: click.Context,
     *,
     ip: str,
     peer: str,
@@ -163,8 +166,15 @@ def doctor(
         tensor_bytes=tensor_mib << 20,
         collective=sharp if not sharp or sharp.partition(":")[0] == "sharp" else f"sharp:library={sharp}",
     )
+    if directory is None and not sockets:
+        directory = report.usual_directory()
+        again = pasted_again("doctor", context, dir=directory)  # another user has another one
+    else:
+        again = pasted_again("doctor", context)
     try:
-        answers = examine(report.site(asked, directory, sockets), all_checks())
+        site = report.site(asked, directory, sockets)
+        site.again = again
+        answers = examine(site, all_checks())
     except InaprotoError as error:
         click.echo(f"inaproto: {error}", err=True)
         sys.exit(2)

@@ -2,37 +2,62 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from inaproto.client.run_directory import run_directory
 from inaproto.daemon.observe.status import lacking_control, lacking_switch, switch_name
 from inaproto.daemon.observe.status_tables import fallback_note, narrow_port_note, path_note
 from inaproto.doctor.findings import Check, Finding, Outcome, failed, ok, untestable, warning
 from inaproto.doctor.site import Site
+from inaproto.pasted import as_root, pasted
 
-_NONE: Final = "no daemon was asked: give --dir DIRECTORY or --socket SOCKET"
-_UNITS: Final = ("inaproto-switch*", "inaproto-host@*")
+_NO_TREES: Final = "no job gets a tree there"
+_LOGS: Final = "systemctl status 'inaproto-*'; journalctl -u 'inaproto-*' -n 50"
+_UNITS: Final = ("inaproto-switch*", "inaproto-host@*", "inaproto-server@*", "inaproto-controller*")
 
 
 def _look_at_answers(site: Site) -> Iterator[Finding]:
     if not site.daemons_asked:
-        yield untestable(_NONE)
+        yield _nobody(site)
         return
     for problem in site.problems:
-        yield failed(problem, "systemctl status 'inaproto-*'; journalctl -u 'inaproto-*' -n 50")
+        yield look_at_problem(site, problem)
     for host in site.hosts:
         yield look_at_host(host)
     for switch in site.switches:
         yield look_at_switch(switch)
-    for status in (*site.hosts, *site.switches):
-        yield from look_at_controller(status)
+
+
+def _nobody(site: Site) -> Finding:
+    if site.daemons_asked:
+        return untestable(f"no host or switch answers at {site.daemons_asked}")
+    usual = run_directory(os.environ)
+    return untestable(
+        f"no daemon was asked, as none has its socket in {usual}",
+        f"{site.again} --dir DIRECTORY   (/run/inaproto, where systemd starts them)",
+    )
+
+
+def look_at_problem(site: Site, problem: str) -> Finding:
+    """``problem``: of asking a daemon; what follows a semicolon says what to do."""
+    found, _, mend = problem.partition("; ")
+    if os.strerror(errno.EACCES) in found and not site.is_root:
+        return failed(found, as_root(site.again))
+    return failed(found, "; ".join(filter(None, (mend, _LOGS if site.has_systemd else ""))))
 
 
 def look_at_host(status: Mapping[str, Any]) -> Finding:
     switch = status.get("switch", {})
     name = status.get("name", "?")
     if lacking := lacking_switch(status):
-        return failed(lacking, f"start the switch, or give the host its dir (now {switch.get('path')})")
+        path = str(switch.get("path"))
+        mend = f"{_start_of('switch', path)}; or give host {name} another dir or control (now {path})"
+        return failed(lacking, mend)
     if not switch.get("connected"):
         return ok(f"host {name} has no switch, and its models need none")
     return ok(f"host {name} is connected to its switch")
@@ -44,25 +69,61 @@ def look_at_switch(status: Mapping[str, Any]) -> Finding:
     return ok(f"{switch_name(status)} answers, {len(status.get('ports', ()))} ports up")
 
 
+# --- the controller
+
+
+def _look_at_controllers(site: Site) -> Iterator[Finding]:
+    every = (*site.hosts, *site.switches)
+    if not every:
+        yield _nobody(site)
+        return
+    for status in every:
+        yield from look_at_controller(status)
+    known = [path for status in every for path in status.get("controller", {}).get("paths") or ()]
+    known += [str(site.controller_socket)] if site.controller_socket else []
+    if not known:
+        yield untestable("no daemon here has a controller; jobs that nobody submits to one need none")
+        return
+    for status in every:
+        if not status.get("controller", {}).get("paths"):
+            yield _without_controller(status, known[0])
+
+
 def look_at_controller(status: Mapping[str, Any]) -> Iterator[Finding]:
-    """Look at the controller of a host or switch; one that has been given none needs none."""
+    """Look at the controller of a host or switch, if it has been given one."""
     told = status.get("controller", {})
     if not told.get("paths"):
         return
-    name = f"{status.get('role')} {status.get('name') or ''}".strip()
+    name = _who(status)
     if told.get("error"):
-        mend = f"start the controller, or give the daemon where it is (now {' '.join(told['paths'])})"
+        start = _start_of("controller", told["paths"][0], "--cluster", "FILE")
+        mend = f"{start}; or give {name} another one (now {' '.join(told['paths'])})"
         yield warning(f"{name} has no controller, its jobs go on without: {told['error']}", mend)
     else:
         yield ok(f"{name} reports to the controller")
 
 
+def _start_of(daemon: str, at: str, *options: str) -> str:
+    """How one is started that others look for ``at`` a socket or an address."""
+    if "://" in at:
+        return f"start it on its machine: systemctl start inaproto-{daemon}"
+    return f"start it: {pasted(daemon, *options, dir=Path(at).parent)}"
+
+
+def _without_controller(status: Mapping[str, Any], controller: str) -> Finding:
+    name, is_host = _who(status), status.get("role") == "host"
+    lacks = "it gets no jobs from the controller, and those that name it wait" if is_host else _NO_TREES
+    found = f"{name} was started without --controller: {lacks}"
+    return warning(found, f"start {name} anew with --controller {shlex.quote(controller)}")
+
+
+def _who(status: Mapping[str, Any]) -> str:
+    return f"{status.get('role')} {status.get('name') or ''}".strip()
+
+
 def _look_at_versions(site: Site) -> Iterator[Finding]:
-    told = [
-        (f"{status.get('role')} {status.get('name') or ''}".strip(), str(status.get("version", "")))
-        for status in (*site.switches, *site.hosts)
-    ]
-    yield look_at_versions(told) if told else untestable(_NONE)
+    told = [(_who(status), str(status.get("version", ""))) for status in (*site.switches, *site.hosts)]
+    yield look_at_versions(told) if told else _nobody(site)
 
 
 def look_at_versions(told: Sequence[tuple[str, str]]) -> Finding:
@@ -84,7 +145,7 @@ def _look_at_paths(site: Site) -> Iterator[Finding]:
     for job in jobs:
         note = fallback_note(job)
         if note:
-            yield warning(note, 'inaproto status; docs/operating.md, "When the switch does not sum"')
+            yield warning(note, f'{site.status}; docs/operating.md, "When the switch does not sum"')
         else:
             yield ok(f"job {job['name']} is summed by: {job.get('path') or 'nobody yet'}")
 
@@ -153,7 +214,7 @@ def _sandbox(unit: str, shown: Mapping[str, str]) -> Iterator[Finding]:
 
 def _look_at_path_mtus(site: Site) -> Iterator[Finding]:
     if not site.hosts and not site.switches:
-        yield untestable(_NONE)
+        yield _nobody(site)
     for host in site.hosts:
         if host.get("path") is not None:
             yield look_at_path_mtu(str(host.get("name", "?")), host["path"])
@@ -180,7 +241,14 @@ def look_at_path_mtu(name: str, path: Mapping[str, Any]) -> Finding:
     return ok(f"host {name}: RoCE packets of {path['carries']} bytes come through to its switch, and back")
 
 
-DAEMONS: Final = Check("daemons", "a host without its switch waits, and its ranks with it", _look_at_answers)
+DAEMONS: Final = Check(
+    "daemons", "ranks wait for their host daemon, and that waits for its switch", _look_at_answers
+)
+CONTROLLER: Final = Check(
+    "controller",
+    "jobs that run go on without one; it gives new ones no host or switch that does not report to it",
+    _look_at_controllers,
+)
 VERSIONS: Final = Check("versions", "daemons of different versions may refuse each other", _look_at_versions)
 PATHS: Final = Check(
     "paths",

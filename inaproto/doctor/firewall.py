@@ -7,13 +7,15 @@ kernel's UDP, a softnic on a real link by AF_PACKET, which is before the filter 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from inaproto.doctor.findings import Check, Finding, failed, ok, untestable, warning
-from inaproto.doctor.site import Site
+from inaproto.doctor.site import Ran, Site
+from inaproto.pasted import as_root
 
 PORT: Final = 4791
+_FOR_ROOT: Final = re.compile("not permitted|denied|must be root")
 _ALLOW: Final = f"nft add rule inet filter input udp dport {PORT} accept"
 
 
@@ -31,7 +33,19 @@ def _look(site: Site) -> Iterator[Finding]:
         read = True
         yield look_at_iptables(legacy.output)
     if not read:
-        yield untestable("the filter's rules can be read by root alone", "sudo inaproto doctor ...")
+        yield _look_at_refusals(site, {"nft": nft, "iptables": legacy})
+
+
+def _look_at_refusals(site: Site, programs: Mapping[str, Ran | None]) -> Finding:
+    """``programs``: by what they print when they do not show the rules."""
+    unknown = f"whether UDP {PORT} is dropped is not known"
+    told = {name: ran.output.strip().partition("\n")[0] for name, ran in programs.items() if ran is not None}
+    said = "; ".join(f"{name}: {words or 'nothing'}" for name, words in told.items())
+    if not any(_FOR_ROOT.search(words) for words in told.values()):
+        return untestable(f"{unknown}: {said}")
+    if site.is_root:
+        return untestable(f"{unknown}: {said}", "look on the machine itself, if this is a container of it")
+    return untestable(f"{unknown}: the rules are for root alone", as_root(site.again))
 
 
 def look_at_nft(text: str) -> Finding:

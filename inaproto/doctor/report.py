@@ -13,11 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from inaproto.client.run_directory import run_directory
+from inaproto.daemon.net.names import AGENTS_SOCKET
 from inaproto.daemon.observe.status import Report, ask_daemons
 from inaproto.doctor.checklist import Answer
 from inaproto.doctor.findings import Outcome
 from inaproto.doctor.round_trip import measure_round_trip
 from inaproto.doctor.site import Asked, Site
+from inaproto.pasted import pasted
 
 _STYLES = {
     Outcome.OK: "green",
@@ -27,11 +29,17 @@ _STYLES = {
 }
 
 
+def usual_directory() -> Path | None:
+    """The directory that daemons have by default, where some of this user have."""
+    usual = run_directory(os.environ)
+    return usual if usual.is_dir() and any(usual.glob("*.sock")) else None
+
+
 def site(asked: Asked, directory: Path | None, sockets: Sequence[Path]) -> Site:
     found = Site(asked, round_trip=measure_round_trip)
-    if directory is None and not sockets:
-        usual = run_directory(os.environ)
-        directory = usual if usual.is_dir() and any(usual.glob("*.sock")) else None
+    found.status = pasted("status", dir=directory, socket=sockets)
+    if directory is not None and AGENTS_SOCKET in found.names(str(directory.absolute())):
+        found.controller_socket = directory / AGENTS_SOCKET
     if directory is not None or sockets:
         told: Report = trio.run(ask_daemons, directory, sockets)
         found.switches = [one for one in (told.switch, *told.other_switches) if one is not None]

@@ -92,6 +92,13 @@ class Site:
     """Problems of asking them."""
     daemons_asked: str = ""
     """Where; empty if nowhere."""
+    controller_socket: Path | None = None
+    """Socket for hosts and switches of a controller, in the directory that was asked."""
+    is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
+    again: str = "inaproto doctor"
+    """The command that looks here once more."""
+    status: str = "inaproto status"
+    """The command that shows the same daemons."""
 
     def read(self, path: str) -> str | None:
         """Text of a file, stripped; None if it cannot be read. ``path`` is absolute."""
@@ -100,6 +107,10 @@ class Site:
                 return file.read(FILE_BYTES_MAX).decode("utf-8", "replace").strip()
         except OSError:
             return None
+
+    @property
+    def has_systemd(self) -> bool:
+        return (self.root / "run/systemd/system").is_dir()
 
     def number(self, path: str) -> int | None:
         text = self.read(path)

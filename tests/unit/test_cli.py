@@ -234,7 +234,8 @@ def said_of(option: str, path: Path) -> str:
 def test_who_asks_a_daemon_that_is_not_there_hears_who_is(runtime_dir: Path) -> None:
     sockets_in(runtime_dir, "h0.sock", "control.sock", "ports.sock")
     found = said_of("--socket", runtime_dir / "h9.sock")
-    assert f"there is no such socket; in {runtime_dir} are control.sock, h0.sock" in found
+    there = f"in {runtime_dir} are control.sock, h0.sock; --dir {runtime_dir} asks them all"
+    assert f"there is no such socket; {there}" in found
     (runtime_dir / "empty").mkdir()
     alone = said_of("--socket", runtime_dir / "empty" / "h9.sock")
     assert "there is no such socket; is the daemon started, and there?" in alone

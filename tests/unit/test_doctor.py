@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inaproto.doctor import daemons, ethernet, firewall, limits, lossless, reach, software
+from inaproto.doctor import daemons, ethernet, firewall, limits, lossless, reach, report, software
 from inaproto.doctor import site as sites
 from inaproto.doctor.checklist import Answer, all_checks, examine, has_failed
 from inaproto.doctor.findings import Check, Finding, Outcome, ok, untestable
@@ -435,10 +436,25 @@ def test_iptables(policy: str, rule: str, outcome: Outcome) -> None:
     assert firewall.look_at_iptables(f"*filter\n:INPUT {policy} [0:0]\n{rule}\nCOMMIT\n").outcome is outcome
 
 
+REFUSED = "Operation not permitted (you must be root)\nnetlink: Error: cache initialization failed"
+
+
 def test_a_filter_that_only_root_may_read(tmp_path: Path) -> None:
-    site = Site(root=tmp_path, run=lambda argv: Ran(1, "Operation not permitted") if "nft" in argv else None)
+    run = {"nft": Ran(1, REFUSED)}
+    site = Site(root=tmp_path, run=lambda argv: run.get(argv[0]), is_root=False)
+    site.again = "inaproto doctor --dir '/run/my ina' --ip 10.0.0.1"
     [found] = firewall.FIREWALL.look(site)
-    assert (found.outcome, found.mend) == (UNTESTABLE, "sudo inaproto doctor ...")
+    assert "whether UDP 4791 is dropped is not known: the rules are for root alone" in found.found
+    assert (found.outcome, found.mend) == (UNTESTABLE, f"sudo {site.again}")
+    site.is_root = True
+    [found] = firewall.FIREWALL.look(site)
+    assert "nft: Operation not permitted (you must be root)" in found.found, "root of a container"
+    assert "the machine itself" in found.mend
+    site.is_root, run["nft"] = False, Ran(124, "no answer within 10 s")
+    [found] = firewall.FIREWALL.look(site)
+    assert ("nft: no answer within 10 s" in found.found, found.mend) == (True, ""), (
+        "root would get none either"
+    )
 
 
 # --- daemons
@@ -455,10 +471,69 @@ def test_daemons_that_do_not_work_are_named() -> None:
     assert outcomes(daemons.DAEMONS.look(Site())) == [UNTESTABLE]
     lost = daemons.look_at_host(HOST | {"switch": {"connected": False, "error": "refused", "path": "/x"}})
     assert (lost.outcome, "refused" in lost.found) == (FAILED, True)
+    assert lost.mend == "start it: inaproto switch --dir /; or give host h0 another dir or control (now /x)"
+    far = {"connected": False, "error": "refused", "path": "tls://spine@10.0.0.100:7420"}
+    mend = daemons.look_at_host(HOST | {"switch": far}).mend
+    assert mend.startswith("start it on its machine: systemctl start inaproto-switch; or")
     pushes = daemons.look_at_host(HOST | {"switch": {"connected": False}, "models": [{}]})
     assert (pushes.outcome, pushes.found) == (OK, "host h0 has no switch, and its models need none")
     away = daemons.look_at_switch(SWITCH | {"control": {"connected": False, "error": "gone", "path": "/x"}})
     assert away.outcome is FAILED
+
+
+def test_a_problem_brings_its_own_mend(tmp_path: Path) -> None:
+    gone = "/run/h9.sock: there is no such socket; in /run are h0.sock"
+    [found] = daemons.DAEMONS.look(Site(root=tmp_path, problems=[gone], daemons_asked="/run"))
+    assert (found.found, found.mend) == tuple(gone.split("; "))
+    (tmp_path / "run" / "systemd" / "system").mkdir(parents=True)
+    [found] = daemons.DAEMONS.look(Site(root=tmp_path, problems=[gone], daemons_asked="/run"))
+    assert found.mend.startswith("in /run are h0.sock; systemctl status 'inaproto-*'; journalctl")
+    closed = Site(root=tmp_path, problems=["/run: Permission denied"], daemons_asked="/run", is_root=False)
+    [found] = daemons.DAEMONS.look(closed)
+    assert found.mend == "sudo inaproto doctor"
+
+
+def test_who_has_no_controller_where_others_have_one() -> None:
+    told = {"controller": {"paths": ["/run/controller-agents.sock"], "error": ""}}
+    site = Site(hosts=[HOST | told, HOST | {"name": "h1"}], switches=[SWITCH], daemons_asked="/run")
+    fine, host, switch = daemons.CONTROLLER.look(site)
+    assert [one.outcome for one in (fine, host, switch)] == [OK, WARNING, WARNING]
+    assert "host h1 was started without --controller: it gets no jobs from" in host.found
+    assert "switch was started without --controller: no job gets a tree there" in switch.found
+    assert host.mend == "start host h1 anew with --controller /run/controller-agents.sock"
+    [none] = daemons.CONTROLLER.look(Site(hosts=[HOST], daemons_asked="/run"))
+    assert (none.outcome, "no daemon here has a controller" in none.found) == (UNTESTABLE, True)
+
+
+def test_daemons_that_were_not_asked_and_those_that_do_not_answer() -> None:
+    for check in (daemons.CONTROLLER, daemons.VERSIONS, daemons.PATH_MTUS):
+        [nobody] = check.look(Site(again="inaproto doctor --ip 10.0.0.1"))
+        assert nobody.outcome is UNTESTABLE
+        assert "no daemon was asked, as none has its socket in" in nobody.found
+        assert nobody.mend.startswith("inaproto doctor --ip 10.0.0.1 --dir DIRECTORY ")
+        [silent] = check.look(Site(daemons_asked="/run/h9.sock", problems=["/run/h9.sock: gone"]))
+        assert (silent.outcome, silent.found) == (UNTESTABLE, "no host or switch answers at /run/h9.sock")
+
+
+def test_a_controller_in_the_directory_is_one_that_hosts_could_have(runtime_dir: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(runtime_dir / "controller-agents.sock"))
+        site = report.site(Asked(), runtime_dir, ())
+    site.hosts = [HOST]
+    [found] = daemons.CONTROLLER.look(site)
+    assert found.mend == f"start host h0 anew with --controller {runtime_dir}/controller-agents.sock"
+
+
+def test_a_controller_that_is_not_there_is_started_where_daemons_look_for_it() -> None:
+    lost = {"error": "No such file or directory", "paths": ["/run/my ina/controller-agents.sock"]}
+    (found,) = daemons.look_at_controller(HOST | {"controller": lost})
+    assert found.mend.startswith("start it: inaproto controller --dir '/run/my ina' --cluster FILE; or give")
+
+
+def test_what_is_to_be_pasted_asks_the_same_daemons() -> None:
+    jobs = [{"name": "b", "path": "chain", "fallback": "no room"}]
+    [found] = daemons.PATHS.look(Site(switches=[SWITCH | {"jobs": jobs}], status="inaproto status --dir /x"))
+    assert found.mend.startswith("inaproto status --dir /x; docs/operating.md")
 
 
 def test_a_daemon_without_its_controller() -> None:

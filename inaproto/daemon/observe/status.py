@@ -164,7 +164,9 @@ def _who_else(path: Path) -> str:
         there = ", ".join(one.name for one in _daemons_in(path.parent))
     except OSError:
         there = ""
-    return f"in {path.parent} are {there}" if there else "is the daemon started, and there?"
+    if not there:
+        return "is the daemon started, and there?"
+    return f"in {path.parent} are {there}; --dir {path.parent} asks them all"
 
 
 def _who_tells(path: Path) -> str:
