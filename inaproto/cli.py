@@ -33,6 +33,7 @@ from typing import (
 import click
 
 from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse, Unsupported
+from inaproto.option_types import WholeGroup
 from inaproto.reader_gone import why_not_written
 
 if TYPE_CHECKING:
@@ -101,29 +102,21 @@ INAPROTO_KERNELS=numpy runs without the compiled kernels, INAPROTO_KERNELS=compi
 _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Run a job": ("run", "job", "status", "top"),
     "Daemons": ("switch", "host", "server", "controller"),
-    "Operate": ("doctor", "ca", "nics", "capture", "inspect", "weights", "sharp", "version"),
+    "Operate": ("doctor", "report", "ca", "nics", "capture", "inspect", "weights", "sharp", "version"),
     "Plan and measure": ("plan", "simulate", "model", "bench", "reproduce"),
     "Show and prove": ("demo", "soak", "explore", "replay", "crashes", "hil", "rtl"),
 }
 """Commands by what they are for; one that is in none stands in the last section, of its own."""
-_HELP_LETTERS: Final = 200
-"""Of a command's short help, which goes on in the next line rather than end in dots."""
 
 
-class _Commands(click.Group):
+class _Commands(WholeGroup):
     """The commands of this module, and those that other packages announce as entry points."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        there = {
-            name: command
-            for name in self.list_commands(ctx)
-            if (command := self.get_command(ctx, name)) is not None and not command.hidden
-        }
         known = {name for names in _SECTIONS.values() for name in names}
-        sections = {**_SECTIONS, "Further": tuple(name for name in there if name not in known)}
-        for title, names in sections.items():
-            rows = [(name, there[name].get_short_help_str(_HELP_LETTERS)) for name in names if name in there]
-            if rows:
+        further = tuple(name for name in self.list_commands(ctx) if name not in known)
+        for title, names in {**_SECTIONS, "Further": further}.items():
+            if rows := self.rows(ctx, names):
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
@@ -146,6 +139,14 @@ def _announced() -> dict[str, EntryPoint]:
 
 
 @click.group(cls=_Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, _, asked: _end_with_version(ctx) if asked else None,
+    help="Show the version and exit.",
+)
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """In-network aggregation: all-reduces that are summed in the switch, over RoCEv2.
@@ -550,6 +551,15 @@ def _status(
 @cli.command(name="version", short_help="Print the version.")
 def show_version() -> None:
     """Print the version of inaproto and of what it runs on."""
+    _print_version()
+
+
+def _end_with_version(ctx: click.Context) -> NoReturn:
+    _print_version()
+    ctx.exit()
+
+
+def _print_version() -> None:
     import platform
 
     parts = [f"inaproto {version('inaproto')}", f"python {platform.python_version()}"]

@@ -6,15 +6,17 @@ import ipaddress
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from inaproto.core.rdma.reliable_connection import MTUS
 
 T = TypeVar("T")
+_HELP_LETTERS: Final = 200
+"""Of a command's short help, which goes on in the next line."""
 
 
 def parsed(parse: Callable[[str], T]) -> Callable[..., T | None]:
@@ -27,6 +29,24 @@ def parsed(parse: Callable[[str], T]) -> Callable[..., T | None]:
             raise click.BadParameter(str(error)) from None
 
     return callback
+
+
+class WholeGroup(click.Group):
+    """A group that lists its commands with all of their short help, where click ends it in dots."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if rows := self.rows(ctx, self.list_commands(ctx)):
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+    def rows(self, ctx: click.Context, names: Iterable[str]) -> list[tuple[str, str]]:
+        """Of those of ``names`` that are there, with what they do."""
+        found = ((name, self.get_command(ctx, name)) for name in names)
+        return [
+            (name, command.get_short_help_str(_HELP_LETTERS))
+            for name, command in found
+            if command is not None and not command.hidden
+        ]
 
 
 class FiniteRange(click.FloatRange):

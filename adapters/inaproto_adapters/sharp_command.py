@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from inaproto.errors import ConfigError, FabricError, LocalMisuse, Unsupported
-from inaproto.option_types import ReportFile, write_report
+from inaproto.option_types import ReportFile, WholeGroup, write_report
 
 
-@click.group()
+@click.group(cls=WholeGroup)
 def sharp() -> None:
     """Check SHARP's library and headers at a site.
 

@@ -14,7 +14,7 @@ import click
 from inaproto.ca import authority
 from inaproto.ca.identity import CERTIFIED, Role
 from inaproto.errors import InaprotoError
-from inaproto.option_types import FiniteRange
+from inaproto.option_types import FiniteRange, WholeGroup
 
 T = TypeVar("T")
 
@@ -46,7 +46,9 @@ _ROLE = click.option("--role", type=click.Choice([role.value for role in CERTIFI
 _NAME = click.option("--name", required=True, help="Of the host, switch, controller, operator or job.")
 
 
-@click.group(epilog=_EPILOG, short_help="Make certificates for hosts, switches and operators.")
+@click.group(
+    cls=WholeGroup, epilog=_EPILOG, short_help="Make certificates for hosts, switches and operators."
+)
 def ca() -> None:
     """Make an authority, and certificates that it signs."""
 

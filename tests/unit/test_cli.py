@@ -10,10 +10,11 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NoReturn
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -79,6 +80,27 @@ def test_commands_stand_in_sections_and_none_is_cut_off() -> None:
     for names in _SECTIONS.values():
         for name in names:
             assert len(re.findall(rf"^  {name} ", output, re.MULTILINE)) == 1, name
+
+
+def _groups(command: click.Command, *words: str) -> Iterator[tuple[str, ...]]:
+    if isinstance(command, click.Group):
+        yield words
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _groups(below, *words, name)
+
+
+def test_no_group_cuts_off_what_its_commands_are() -> None:
+    for words in _groups(cli):
+        listed = invoke(*words, "--help").output.partition("Commands:\n")[2].partition("\n\n")[0]
+        assert bool(listed) is bool(words), "the first one has sections"
+        assert "..." not in listed, words
+
+
+def test_the_version_is_where_it_is_looked_for() -> None:
+    assert invoke("--version").output == invoke("version").output != ""
 
 
 def test_the_list_of_commands_loads_nothing_that_takes_long() -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import click
 
+from inaproto.option_types import WholeGroup
 from inaproto_controller.cost_model.netreduce_command import netreduce_command
 
 
-@click.group()
+@click.group(cls=WholeGroup)
 def model() -> None:
     """Evaluate the cost models of the papers."""
 

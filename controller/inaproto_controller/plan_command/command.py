@@ -12,7 +12,7 @@ import click
 
 from inaproto.cli import guarded
 from inaproto.errors import ConfigError, Infeasible
-from inaproto.option_types import FiniteRange, ReportFile, write_report
+from inaproto.option_types import FiniteRange, ReportFile, WholeGroup, write_report
 from inaproto.reader_gone import unread
 
 DEGREE_MAX: Final = 32
@@ -199,7 +199,7 @@ def paring(**options: Any) -> None:
     guarded(lambda: _paring(**options))
 
 
-plan = click.Group(
+plan = WholeGroup(
     "plan",
     commands=[paring],
     short_help="Servers and aggregation trees for one job.",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse
-from inaproto.option_types import FiniteRange
+from inaproto.option_types import FiniteRange, WholeGroup
 from inaproto.pasted import pasted
 from inaproto.reader_gone import unread
 
@@ -57,7 +57,7 @@ Exit status: 0; 1 if the controller cannot be reached or says no; 2 if the comma
 """
 
 
-@click.group(short_help="Submit, list, show, cancel and watch jobs.", epilog=_EPILOG)
+@click.group(cls=WholeGroup, short_help="Submit, list, show, cancel and watch jobs.", epilog=_EPILOG)
 def job() -> None:
     """Jobs of a controller: they get hosts and an aggregation tree, in the order of their submission.
 

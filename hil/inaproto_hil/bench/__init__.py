@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from inaproto.option_types import WholeGroup
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class LazyGroup(click.Group):
+class LazyGroup(WholeGroup):
     """A group whose commands are imported when they are named: ``inaproto --help`` stays fast."""
 
     def __init__(

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from inaproto.errors import JobError, Unsupported
-from inaproto.option_types import FiniteRange, FolderToMake
+from inaproto.option_types import FiniteRange, FolderToMake, WholeGroup
 
 F = TypeVar("F", bound=Callable[..., Any])
 SEED_MAX = (1 << 63) - 1
@@ -61,7 +61,7 @@ def _require_shards(batch: int, ranks: int) -> None:
         raise click.UsageError(f"--batch {batch} must be a multiple of the {ranks} ranks")
 
 
-@click.group(invoke_without_command=True, context_settings={"show_default": True})
+@click.group(cls=WholeGroup, invoke_without_command=True, context_settings={"show_default": True})
 @_SEED
 @click.option("--ranks", type=click.IntRange(2, 64), default=4, help="Workers, each with a host daemon.")
 @click.option("--epochs", type=click.IntRange(min=1), default=30)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse, Unsupported
-from inaproto.option_types import FolderToMake, ReportFile
+from inaproto.option_types import FolderToMake, ReportFile, WholeGroup
 
 if TYPE_CHECKING:
     from inaproto_hil.evaluation.paper import Paper
@@ -99,7 +99,7 @@ with the reason; 1 some is not, and each is named, 2 wrong options, 130 stopped.
 """
 
 
-@click.group()
+@click.group(cls=WholeGroup)
 def reproduce() -> None:
     """Compute the papers' evaluations anew, and set ours beside what they print."""
 

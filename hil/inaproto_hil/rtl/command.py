@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from inaproto.errors import LocalMisuse, Unsupported
-from inaproto.option_types import FiniteRange, FolderToMake, ReportFile, write_report, write_text
+from inaproto.option_types import FiniteRange, FolderToMake, ReportFile, WholeGroup, write_report, write_text
 from inaproto_hil.rtl.parameters import Parameters, parameters_of
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _tools() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
 
 
-@click.group()
+@click.group(cls=WholeGroup)
 def rtl() -> None:
     """The accelerator in hardware: build its simulation, judge it by the software core, see what it takes.
 
