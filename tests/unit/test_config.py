@@ -248,6 +248,8 @@ def test_controllers_of_other_machines(tmp_path: Path) -> None:
     [
         ("tls://one@10.0.0.100", "an address and a port"),
         ("tls://two words@10.0.0.100:1", "the name of the controller that is there"),
+        ("/run/controller.sock", "hosts and switches reach a controller at /run/controller-agents.sock"),
+        ("/usr", "hosts and switches reach a controller at /usr/controller-agents.sock"),
         ("http://10.0.0.100:1", "must be tls://NAME@ADDRESS:PORT"),
         ("", "must be the path of a socket, or tls://"),
     ],

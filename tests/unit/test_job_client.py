@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from inaproto.errors import ConfigError
 from inaproto_controller.service.job_client import ControllerUnreachable, JobClient
 
 ANSWER = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\n\r\n{"jobs":[]}'
@@ -57,3 +58,11 @@ def test_where_no_place_becomes_free_it_is_the_time_that_is_over(runtime_dir: Pa
     client = JobClient([str(path)], answer_s=0.05)
     with full_listener(path), pytest.raises(ControllerUnreachable, match=r"no answer within 0\.05 s"):
         client.jobs(live=True)
+
+
+def test_a_place_where_no_jobs_are_asked_is_told_from_a_controller(runtime_dir: Path) -> None:
+    """What is answered at the agents' socket is no text, and a directory is no socket."""
+    jobs = runtime_dir / "controller.sock"
+    for wrong in (runtime_dir, runtime_dir / "controller-agents.sock"):
+        with pytest.raises(ConfigError, match=f"jobs are asked at {jobs}"):
+            JobClient([str(wrong)]).jobs(live=True)

@@ -8,9 +8,11 @@ import socket
 import time
 from collections.abc import Sequence
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from inaproto.daemon.net.names import JOBS_SOCKET, in_its_place
 from inaproto.errors import ConfigError, InaprotoError
 
 ANSWER_S: Final = 30.0
@@ -174,6 +176,8 @@ class JobClient:
 
     def _connection(self, controller: str, timeout: float) -> http.client.HTTPConnection:
         if "://" not in controller:
+            if (meant := in_its_place(Path(controller), JOBS_SOCKET)) is not None:
+                raise ConfigError(f"controller {controller}: jobs are asked at {meant}")
             return _OverUnix(controller, timeout)
         parts = urlsplit(controller)
         if parts.scheme != "http" or not parts.hostname:

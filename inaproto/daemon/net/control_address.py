@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import trio
 
 from inaproto.ca.identity import NAME, Role
+from inaproto.daemon.net.names import AGENTS_SOCKET, in_its_place
 from inaproto.daemon.net.tcp_stream import dial_tcp
 from inaproto.daemon.net.tls import (
     CERTIFICATE_FILE,
@@ -78,7 +79,10 @@ def parse_controller(value: object) -> object:
     if not isinstance(value, str | Path) or not str(value):
         raise ValueError("must be the path of a socket, or tls://NAME@ADDRESS:PORT")
     if "://" not in str(value):
-        return Path(value).expanduser().absolute()
+        path = Path(value).expanduser().absolute()
+        if (meant := in_its_place(path, AGENTS_SOCKET)) is not None:
+            raise ValueError(f"hosts and switches reach a controller at {meant}")
+        return path
     try:
         return parse_control(str(value))
     except ValueError as error:

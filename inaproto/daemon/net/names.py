@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Final
 
 from inaproto.ca.identity import NAME
@@ -31,6 +33,14 @@ def trunk_socket(below: str) -> str:
 def server_socket(name: str) -> str:
     """Where a parameter server tells its status; training processes have nothing to say there."""
     return f"{SERVER_SOCKETS}{name}.sock"
+
+
+def in_its_place(path: Path, socket: str) -> Path | None:
+    """The ``socket`` of a controller, where ``path`` is its directory or its other socket; else None."""
+    if os.path.isdir(path):  # of one that this user may not enter nothing is known
+        return path / socket
+    others = {JOBS_SOCKET, AGENTS_SOCKET} - {socket}
+    return path.with_name(socket) if path.name in others else None
 
 
 def gives_no_status(socket: str) -> bool:
