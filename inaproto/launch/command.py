@@ -50,9 +50,9 @@ and for inaproto.connect(), which needs no arguments then:
 When a rank ends badly the others are ended, and it is named. Ctrl-C goes to all as SIGINT; a second one
 kills. Whatever happens to this command, no process, socket or directory stays.
 
-Exit status: that of the script (of the first rank that ended badly), 128 and the signal's number if one ended
-it; 127 if there is no such program, 126 if it cannot be executed; 1 if daemons do not come up; 2 if an option
-is wrong. docs/launching.md has more.
+Exit status: that of the script (of the rank that failed first), 128 and the signal's number if one ended it;
+127 if there is no such program, 126 if it cannot be executed; 1 if daemons do not come up; 2 if an option is
+wrong. docs/launching.md has more.
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import signal
 import subprocess
 import sys
@@ -86,8 +87,17 @@ class Process:
         """Its exit status, when it has ended."""
         while self.code is None:
             await trio.lowlevel.wait_readable(self._pidfd)
-            if self.code is None:
-                self.code = self._popen.wait()
+            self.reap()
+        return self.code
+
+    def fileno(self) -> int:
+        """It can be read from when it has ended."""
+        return self._pidfd
+
+    def reap(self) -> int:
+        """The exit status of one that has ended."""
+        if self.code is None:
+            self.code = self._popen.wait()
         return self.code
 
     def send(self, number: int) -> None:
@@ -111,6 +121,41 @@ class Process:
         if self.code is None:
             self.send(signal.SIGKILL)
             await self.wait()
+
+
+class Ends:
+    """The ends of some processes, in the order in which they came, also where several are found at one look.
+
+    Epoll keeps that order: what becomes ready goes to the end of the kernel's list.
+    """
+
+    def __init__(self, processes: Mapping[int, Process]) -> None:
+        """By any numbers."""
+        self._processes = {process.fileno(): (number, process) for number, process in processes.items()}
+        self._epoll = select.epoll()
+        for descriptor in self._processes:
+            self._epoll.register(descriptor, select.EPOLLIN)
+
+    async def next(self) -> list[tuple[int, int]]:
+        """The numbers of those that have ended since it was asked last, with their codes; one at least."""
+        await trio.lowlevel.wait_readable(self._epoll.fileno())
+        return self.now()
+
+    def now(self) -> list[tuple[int, int]]:
+        """The same, perhaps none."""
+        found = []
+        for descriptor, _ in self._epoll.poll(0):
+            self._epoll.unregister(descriptor)
+            number, process = self._processes.pop(descriptor)
+            found.append((number, process.reap()))
+        return found
+
+    def __bool__(self) -> bool:
+        """Some have not ended."""
+        return bool(self._processes)
+
+    def close(self) -> None:
+        self._epoll.close()
 
 
 class Keeper:

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -33,11 +33,12 @@ from inaproto.launch.daemons import (
     start_again,
     statuses,
 )
+from inaproto.launch.gone_ranks import gone_ranks
 from inaproto.launch.keeper import end_all, marked
 from inaproto.launch.labelled_lines import LabelledLines
 from inaproto.launch.outcome import Observed
 from inaproto.launch.plan import Wish, environments, may_lack_inaproto, redirected
-from inaproto.launch.processes import Keeper, Process
+from inaproto.launch.processes import Ends, Keeper, Process
 from inaproto.launch.supervision import (
     ENDING,
     PASSED_ON,
@@ -75,6 +76,20 @@ class Manner:
     """Directory in which the daemons' logs are kept; None: they go with the run."""
     ends_with_input: bool = False
     """When the standard input ends all ends, as by SIGTERM; ranks have none then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a rank writes, and when that has been copied, as far as it is."""
+
+    out: trio.Event = field(default_factory=trio.Event)
+    err: trio.Event = field(default_factory=trio.Event)
+    is_told: trio.Event = field(default_factory=trio.Event)
+    """The rank has ended, and others have heard of it."""
+
+    @property
+    def ends(self) -> tuple[trio.Event, trio.Event]:
+        return self.out, self.err
 
 
 def say(text: str) -> None:
@@ -294,28 +309,55 @@ class Run:
             )
             self.all_started.append(process)
             self.ranks[rank] = process
+        outputs = {rank: Output() for rank in self.ranks}
         for rank, process in self.ranks.items():
-            nursery.start_soon(self._watch_rank, rank, process)
+            nursery.start_soon(self._watch_output, rank, process, outputs[rank])
+        nursery.start_soon(self._watch_ends, outputs)
         nursery.start_soon(self._keep_time)
 
-    async def _watch_rank(self, rank: int, process: Process) -> None:
+    async def _watch_output(self, rank: int, process: Process, output: Output) -> None:
         async with trio.open_nursery() as nursery:
-            ended = [trio.Event(), trio.Event()]
             if self.manner.is_labelled:
-                for (source, target), event in zip(
-                    ((process.stdout, 1), (process.stderr, 2)), ended, strict=True
+                for source, target, event in (
+                    (process.stdout, 1, output.out),
+                    (process.stderr, 2, output.err),
                 ):
                     nursery.start_soon(self._copy, process, source, target, f"[{rank}] ", event)
-            code = await process.wait()
+            await output.is_told.wait()
             if self.manner.is_labelled:
-                await until_ended(ended)
-            # Others are to hear of it now, however slow somebody reads what this rank has said.
-            self._perform(self.supervision.exited(rank, code, trio.current_time()))
-            if self.manner.is_labelled:
-                await until_ended(ended, self._is_writing, looks=1)
+                await until_ended(output.ends, self._is_writing, looks=1)
             self.finished += 1
             if self.finished == len(self.ranks):
                 self.over.set()
+
+    async def _watch_ends(self, outputs: Mapping[int, Output]) -> None:
+        with closing(Ends(self.ranks)) as ends:
+            while ends:
+                found = news = await ends.next()
+                while failed := [rank for rank, code in news if code]:
+                    if self.manner.is_labelled:
+                        await until_ended([end for rank in failed for end in outputs[rank].ends])
+                    news = ends.now()
+                    found = found + news
+                await self._hear_of(rank for rank, code in found if code)
+                # Others are to hear of it now, however slow somebody reads what these ranks have said.
+                self._perform(self.supervision.ended(found, trio.current_time()))
+                for rank, _ in found:
+                    outputs[rank].is_told.set()
+
+    async def _hear_of(self, failed: Iterable[int]) -> None:
+        """Who went from the job first, as daemons know; they may be about to see these go."""
+        awaited = set(failed)
+        sessions = {process.pid: rank for rank, process in self.ranks.items()}
+        for _ in range(LOOKS):
+            if not awaited or self.daemons is None:
+                return
+            hosts, _ = await statuses(self.daemons)
+            found = gone_ranks(hosts, sessions, time.monotonic() - self.began)
+            self.supervision.heard(found.by_themselves, found.told)
+            awaited &= found.here
+            if awaited:
+                await trio.sleep(TICK_S)
 
     async def _keep_time(self) -> None:
         while True:

@@ -19,6 +19,7 @@ import trio.testing
 
 import inaproto
 from inaproto.daemon.host import ring_settings
+from inaproto.daemon.host.rank_processes import TOLD_CHARACTERS_MAX
 from inaproto.errors import (
     DaemonUnreachable,
     FabricLost,
@@ -59,6 +60,35 @@ async def test_a_process_that_dies_is_named_to_all_others(runtime_dir: Path) -> 
         with pytest.raises(RankLost, match="rank 2"):
             comms[0].all_reduce(np.ones(9, np.float32))
         await sum_of_ones(others)
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+async def test_who_went_by_itself_and_who_had_been_told_is_known_when_all_are_gone(
+    runtime_dir: Path, in_order: bool
+) -> None:
+    """Who has started processes reads there which rank failed first."""
+    async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
+        comms = await cluster.job("j", 2)
+
+        def known(rank: int) -> tuple[str, bool]:
+            [process] = cluster.hosts[rank].daemon.status()["rank_processes"]
+            assert (process["job"], process["rank"], process["session"]) == ("j", rank, os.getsid(0))
+            return process["told"], process["gone"]
+
+        assert known(0) == known(1) == ("", False)
+        if in_order:
+            comms[1].all_reduce(np.ones(9, np.float32))  # which it does not wait for
+            await comms[1].aclose()
+        else:
+            comms[1].channel.close()
+        with pytest.raises(RankLost) as info:
+            await comms[0].all_reduce(np.ones(9, np.float32))
+        comms[0].channel.close()
+        with trio.fail_after(60):
+            while not (known(0)[1] and known(1)[1]):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert known(1) == ("", True)
+        assert known(0) == (str(info.value)[:TOLD_CHARACTERS_MAX], True)
 
 
 async def test_a_killed_process_is_named_with_its_own_pid(runtime_dir: Path) -> None:

@@ -239,6 +239,69 @@ def test_who_ends_badly_is_named_and_ends_the_others(
     assert [path.name for path in runtime_dir.iterdir()] == ["script.py"]
 
 
+FAILS_FIRST = """
+import atexit, inaproto, os, sys, time
+from pathlib import Path
+import numpy as np
+there, in_place = Path(sys.argv[1]), len(sys.argv) > 2
+def outlives_the_others():
+    pids = [(there / f"rank{rank}").read_text() for rank in (0, 2)]
+    while any(Path("/proc", pid).exists() for pid in pids):
+        time.sleep(0.01)
+comm = inaproto.connect_blocking()
+(there / f"rank{comm.rank}").write_text(str(os.getpid()))
+comm.barrier().wait(timeout=600)
+try:
+    with comm:
+        if comm.rank == 1:
+            atexit.register(outlives_the_others)
+            sys.exit(7)
+        comm.all_reduce(np.ones(10, np.float32), in_place=in_place).wait(timeout=600)
+except inaproto.RankLost:
+    sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--daemons", "3")], ids=["one", "three"])
+@pytest.mark.parametrize("in_place", [(), ("in_place",)], ids=["copied", "in_place"])
+def test_who_failed_first_is_named_though_it_ends_last(
+    runtime_dir: Path, options: tuple[str, ...], in_place: tuple[str, ...]
+) -> None:
+    """What a failed rank does last may take longer than all that others do when they hear of it."""
+    (runtime_dir / "pids").mkdir()
+    words = ("--", "python", str(script(runtime_dir, FAILS_FIRST)), str(runtime_dir / "pids"), *in_place)
+    summary = runtime_dir / "summary.json"
+    with started(runtime_dir, "-n", "3", "--grace", "600", "--json", str(summary), *options, *words) as run:
+        code, _, err = run.end()
+    assert "rank 1 ended with exit status 7, and because of it ranks 0, 2" in err
+    assert code == 7
+    assert json.loads(summary.read_text())["first_failure"]["rank"] == 1
+
+
+HELD_OUTPUT = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+there, rank = Path(sys.argv[1]), os.environ["RANK"]
+if rank == "1":
+    subprocess.Popen(["sleep", "600"], start_new_session=True)  # which holds what this rank has for output
+    (there / "pid").write_text(str(os.getpid()))
+    os.rename(there / "pid", there / "first")
+    sys.exit(7)
+while not (there / "first").exists() or Path("/proc", (there / "first").read_text()).exists():
+    time.sleep(0.01)
+sys.exit(5)
+"""
+
+
+def test_who_failed_first_is_named_though_something_holds_its_output(runtime_dir: Path) -> None:
+    """Its last lines are waited for; the end of another one is not told meanwhile."""
+    (runtime_dir / "there").mkdir()
+    words = ("--", "python", str(script(runtime_dir, HELD_OUTPUT)), str(runtime_dir / "there"))
+    with started(runtime_dir, "-n", "3", *words, **NOBODY) as run:
+        code, _, err = run.end()
+    assert (code, "rank 1 ended with exit status 7" in err) == (7, True), err
+
+
 def test_a_loss_that_the_script_survives_ends_nothing(runtime_dir: Path) -> None:
     text = """
 import inaproto, os, signal

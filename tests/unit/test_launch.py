@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from inaproto.core.rendezvous.recovery import ASKED
 from inaproto.errors import ConfigError
 from inaproto.launch.advice import Processors, about_ranks, processor_seconds
 from inaproto.launch.command import run as run_command
+from inaproto.launch.gone_ranks import GoneRanks, gone_ranks
 from inaproto.launch.labelled_lines import LINE_BYTES_MAX, LabelledLines
 from inaproto.launch.outcome import Observed
 from inaproto.launch.plan import (
@@ -30,7 +32,8 @@ from inaproto.launch.plan import (
     redirected,
     shared_port,
 )
-from inaproto.launch.supervision import Action, Say, Send, Supervision, exit_status, how_it_ended
+from inaproto.launch.processes import Ends, Process
+from inaproto.launch.supervision import Action, Failure, Say, Send, Supervision, exit_status, how_it_ended
 
 INT, TERM, KILL, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1
 
@@ -350,6 +353,122 @@ def test_a_rank_that_ends_badly_ends_the_others_and_is_named() -> None:
     assert sent(actions) == [(KILL, (2,))]
     assert drive(job, (11, "exited", 2, -KILL), (99, "due")) == []
     assert job.status == 3
+
+
+def test_the_first_to_fail_is_named_and_not_the_first_to_end() -> None:
+    """Rank 0 ended because rank 1 had gone, which takes longer to end."""
+    job = Supervision(range(3), 10)
+    job.heard({1}, {0: "rank 1 is lost"})
+    assert drive(job, (0, "exited", 0, 5), (9, "due")) == []
+    actions = drive(job, (9, "exited", 1, 7))
+    assert said(actions) == ["rank 1 ended with exit status 7, and because of it rank 0; ending rank 2"]
+    assert sent(actions) == [(TERM, (2,))]
+    assert drive(job, (10, "exited", 2, 5), (99, "due")) == []
+    assert (job.status, job.failure) == (7, Failure(1, 7))
+
+
+def test_who_goes_on_after_it_has_left_is_waited_for_no_longer_than_the_grace() -> None:
+    job = Supervision(range(2), 10)
+    job.heard({1}, {0: "rank 1 left"})
+    assert drive(job, (0, "exited", 0, 5), (9, "due")) == []
+    actions = drive(job, (10, "due"))
+    assert said(actions) == [
+        "rank 0 ended with exit status 5 (the job had failed: rank 1 left); ending rank 1"
+    ]
+    assert sent(actions) == [(TERM, (1,))]
+    assert sent(drive(job, (20, "due"))) == [(KILL, (1,))]
+    assert drive(job, (21, "exited", 1, -KILL)) == []
+    assert job.status == 5
+    well = Supervision(range(2), 10)
+    well.heard({1}, {0: "rank 1 left"})
+    assert said(drive(well, (0, "exited", 0, 5), (1, "exited", 1, 0))) == [
+        "rank 0 ended with exit status 5 (the job had failed: rank 1 left)"
+    ]
+    assert well.status == 5
+
+
+def test_who_fails_by_itself_waits_for_nobody_who_has_left() -> None:
+    job = Supervision(range(2), 10)
+    job.heard({0, 1}, {})
+    assert sent(drive(job, (0, "exited", 0, 5))) == [(TERM, (1,))]
+    other = Supervision(range(2), 10)
+    other.heard({1}, {})  # nothing is known of rank 0, which has never joined
+    assert sent(drive(other, (0, "exited", 0, 5))) == [(TERM, (1,))]
+
+
+def test_a_signal_ends_the_wait_for_the_first_to_fail() -> None:
+    job = Supervision(range(2), 10)
+    job.heard({1}, {0: "rank 1 is lost"})
+    assert sent(drive(job, (0, "exited", 0, 5), (1, "signalled", INT))) == [(INT, (1,))]
+    assert sent(drive(job, (11, "due"))) == [(TERM, (1,))]
+    drive(job, (12, "exited", 1, -TERM))
+    assert job.status == 5
+
+
+def test_ends_that_nothing_tells_apart_are_all_named() -> None:
+    job = Supervision(range(3), 10)
+    actions = drive(job, (0, "ended", [(2, 4), (0, 3)]))
+    (words,) = said(actions)
+    assert words.startswith(
+        "ranks 0, 2 failed, which first is not known; of their processes rank 2 ended with"
+    )
+    assert words.endswith(" exit status 4 first; ending rank 1")
+    assert job.status == 4
+    told = Supervision(range(2), 10)
+    told.heard((), {0: "host h9 is lost", 1: "host h9 is lost"})
+    assert said(drive(told, (0, "ended", [(1, 4), (0, 3)]))) == [
+        "rank 1 ended with exit status 4, and rank 0 too (the job had failed: host h9 is lost)"
+    ]
+    last = Supervision(range(2), 10)
+    last.heard({0}, {1: "rank 0 is lost"})
+    assert said(drive(last, (0, "ended", [(1, 4), (0, 3)]))) == [
+        "rank 0 ended with exit status 3, and because of it rank 1"
+    ]
+    assert last.status == 3
+
+
+def ranks_of(*processes: tuple[int, str, bool], age_s: float = 1.0) -> dict[str, Any]:
+    """A host's status: sessions, what they were told, whether they have gone."""
+    return {
+        "rank_processes": [
+            {"session": session, "joined_s_ago": age_s, "told": told, "gone": gone}
+            for session, told, gone in processes
+        ]
+    }
+
+
+def test_who_has_gone_is_known_by_the_session_of_its_process() -> None:
+    ours = {70: 0, 71: 1, 72: 2}
+    found = gone_ranks([ranks_of((70, "", True), (71, "", False), (99, "", True))], ours, 5.0)
+    assert found == GoneRanks({0}, {}, {1})
+    old = ranks_of((70, "", True), age_s=9.0)
+    assert gone_ranks([old], ours, 5.0) == GoneRanks(), "of a process that had the number before"
+    assert gone_ranks([{"name": "h0"}], ours, 5.0) == GoneRanks(), "an older release"
+
+
+def test_a_rank_with_several_daemons_or_jobs_has_gone_when_it_has_from_all() -> None:
+    hosts = [
+        ranks_of((70, "", True), (71, "", True)),
+        ranks_of((70, "", False), (71, "rank 0 is lost", True)),
+    ]
+    assert gone_ranks(hosts, {70: 0, 71: 1}, 5.0) == GoneRanks(set(), {1: "rank 0 is lost"}, {0})
+
+
+def test_ends_are_told_in_their_order_also_at_one_look() -> None:
+    pipes = {number: os.pipe() for number in range(6)}
+    processes = {
+        number: Process(str(number), ["/bin/sh", "-c", f"read _; exit {number}"], {}, stdin=reads)
+        for number, (reads, _) in pipes.items()
+    }
+    with closing(Ends(processes)) as ends:
+        for number in (4, 0, 5, 2, 1, 3):
+            os.close(pipes[number][1])
+            os.waitid(os.P_PID, processes[number].pid, os.WEXITED | os.WNOWAIT)
+        assert ends.now() == [(number, number) for number in (4, 0, 5, 2, 1, 3)]
+        assert (ends.now(), bool(ends)) == ([], False)
+    for number, process in processes.items():
+        process.close()
+        os.close(pipes[number][0])
 
 
 def test_a_rank_that_a_signal_ends_is_told_as_a_shell_does() -> None:

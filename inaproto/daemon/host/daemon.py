@@ -30,6 +30,7 @@ from inaproto.daemon.host.job_hosts import JobHosts
 from inaproto.daemon.host.link_memory import LinkMemory
 from inaproto.daemon.host.opening import HelloRefused, NoFabric, OpenNic, open_fabric
 from inaproto.daemon.host.placement import Placement, unbound
+from inaproto.daemon.host.rank_processes import RankProcesses
 from inaproto.daemon.host.ring import HostRing
 from inaproto.daemon.host.ring_settings import MTU_DEFAULT, host_config, link_bytes
 from inaproto.daemon.host.session import ClientSession
@@ -190,6 +191,7 @@ class HostDaemon:
             attach_ns = settings.collective_timeout_ms * MS
             self.collective = CollectiveHost(collective, terms, self.grants, attach_ns=attach_ns)
         self.job_hosts = JobHosts(settings.name)
+        self.rank_processes = RankProcesses()
         self.successions = Successions(
             self._begin_succession,
             self._ring_of_journal,
@@ -255,6 +257,7 @@ class HostDaemon:
             "job_totals": self._totals.jobs(current_instant()),
             "rings": [ring.status() for ring in self._rings() if ring.is_away],
             "returning": self.successions.status(),
+            "rank_processes": self.rank_processes.status(current_instant()),
             "models": [] if self.models is None else self.models.status(),
             "models_link": None if self.models is None else self.models.link_status(),
             "models_nic": None if self.models is None else self.models.nic_status(),

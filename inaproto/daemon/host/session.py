@@ -22,13 +22,15 @@ from inaproto.daemon.host.attachment import Fabric
 from inaproto.daemon.host.grants import HostGrants
 from inaproto.daemon.host.job_hosts import JobHosts
 from inaproto.daemon.host.local_rank import Keeps, LocalRank, Ring
+from inaproto.daemon.host.rank_processes import RankProcess, RankProcesses
 from inaproto.daemon.host.successions import Successions
 from inaproto.daemon.models.seat import ModelSeat
 from inaproto.daemon.models.session import ModelSession
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.net.session_rules import for_people
 from inaproto.daemon.net.shared_buffers import map_buffer
-from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
+from inaproto.daemon.shell import current_instant
+from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse, RankLost
 from inaproto.wire.control_messages import (
     Message,
     Regroup,
@@ -74,6 +76,8 @@ class Daemon(Protocol):
     @property
     def job_hosts(self) -> JobHosts: ...
     @property
+    def rank_processes(self) -> RankProcesses: ...
+    @property
     def successions(self) -> Successions: ...
     @property
     def model_seats(self) -> Mapping[str, ModelSeat]: ...
@@ -93,6 +97,8 @@ class ClientSession:
         self._leave_id: int | None = None
         self._seat: tuple[str, int] | None = None
         """Job and rank, once its ring has stood."""
+        self._process: RankProcess | None = None
+        """The same time; what is remembered of it."""
         self._job_failed: JobError | None = None
         """What its rank was told first: why its job cannot go on."""
         self._regroup: Regroup | None = None
@@ -121,6 +127,8 @@ class ClientSession:
     def _ended(self, reason: str) -> None:
         """``reason``: empty if it is this daemon that ends."""
         failed = self._job_failed  # not by this end, which its ring is told below
+        if self._process is not None and reason:
+            self._process.has_gone = True
         if not reason:
             reason = "its host daemon was stopped"
             text = f"the host daemon of process {self._pid} was stopped; start it and join again"
@@ -147,7 +155,10 @@ class ClientSession:
             try:
                 message = await self._stream.receive()
                 if isinstance(message, Leave) and message.reason:
-                    return f"process {self._pid} has given up: {for_people(message.reason)}"
+                    reason = for_people(message.reason)
+                    if reason.startswith(RankLost.__name__) and self._process is not None:
+                        self._process.tell(reason)  # as its neighbours had
+                    return f"process {self._pid} has given up: {reason}"
                 if isinstance(message, Buffer):
                     await self._buffer(message)
                 elif isinstance(message, Join):
@@ -351,13 +362,20 @@ class ClientSession:
         if had_failed and fabric is not None:
             fabric.regrouping.gone(rank, self, reason)
 
+    def _seated(self, join: Join) -> None:
+        """Said again for each ring."""
+        self._seat = join.job, join.rank
+        if self._process is None:
+            job = seated_as(join.job)
+            self._process = self._daemon.rank_processes.add(job, join.rank, self._pid, current_instant())
+
     # --- what the rank's ring tells (Owner)
 
     def resumed(self) -> None:
         if self._rank is not None:
             join = self._rank.join
-            self._seat = join.job, join.rank
-            self._daemon.grants.joined(*self._seat, join.key)
+            self._seated(join)
+            self._daemon.grants.joined(join.job, join.rank, join.key)
             self._send(Ok(id=self._rejoin_id))
 
     def joined(
@@ -372,8 +390,8 @@ class ClientSession:
     ) -> None:
         if self._join is not None:
             join = self._join
-            self._seat = join.job, join.rank
-            self._daemon.grants.joined(*self._seat, join.key)
+            self._seated(join)
+            self._daemon.grants.joined(join.job, join.rank, join.key)
             joined = Joined(
                 id=join.id,
                 ring_id=ring_id,
@@ -408,6 +426,9 @@ class ClientSession:
 
     def rank_failed(self, error: JobError) -> None:
         self._job_failed = self._job_failed or error
+        has_gone = self._leave_id is not None or self.process_is_gone()
+        if self._process is not None and not has_gone:
+            self._process.tell(str(error))
         self._send(error_message(error))
 
     def rank_closed(self) -> None:

@@ -62,6 +62,7 @@ _HOST: Final[_Fields] = {
     "controller?": _CONTROLLER,
     "path?": Maybe(_has("problem", "unknown", "asked") | {"carries": Maybe(int), "largest": Maybe(int)}),
     "rings": [_RING],
+    "rank_processes?": [{"session": int, "joined_s_ago": float, "told": str, "gone": bool}],
     "models?": [_has("model") | {"worker": _WORKER, "shards": [_NODE]}],
     "models_nic?": _NIC,
     "placement?": _COUNTS,
