@@ -12,7 +12,7 @@ import shlex
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from typing import Final
 import trio
 
 from inaproto.errors import ConfigError
-from inaproto.launch.processes import Process
+from inaproto.launch.processes import Ends, Process
 from inaproto.launch.run import TICK_S, is_shielded, say
 from inaproto.launch.supervision import ENDING, PASSED_ON, Action, Say, Send, Supervision
 
@@ -127,8 +127,7 @@ class _Parts:
                     nursery.start_soon(self._watch_signals, signals)
                     nursery.start_soon(self._keep_time)
                     nursery.start_soon(self._end_when_over, until_over)
-                    for index, process in enumerate(self._processes):
-                        nursery.start_soon(self._watch, index, process)
+                    nursery.start_soon(self._watch_ends)
                     await self._over.wait()
                     nursery.cancel_scope.cancel()
             finally:
@@ -153,11 +152,12 @@ class _Parts:
             raise ConfigError(f"--on: {part.command[0]}: there is no such program")
         return (program, *part.command[1:])
 
-    async def _watch(self, index: int, process: Process) -> None:
-        code = await process.wait()
-        self._perform(self._supervision.exited(index, code, trio.current_time()))
-        if not self._supervision.running:
-            self._over.set()
+    async def _watch_ends(self) -> None:
+        with closing(Ends(dict(enumerate(self._processes)))) as ends:
+            while ends:
+                found = await ends.next()
+                self._perform(self._supervision.ended(found, trio.current_time()))
+        self._over.set()
 
     async def _watch_signals(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:

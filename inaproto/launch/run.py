@@ -20,7 +20,7 @@ from typing import Any, Final
 import trio
 
 from inaproto.daemon.net.unix_sockets import require_path_fits
-from inaproto.errors import ConfigError, InaprotoError
+from inaproto.errors import ConfigError, InaprotoError, RankLost
 from inaproto.launch.advice import Processors, about_ranks
 from inaproto.launch.daemons import (
     END_S,
@@ -153,6 +153,8 @@ class Run:
     stop: trio.Event = field(default_factory=trio.Event)
     is_stopped: bool = False
     """By a signal."""
+    is_asked_to_end: trio.Event = field(default_factory=trio.Event)
+    """By a signal, or by the end of the input."""
     stopped_by: signal.Signals | None = None
     """A signal that came before any rank was there."""
     daemons_end: bool = False
@@ -185,6 +187,7 @@ class Run:
                             self._start_ranks(nursery)
                             await self.over.wait()
                             await self._observe()
+                            await self._let_the_first_go_first()
                             scope_of_ranks.cancel()
                 finally:
                     with trio.CancelScope(shield=True):
@@ -203,6 +206,8 @@ class Run:
             self._signalled(signal.Signals(number))
 
     def _signalled(self, number: signal.Signals) -> None:
+        if number in ENDING:
+            self.is_asked_to_end.set()
         if self.ranks:
             self.is_stopped = self.is_stopped or number in ENDING
             self._perform(self.supervision.signalled(number, trio.current_time()))
@@ -391,6 +396,17 @@ class Run:
             await trio.to_thread.run_sync(_write_all, target, data, abandon_on_cancel=True)
 
     # --- the end
+
+    async def _let_the_first_go_first(self) -> None:
+        """Whoever has started launchers on several machines names the one that ends first.
+
+        It is not to be this one, if its ranks ended because one was lost that is not here. Whose launcher
+        that is has others to end, and may take its grace twice.
+        """
+        is_due_to_others = self.supervision.told.startswith(RankLost.__name__) and not self.manner.is_elastic
+        if self.manner.ends_with_input and is_due_to_others:
+            with trio.move_on_after(2 * self.manner.grace_s):
+                await self.is_asked_to_end.wait()
 
     async def _take_down(self) -> None:
         """Nothing that was started is left when this returns."""

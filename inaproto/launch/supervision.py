@@ -114,6 +114,11 @@ class Supervision:
         untold = (failure for failure in self._failures if failure.rank not in self._told)
         return next(by_itself, None) or next(untold, None) or next(iter(self._failures), None)
 
+    @property
+    def told(self) -> str:
+        """What the first to fail had been told of its job; empty: nothing."""
+        return "" if self.failure is None else self._told.get(self.failure.rank, "")
+
     def heard(self, by_themselves: Collection[int], told: Mapping[int, str]) -> None:
         """What is known of those that have gone from the job, whether they still run or not.
 
@@ -170,10 +175,9 @@ class Supervision:
         first = self.failure
         assert first is not None
         others = [failure.rank for failure in self._failures if failure is not first]
-        told = self._told.get(first.rank, "")
-        if told:
+        if self.told:
             too = f", and {self._called(others)} too" if others else ""
-            return f"{first}{too} (the job had failed: {told})"
+            return f"{first}{too} (the job had failed: {self.told})"
         if not others:
             return str(first)
         if all(rank in self._told for rank in others):

@@ -88,7 +88,7 @@ async def test_who_went_by_itself_and_who_had_been_told_is_known_when_all_are_go
             while not (known(0)[1] and known(1)[1]):  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert known(1) == ("", True)
-        assert known(0) == (str(info.value)[:TOLD_CHARACTERS_MAX], True)
+        assert known(0) == (f"RankLost: {info.value}"[:TOLD_CHARACTERS_MAX], True)
 
 
 async def test_a_killed_process_is_named_with_its_own_pid(runtime_dir: Path) -> None:

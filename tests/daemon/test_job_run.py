@@ -55,6 +55,25 @@ while step < 10:
 comm.close()
 print("through", total[0], flush=True)
 """
+FAILS_FIRST = """
+import atexit, os, sys, time, numpy as np, inaproto
+from pathlib import Path
+def outlives_the_other():
+    while Path("/proc", Path(sys.argv[1]).read_text()).exists():
+        time.sleep(0.01)
+comm = inaproto.connect_blocking()
+if comm.rank == 0:
+    Path(sys.argv[1]).write_text(str(os.getpid()))
+comm.barrier().wait(timeout=600)
+try:
+    with comm:
+        if comm.rank == 1:
+            atexit.register(outlives_the_other)
+            sys.exit(7)
+        comm.all_reduce(np.ones(4, np.int32)).wait(timeout=600)
+except inaproto.RankLost:
+    sys.exit(5)
+"""
 SSH = """#!/bin/sh
 # As ssh does: a host, and a line for a shell of another session, which has an environment of its own.
 echo "to $1" >&2
@@ -79,6 +98,7 @@ def machine() -> Iterator[Path]:
             ("on.py", RUNS_ON),
             ("survives.py", SURVIVES),
             ("bad.py", "raise SystemExit(7)"),
+            ("first.py", FAILS_FIRST),
         ):
             (top / file).write_text(text)
         (top / "ssh").write_text(SSH.format(directory=directory))
@@ -174,6 +194,16 @@ def test_who_ends_badly_gives_its_status_and_leaves_no_job(machine: Path) -> Non
     assert code == 7, told
     assert "the launcher on h" in told
     assert job(machine, "bad")["state"] == "cancelled"
+
+
+def test_the_launcher_is_named_whose_rank_failed_first(machine: Path) -> None:
+    """The rank on the other host has ended by then, because of it, and with another status."""
+    words = ("--dir", "d", "first", "--hosts", "2", "--", "python", "first.py", str(machine / "first"))
+    code, told = done(submitted(machine, *words))
+    host = job(machine, "first")["hosts"][1]
+    assert f"the launcher on {host} ended with exit status 7" in told, told
+    assert "rank 0 ended with exit status 5 (the job had failed: RankLost: rank 1 " in told
+    assert code == 7
 
 
 def test_other_machines_are_reached_by_a_command_and_end_with_it(machine: Path) -> None:

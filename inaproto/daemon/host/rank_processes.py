@@ -30,7 +30,7 @@ class RankProcess:
     """Its process's session; 0: not known, as of one in another PID namespace."""
     joined: Instant
     told: str = ""
-    """Why its job cannot go on, if it heard that before it went."""
+    """The error by which its job cannot go on, name and words, if it heard that before it went."""
     has_gone: bool = False
 
     def tell(self, why: str) -> None:

@@ -428,7 +428,7 @@ class ClientSession:
         self._job_failed = self._job_failed or error
         has_gone = self._leave_id is not None or self.process_is_gone()
         if self._process is not None and not has_gone:
-            self._process.tell(str(error))
+            self._process.tell(f"{type(error).__name__}: {error}")
         self._send(error_message(error))
 
     def rank_closed(self) -> None:
