@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from inaproto_controller.service.job_client import JobClient
-from inaproto_controller.service.submitting import NotPlaced, submit_and_wait, taken_back
+from inaproto_controller.service.job_client import ControllerRefused, ControllerUnreachable, JobClient
+from inaproto_controller.service.submitting import NotPlaced, Submission, submit_and_wait, taken_back
 
 
 def job(number: int, state: str, hosts: Sequence[str] = (), revision: int = 1) -> dict[str, Any]:
@@ -22,9 +22,14 @@ class Answers:
 
     def __init__(self, *answers: dict[str, Any]) -> None:
         self._answers = list(answers)
+        self.submitted: list[dict[str, object]] = []
         self.cancelled: list[str] = []
 
+    def within(self, answer_s: float) -> Answers:
+        return self
+
     def submit(self, *given: object, **named: object) -> dict[str, Any]:
+        self.submitted.append(named)
         return {"job": self._answers[0], "token": "t"}
 
     def job(self, name: str, **named: object) -> dict[str, Any]:
@@ -36,17 +41,15 @@ class Answers:
         self.cancelled.append(name)
 
 
+def submission(answers: Answers) -> Submission:
+    fields: dict[str, Any] = {"ranks_per_host": 1, "model": None, "on": (), "submission": "s" * 32}
+    return Submission(cast("JobClient", answers), "j", 1, **fields)
+
+
 def placed(answers: Answers, wait_s: float = 600.0) -> dict[str, Any]:
-    return submit_and_wait(
-        cast("JobClient", answers),
-        "j",
-        1,
-        ranks_per_host=1,
-        model=None,
-        on=(),
-        submission="s" * 32,
-        wait_s=wait_s,
-    )
+    asked = submission(answers)
+    with asked.kept_at_the_end():
+        return submit_and_wait(asked, wait_s=wait_s)
 
 
 def test_it_comes_back_with_its_hosts() -> None:
@@ -73,10 +76,98 @@ def test_a_job_is_taken_back_when_a_scheduler_ends_who_waits_for_it(comes_twice:
 
     answers = Ended(job(1, "queued"))
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as ended, taken_back():
+    with pytest.raises(SystemExit) as ended:
         placed(answers)
     assert (ended.value.code, answers.cancelled) == (128 + signal.SIGTERM, ["j"])
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Interrupts(Answers):
+    """Signals come while the first answer does, and at further submissions one of ``then`` is raised."""
+
+    def __init__(
+        self, *answers: dict[str, Any], number: signal.Signals, then: Sequence[Exception] = ()
+    ) -> None:
+        super().__init__(*answers)
+        self._number, self._then = number, list(then)
+
+    def submit(self, *given: object, **named: object) -> dict[str, Any]:
+        found = super().submit(*given, **named)
+        if len(self.submitted) == 1:
+            signal.raise_signal(self._number)
+        elif self._then:
+            raise self._then.pop(0)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("number", "ends"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_a_job_is_taken_back_whose_answer_was_not_read(
+    number: signal.Signals, ends: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which job it is, the controller says when it is submitted again."""
+    answers = Interrupts(job(1, "queued"), number=number)
+    with pytest.raises(ends):
+        placed(answers)
+    first, second = answers.submitted
+    assert (first, answers.cancelled) == (second, ["j"])
+    assert capsys.readouterr().err == ""
+
+
+def test_a_job_that_may_be_left_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    gone = ControllerUnreachable("d.sock: nobody listens there", may_be_done=False)
+    answers = Interrupts(job(1, "queued"), number=signal.SIGTERM, then=[gone])
+    with pytest.raises(SystemExit):
+        placed(answers)
+    assert capsys.readouterr().err == (
+        "inaproto job: d.sock: nobody listens there; job j may be left at the controller: "
+        "inaproto job cancel j\n"
+    )
+
+
+def test_nothing_is_taken_back_or_said_where_the_name_is_somebody_elses(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    taken = ControllerRefused("name_taken", "job 'j' is there")
+    answers = Interrupts(job(1, "queued"), number=signal.SIGTERM, then=[taken])
+    with pytest.raises(SystemExit):
+        placed(answers)
+    assert (answers.cancelled, capsys.readouterr().err) == ([], "")
+
+
+def test_a_job_that_somebody_else_runs_is_left_alone() -> None:
+    answers = Interrupts(job(1, "running", ["h0"]), number=signal.SIGTERM)
+    with pytest.raises(SystemExit):
+        placed(answers)
+    assert answers.cancelled == []
+
+
+def test_a_second_ctrl_c_ends_the_taking_back_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    class Twice(Interrupts):
+        def cancel(self, name: str) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        placed(Twice(job(1, "queued"), number=signal.SIGINT))
+    assert capsys.readouterr().err == (
+        "inaproto job: job j may be left at the controller: inaproto job cancel j\n"
+    )
+
+
+def test_a_job_is_taken_back_that_was_placed_when_its_submitter_was_ended() -> None:
+    """He has the answer, and has not done with it what he wanted it for."""
+    answers = Answers(job(1, "placed", ["h0"]))
+    asked = submission(answers)
+
+    def prints() -> None:
+        with asked.kept_at_the_end():
+            submit_and_wait(asked, wait_s=600.0)
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit):
+        prints()
+    assert answers.cancelled == ["j"]
 
 
 def test_signals_are_left_alone_where_a_thread_submits() -> None:

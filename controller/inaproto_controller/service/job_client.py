@@ -30,7 +30,14 @@ class ControllerRefused(InaprotoError):
 
 
 class ControllerUnreachable(InaprotoError):
-    """None of the controllers leads and answers; what was asked for may have been done. Ask again."""
+    """None of the controllers leads and answers; what was asked for may have been done. Ask again.
+
+    ``may_be_done`` is false where nobody can have heard it.
+    """
+
+    def __init__(self, message: str, *, may_be_done: bool = True) -> None:
+        super().__init__(message)
+        self.may_be_done = may_be_done
 
 
 class _OverUnix(http.client.HTTPConnection):
@@ -62,6 +69,10 @@ class JobClient:
             raise ConfigError("no controller is named")
         self._controllers = tuple(controllers)
         self._answer_s = answer_s
+
+    def within(self, answer_s: float) -> JobClient:
+        """Of the same controllers, one that waits for an answer no longer than that."""
+        return JobClient(self._controllers, answer_s=min(answer_s, self._answer_s))
 
     def submit(
         self,
@@ -138,7 +149,7 @@ class JobClient:
 
     def ask(self, method: str, path: str, body: Any = None, *, wait_s: float = 0.0) -> dict[str, Any]:
         """Raises ``ControllerRefused`` and ``ControllerUnreachable``."""
-        problems = []
+        problems, may_be_done = [], False
         for controller in self._controllers:
             try:
                 return self._ask_one(controller, method, path, body, wait_s)
@@ -153,10 +164,12 @@ class JobClient:
             except ConnectionRefusedError:
                 problems.append(f"{controller}: nobody listens there; start the controller again")
             except TimeoutError:
+                may_be_done = True
                 problems.append(f"{controller}: no answer within {self._answer_s + wait_s:g} s")
             except (OSError, http.client.HTTPException, ValueError) as error:
+                may_be_done = True
                 problems.append(f"{controller}: {str(error) or type(error).__name__}")
-        raise ControllerUnreachable("\n".join(problems))
+        raise ControllerUnreachable("\n".join(problems), may_be_done=may_be_done)
 
     def _ask_one(self, controller: str, method: str, path: str, body: Any, wait_s: float) -> dict[str, Any]:
         connection = self._connection(controller, self._answer_s + wait_s)

@@ -178,7 +178,7 @@ def submit(
     """
     from inaproto.launch.plan import expand_hosts
     from inaproto_controller.service import slurm_part
-    from inaproto_controller.service.submitting import submit_and_wait, taken_back
+    from inaproto_controller.service.submitting import Submission, submit_and_wait
     from inaproto_controller.service.tokens import new_submission
 
     with _guarded():
@@ -196,37 +196,41 @@ def submit(
             raise ConfigError(f"no name: {_again('submit', 'NAME', '--hosts', '4', **where)}")
         if (hosts is None) is not bool(named):
             raise ConfigError("--hosts, --on: say how many hosts, or which")
-        client, wanted = _client(**where), len(named) or hosts or 0
         fields: dict[str, Any] = {
             "ranks_per_host": ranks_per_host or 1,
             "model": model,
             "on": named,
             "elastic": elastic,
             "submission": submission or new_submission(),
+            "cancelling": _again("cancel", name, **where),
         }
-        with taken_back() if words or wait_s is not None else nullcontext():
+        asked_for = Submission(_client(**where), name, len(named) or hosts or 0, **fields)
+        # Who can submit it again, and is not waited for, finds it as it is.
+        is_repeatable = submission is not None and wait_s is None and not words
+        status = 0
+        with nullcontext() if is_repeatable else asked_for.kept_at_the_end():
             if wait_s is None:
-                found = client.submit(name, wanted, **fields)
+                found = asked_for.ask()
             else:
-                found = submit_and_wait(client, name, wanted, wait_s=wait_s, tell=_tell_waiting, **fields)
+                found = submit_and_wait(asked_for, wait_s=wait_s, tell=_tell_waiting)
             if words:
                 from inaproto_controller.service.job_run import Asked, run_job
 
                 pairs = (("--path", path), ("--backend", backend))
                 options = [word for option, text in pairs if text for word in (option, text)]
                 options += ["--elastic"] if elastic else []
-                here, cancel = host_dir or where["directory"], _again("cancel", name, **where)
-                asked = Asked(words, via, here, host_dir, tuple(options), elastic, cancel)
-                sys.exit(run_job(client, found, asked))
-        if where["as_json"]:
-            _print_json(found)
-        elif is_of_slurm:
-            click.echo(slurm_part.shell(name, found["token"]))
-            click.echo(f"job {name} is {_told(found['job'])}", err=True)
-        else:
-            click.echo(f"job {name} is {_state(found['job'])}")
-            click.echo(f"token {found['token']}")
-            click.echo(f"next: {_again('watch', name, **where)}", err=True)
+                asked = Asked(words, via, host_dir or where["directory"], host_dir, tuple(options), elastic)
+                status = run_job(asked_for, found, asked)
+            elif where["as_json"]:
+                _print_json(found)
+            elif is_of_slurm:
+                click.echo(slurm_part.shell(name, found["token"]))
+                click.echo(f"job {name} is {_told(found['job'])}", err=True)
+            else:
+                click.echo(f"job {name} is {_state(found['job'])}")
+                click.echo(f"token {found['token']}")
+                click.echo(f"next: {_again('watch', name, **where)}", err=True)
+        sys.exit(status)
 
 
 @job.command("list", short_help="List jobs.")

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ import click
 
 from inaproto.errors import ConfigError
 from inaproto_controller.service.job_client import ControllerUnreachable, JobClient
+from inaproto_controller.service.submitting import Submission
 
 OVER: Final = ("ended", "cancelled", "failed")
 WAIT_S: Final = 20.0
@@ -38,11 +40,9 @@ class Asked:
     """Of ``inaproto run``."""
     is_elastic: bool = False
     """Some go on when others end badly."""
-    cancel: str = ""
-    """The command that cancels the job, for people."""
 
 
-def run_job(client: JobClient, submitted: dict[str, Any], asked: Asked) -> int:
+def run_job(submission: Submission, submitted: dict[str, Any], asked: Asked) -> int:
     """Wait until the job is placed, run it, and leave nothing of it; the exit status.
 
     Raises ``ConfigError``, ``ControllerRefused`` and ``ControllerUnreachable``. The job is over then.
@@ -55,6 +55,7 @@ def run_job(client: JobClient, submitted: dict[str, Any], asked: Asked) -> int:
     from inaproto.launch.plan import find_command
     from inaproto.launch.processes import require_pidfd
 
+    client = submission.client
     name, number = submitted["job"]["name"], submitted["job"]["number"]
     if submitted["job"]["state"] not in ("submitted", "queued", "placed"):
         raise ConfigError(
@@ -92,7 +93,9 @@ def run_job(client: JobClient, submitted: dict[str, Any], asked: Asked) -> int:
         status = run_parts(parts, submitted["token"], os.environ, until_over, is_elastic=asked.is_elastic)
     finally:
         within_s = LEAVE_ELASTIC_S if asked.is_elastic else LEAVE_S
-        _leave(client, name, number, within_s if status == 0 else 0.0, asked.cancel)
+        if status == 0:
+            _let_end(client, name, number, within_s)
+        submission.take_back()
     return status
 
 
@@ -121,19 +124,16 @@ def _until(
         revision = found["revision"]
 
 
-def _leave(client: JobClient, name: str, number: int, within_s: float, cancel: str) -> None:
-    """The job is over when this returns, by itself or cancelled; if it can be said to anybody."""
+def _let_end(client: JobClient, name: str, number: int, within_s: float) -> None:
+    """The job is over by itself when this returns, or has had that time for it."""
     until = time.monotonic() + within_s
-    try:
+    with suppress(ControllerUnreachable):
         found = client.job(name)
         while found["number"] == number and found["state"] not in OVER:
             left = until - time.monotonic()
             if left <= 0:
-                client.cancel(name)
                 return
             found = client.job(name, after=found["revision"], wait_s=left)
-    except ControllerUnreachable as error:
-        click.echo(f"inaproto job: {error}; if {name} is not over: {cancel}", err=True)
 
 
 def _told(found: dict[str, Any]) -> str:
