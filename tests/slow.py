@@ -131,7 +131,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
     "daemon/test_report_sharing.py": (),
     "daemon/test_run_command.py": (
         "test_who_ends_badly_is_named_and_ends_the_others",
-        "test_who_failed_first_is_named_though_it_ends_last[[]copied-one]",
+        "test_who_failed_first_is_named_though_something_holds_its_output",
         "test_a_signal_goes_to_all_and_leaves_nothing",
         "test_who_does_not_heed_is_killed_and_so_is_what_it_started",
         "test_output_and_arguments_are_the_scripts",
