@@ -13,6 +13,7 @@ from inaproto.errors import ConfigError
 from inaproto_controller.service.job_client import JobClient
 from inaproto_controller.service.job_part import part_of, ranks_by_host, shell
 from inaproto_controller.service.job_run import Asked, run_job
+from inaproto_controller.service.submitting import Submission
 from tests.daemon.test_controller_daemon import SUBMISSION, running
 
 PLACED: dict[str, Any] = {
@@ -140,6 +141,9 @@ def test_a_job_that_may_not_be_over_is_cancelled_where_it_was_submitted(
         raise ConfigError("needs Linux 5.3 or later")
 
     monkeypatch.setattr("inaproto.launch.processes.require_pidfd", cannot)
+    monkeypatch.setattr(JobClient, "submit", lambda *given, **named: submitted)
+    submission = Submission(client, "train", 2, cancelling="inaproto job cancel --dir /x train")
     with pytest.raises(ConfigError):
-        run_job(client, submitted, Asked(("true",), cancel="inaproto job cancel --dir /x train"))
-    assert capsys.readouterr().err.endswith("if train is not over: inaproto job cancel --dir /x train\n")
+        run_job(submission, submission.ask(), Asked(("true",)))
+    said = "job train may be left at the controller: inaproto job cancel --dir /x train\n"
+    assert capsys.readouterr().err.endswith(said)
