@@ -22,7 +22,10 @@ class Host:
     def __init__(self, *, gives_places: bool = True) -> None:
         self.moves = 0
         self.grants = HostGrants(
-            cut_off=lambda job, ranks, why: None, changed=lambda: None, moved=self._moved
+            cut_off=lambda job, ranks, why: None,
+            given_up=lambda: None,
+            changed=lambda: None,
+            moved=self._moved,
         )
         self.places = self.grants.places
         self.grants.connected(

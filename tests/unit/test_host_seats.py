@@ -136,6 +136,32 @@ def test_a_seat_is_held_until_its_processes_are_gone() -> None:
     assert phases(host) == [(8, "held", "")]
 
 
+def test_who_waits_for_a_seat_that_is_given_up_is_known_by_its_token() -> None:
+    host = HostSeats()
+    wished = replace(grant(7), token_hash=hash_of("token"))
+    host.want([wished])
+    assert not host.has_given_up("train", 2, "token")
+    host.want([])
+    assert host.has_given_up("train", 2, "token")
+    assert host.has_given_up("train#1/2", 3, "token")
+    assert not host.has_given_up("train", 1, "token"), "elsewhere"
+    assert not host.has_given_up("train", 2, "another's")
+    assert not host.has_given_up("other", 2, "token")
+    host.want([])
+    assert not host.has_given_up("train", 2, "token"), "it was heard of once"
+
+
+def test_who_waits_for_a_seat_that_is_wished_under_another_number_has_it() -> None:
+    host = HostSeats()
+    wished = replace(grant(7), token_hash=hash_of("token"))
+    host.want([wished])
+    host.want([replace(wished, grant=8)])
+    assert not host.has_given_up("train", 2, "token")
+    host.want([replace(wished, grant=9, token_hash=hash_of("next"))])
+    assert host.has_given_up("train", 2, "token")
+    assert not host.has_given_up("train", 2, "next")
+
+
 def test_a_seat_that_is_wished_again_while_its_processes_end_asks_for_its_token() -> None:
     """A controller does so that goes on from a store of before the seat was given up."""
     host = HostSeats()

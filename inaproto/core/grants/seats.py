@@ -27,6 +27,8 @@ from inaproto.core.rendezvous.rules import job_name, split_generation
 from inaproto.core.rendezvous.tokens import hash_of
 from inaproto.wire.messages.controller import GrantRecord, HoldPhase, HoldRecord
 
+GIVEN_UP: Final = "its job was ended by the controller"
+"""Why processes of a seat that is given up are cut off, and those that wait for it hear that."""
 ENDED_MAX: Final = 256
 """Jobs of which ranks are remembered that have ended before their seat was heard of."""
 
@@ -124,6 +126,8 @@ class HostSeats:
         """Keys by job, place and ring, of all jobs here: some come before their seat is heard of."""
         self._ended: dict[str, dict[Place, _Gone]] = {}
         """Ranks that were gone again before that, by job; the newest jobs last."""
+        self._given_up: list[_Seat] = []
+        """By the last ``want``."""
         self._before: dict[Place, Place] = {}
         """The place that a process had before, by the one that it was given in the job that follows."""
 
@@ -131,10 +135,12 @@ class HostSeats:
         """These seats are given, and no others. Returns whose processes are to end."""
         wanted = {grant.grant: grant for grant in grants}
         cut_off = []
+        self._given_up.clear()
         for number, seat in list(self._seats.items()):
             if number not in wanted:
                 seat.is_wanted = False
-                cut_off += seat.cut_off("its job was ended by the controller")
+                self._given_up.append(seat)
+                cut_off += seat.cut_off(GIVEN_UP)
                 if not seat.present:
                     del self._seats[number]
         for number, grant in wanted.items():
@@ -204,6 +210,15 @@ class HostSeats:
             seat.grant.name == name.job and seat.is_wanted and rank in seat.ranks
             for seat in self._seats.values()
         )
+
+    def has_given_up(self, job: str, rank: int, key: str) -> bool:
+        """Whether the seat of a process that shows ``key`` and waits to begin was given up by the last
+        ``want``, and no other one is its."""
+        name = job_name(job)
+        its = (seat for seat in self._given_up if seat.grant.name == name.job and seat.is_token(key))
+        if not any(name.is_shrunk or rank in seat.ranks for seat in its):
+            return False
+        return not self.has_seat(job, rank) or bool(self.refusal_of(job, rank, key))
 
     def has_job(self, name: str) -> bool:
         """Whether a controller has placed the job of that name here."""

@@ -183,7 +183,10 @@ class HostDaemon:
                 settings.models, settings.name, settings.models_tls, settings.dir, queue_pairs
             )
         self.grants = HostGrants(
-            cut_off=self._cut_off, changed=self._grants_changed, moved=self._places_moved
+            cut_off=self._cut_off,
+            given_up=self._seats_given_up,
+            changed=self._grants_changed,
+            moved=self._places_moved,
         )
         self.collective: CollectiveHost | None = None
         if collective is not None:
@@ -307,6 +310,10 @@ class HostDaemon:
     def _cut_off(self, job: str, ranks: range, why: str) -> None:
         for session in list(self._sessions):
             session.cut_off(job, ranks, why)
+
+    def _seats_given_up(self) -> None:
+        for session in list(self._sessions):
+            session.look_for_seat()
 
     async def keep_turns(self) -> None:
         """Keeps the turns of jobs on the path ``shared``, if a controller was named that gives them, until

@@ -16,9 +16,10 @@ from inaproto.wire.messages.controller import AgentWelcome, GrantRecord, HoldRec
 class HostGrants:
     """``GrantHolder`` and ``AgentSide`` of :mod:`inaproto.daemon.net.controller_link`.
 
-    ``cut_off(job, ranks, why)`` ends those processes, each of which is then reported by ``left``; ``changed``
-    is called when there is something new to report, ``moved`` when a job may attach to the collective library
-    that might not, or the other way round.
+    ``cut_off(job, ranks, why)`` ends those processes, each of which is then reported by ``left``;
+    ``given_up`` is called when processes may wait for a seat that is no more, ``changed`` when there is
+    something new to report, ``moved`` when a job may attach to the collective library that might not, or the
+    other way round.
     """
 
     hears: tuple[type[Message], ...] = ()
@@ -27,10 +28,11 @@ class HostGrants:
         self,
         *,
         cut_off: Callable[[str, range, str], None],
+        given_up: Callable[[], None],
         changed: Callable[[], None],
         moved: Callable[[], None],
     ) -> None:
-        self._cut_off, self.changed, self._moved = cut_off, changed, moved
+        self._cut_off, self._given_up, self.changed, self._moved = cut_off, given_up, changed, moved
         self.seats = HostSeats()
         self.places = Places(self.seats.has_job)
 
@@ -39,6 +41,7 @@ class HostGrants:
         self.places.wish([grant for grant in grants if grant.kind == "place"])
         for job, ranks, why in cut_off:
             self._cut_off(job, ranks, why)
+        self._given_up()
         self._moved()
 
     def holds(self) -> list[HoldRecord]:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import trio
 
-from inaproto.core.grants.seats import seated_as
+from inaproto.core.grants.seats import GIVEN_UP, seated_as
 from inaproto.core.host.meeting_place import MeetingPlace
 from inaproto.daemon.host.attachment import Fabric
 from inaproto.daemon.host.grants import HostGrants
@@ -148,6 +148,15 @@ class ClientSession:
         """If it is of these."""
         if self._seat is not None and seated_as(self._seat[0]) == job and self._seat[1] in ranks:
             self._stream.close(self._refuse(JobError(f"job {job}: {why}")))
+
+    def look_for_seat(self) -> None:
+        """A process that waits for the others of a job that is over waits in vain."""
+        join = self._join
+        if join is None or self._seat is not None:
+            return
+        if self._daemon.grants.seats.has_given_up(join.job, join.rank, join.key):
+            error = JoinRefused(f"rank {join.rank} of job {join.job!r} waited to begin: {GIVEN_UP}")
+            self._stream.close(self._refuse(error, of=join.id))
 
     async def _serve(self) -> str:
         """Returns why the connection has ended."""
