@@ -122,9 +122,11 @@ class Supervision:
     def heard(self, by_themselves: Collection[int], told: Mapping[int, str]) -> None:
         """What is known of those that have gone from the job, whether they still run or not.
 
-        ``by_themselves``: the job had not failed for them. ``told``: it had, by these words.
+        ``by_themselves``: the job had not failed for them. ``told``: it had, by these words. Whoever has been
+        named stays named: what is heard later may be less, as of a daemon that was started again.
         """
-        self._by_themselves, self._told = by_themselves, told
+        if not self._is_ending:
+            self._by_themselves, self._told = by_themselves, told
 
     def exited(self, rank: int, code: int, now: float) -> list[Action]:
         return self.ended([(rank, code)], now)

@@ -396,6 +396,21 @@ def test_who_fails_by_itself_waits_for_nobody_who_has_left() -> None:
     assert sent(drive(other, (0, "exited", 0, 5))) == [(TERM, (1,))]
 
 
+def test_who_has_been_named_is_not_another_one_later() -> None:
+    """A host daemon that is started again knows nothing of those before it."""
+    job = Supervision(range(3), 10)
+    job.heard({1}, {0: "rank 1 is lost"})
+    (words,) = said(drive(job, (0, "ended", [(0, 5), (1, 7)])))
+    assert words.startswith("rank 1 ended with exit status 7")
+    job.heard((), {})
+    assert (drive(job, (1, "exited", 2, -TERM)), job.status, job.told) == ([], 7, "")
+    late = Supervision(range(2), 10)
+    late.heard({1}, {0: "rank 1 is lost"})
+    drive(late, (0, "exited", 0, 5), (10, "due"))
+    late.heard((), {})
+    assert late.told == "rank 1 is lost"
+
+
 def test_a_signal_ends_the_wait_for_the_first_to_fail() -> None:
     job = Supervision(range(2), 10)
     job.heard({1}, {0: "rank 1 is lost"})
