@@ -400,11 +400,12 @@ class Run:
     async def _let_the_first_go_first(self) -> None:
         """Whoever has started launchers on several machines names the one that ends first.
 
-        It is not to be this one, if its ranks ended because one was lost that is not here. Whose launcher
-        that is has others to end, and may take its grace twice.
+        It is not to be this one, if its ranks ended because one was lost that may be elsewhere. Whose
+        launcher that is has others to end, and may take its grace twice.
         """
+        has_others = self.manner.ends_with_input and self.wish.size > self.wish.ranks
         is_due_to_others = self.supervision.told.startswith(RankLost.__name__) and not self.manner.is_elastic
-        if self.manner.ends_with_input and is_due_to_others:
+        if has_others and is_due_to_others:
             with trio.move_on_after(2 * self.manner.grace_s):
                 await self.is_asked_to_end.wait()
 

@@ -7,9 +7,11 @@ import signal
 import socket
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import trio
+import trio.testing
 from click.testing import CliRunner, Result
 
 from inaproto.client.environment import discover
@@ -17,6 +19,7 @@ from inaproto.core.rendezvous.recovery import ASKED
 from inaproto.errors import ConfigError
 from inaproto.launch.advice import Processors, about_ranks, processor_seconds
 from inaproto.launch.command import run as run_command
+from inaproto.launch.daemons import Wanted
 from inaproto.launch.gone_ranks import GoneRanks, gone_ranks
 from inaproto.launch.labelled_lines import LINE_BYTES_MAX, LabelledLines
 from inaproto.launch.outcome import Observed
@@ -32,7 +35,8 @@ from inaproto.launch.plan import (
     redirected,
     shared_port,
 )
-from inaproto.launch.processes import Ends, Process
+from inaproto.launch.processes import Ends, Keeper, Process
+from inaproto.launch.run import Manner, Run
 from inaproto.launch.supervision import Action, Failure, Say, Send, Supervision, exit_status, how_it_ended
 
 INT, TERM, KILL, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1
@@ -467,6 +471,27 @@ def test_a_rank_with_several_daemons_or_jobs_has_gone_when_it_has_from_all() -> 
         ranks_of((70, "", False), (71, "rank 0 is lost", True)),
     ]
     assert gone_ranks(hosts, {70: 0, 71: 1}, 5.0) == GoneRanks(set(), {1: "rank 0 is lost"}, {0})
+
+
+def test_where_all_ranks_are_here_no_other_launcher_is_waited_for(tmp_path: Path) -> None:
+    """A rank may be lost here and have ended well: it left when the others wanted more."""
+
+    def waited_s(*hosts: str) -> float:
+        job = Supervision(range(2), 10)
+        job.heard({1}, {0: "RankLost: rank 1 left"})
+        drive(job, (0, "exited", 1, 0), (0, "exited", 0, 5))
+        wish = Wish(("true",), 2, "j", "k", hosts=hosts)
+        manner = Manner(ends_with_input=True, grace_s=10)
+        run = Run(wish, Wanted(), manner, tmp_path, cast("Keeper", None), job, {})
+
+        async def let() -> float:
+            began = trio.current_time()
+            await run._let_the_first_go_first()
+            return trio.current_time() - began
+
+        return trio.run(let, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert (waited_s("h0"), waited_s("h0", "h1")) == (0, 20)
 
 
 def test_ends_are_told_in_their_order_also_at_one_look() -> None:
