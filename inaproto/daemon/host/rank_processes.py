@@ -8,7 +8,6 @@ own by their session (``man setsid``), in which what they start is, too.
 from __future__ import annotations
 
 import os
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +15,7 @@ from typing import Any, Final
 from inaproto.units import Instant, S
 
 PROCESSES_MAX: Final = 256
-"""The last ones: the status of a host has to fit into a message."""
+"""The status of a host has to fit into a message."""
 TOLD_CHARACTERS_MAX: Final = 300
 
 
@@ -42,16 +41,23 @@ class RankProcesses:
     """Of one host daemon, over all its jobs."""
 
     def __init__(self) -> None:
-        self._last: deque[RankProcess] = deque(maxlen=PROCESSES_MAX)
+        self._known: list[RankProcess] = []
 
     def add(self, job: str, rank: int, pid: int, now: Instant) -> RankProcess:
         session = 0
         if pid:
             with suppress(OSError):  # it has ended
                 session = os.getsid(pid)
+        if len(self._known) == PROCESSES_MAX:
+            self._forget_one()
         found = RankProcess(job, rank, session, now)
-        self._last.append(found)
+        self._known.append(found)
         return found
+
+    def _forget_one(self) -> None:
+        """The oldest that has gone, or, where all are there, the oldest: a rank that makes and closes
+        communicators is not to be forgotten for these."""
+        self._known.remove(next((one for one in self._known if one.has_gone), self._known[0]))
 
     def status(self, now: Instant) -> list[dict[str, Any]]:
         return [
@@ -63,5 +69,5 @@ class RankProcesses:
                 "told": one.told,
                 "gone": one.has_gone,
             }
-            for one in self._last
+            for one in self._known
         ]
