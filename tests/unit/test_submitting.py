@@ -143,6 +143,24 @@ def test_a_job_that_somebody_else_runs_is_left_alone() -> None:
     assert answers.cancelled == []
 
 
+def test_a_signal_does_not_end_the_taking_back_of_a_job_whose_script_has_failed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Ended(Answers):
+        def cancel(self, name: str) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            super().cancel(name)
+
+    answers = Ended(job(1, "placed", ["h0"]))
+    asked = submission(answers)
+    before = signal.getsignal(signal.SIGTERM)
+    with asked.kept_at_the_end():
+        asked.ask()
+        asked.take_back()
+    assert (answers.cancelled, capsys.readouterr().err) == (["j"], "")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_second_ctrl_c_ends_the_taking_back_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     class Twice(Interrupts):
         def cancel(self, name: str) -> None:

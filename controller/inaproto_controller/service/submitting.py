@@ -111,15 +111,15 @@ class Submission:
             try:
                 yield
             except (KeyboardInterrupt, Interrupted):
-                with _unheard():
-                    self.take_back()
+                self.take_back()
                 raise
 
     def take_back(self) -> None:
         """Cancel it, whether an answer has come or not, and no other one that has its name by now. Where the
         controller does not answer, or somebody does not wait for it, he hears what may be left."""
         try:
-            self._cancel()
+            with _unheard():
+                self._cancel()
         except ControllerRefused:  # it is not there
             self._may_be_there = False
         except BaseException as error:
