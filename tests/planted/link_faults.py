@@ -158,7 +158,7 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
     ),
     fault(
         "left_and_silent",
-        "docs/protocol.md 12.8",
+        "docs/protocol.md 12.7",
         "tells nobody that its ring broke, when all its ranks have left and others still wait for results",
         HostJob._tell_gone,
         " or [rank.gone(reason) for rank in self.ranks]",
