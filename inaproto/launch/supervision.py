@@ -196,10 +196,12 @@ class Supervision:
             return [Say(f"{number.name}: all are killed"), *self._escalate([signal.SIGKILL], now)]
         self._is_ending = True
         self._by = number
+        is_unsaid = bool(self._failures) and not self._is_elastic  # who had failed first was awaited
+        told = [Say(self._what_failed())] if is_unsaid else []
         if number == signal.SIGINT:
             said = Say(f"interrupted; again, and all {len(self.running)} are killed")
-            return [said, *self._escalate([number, signal.SIGTERM, signal.SIGKILL], now)]
-        return [Say(f"{number.name} is passed on"), *self._escalate([number, signal.SIGKILL], now)]
+            return [*told, said, *self._escalate([number, signal.SIGTERM, signal.SIGKILL], now)]
+        return [*told, Say(f"{number.name} is passed on"), *self._escalate([number, signal.SIGKILL], now)]
 
     def over(self, now: float) -> list[Action]:
         """The job is over for who placed it, and some still run: as by SIGTERM. If others of an elastic job

@@ -418,7 +418,9 @@ def test_who_has_been_named_is_not_another_one_later() -> None:
 def test_a_signal_ends_the_wait_for_the_first_to_fail() -> None:
     job = Supervision(range(2), 10)
     job.heard({1}, {0: "rank 1 is lost"})
-    assert sent(drive(job, (0, "exited", 0, 5), (1, "signalled", INT))) == [(INT, (1,))]
+    actions = drive(job, (0, "exited", 0, 5), (1, "signalled", INT))
+    assert sent(actions) == [(INT, (1,))]
+    assert said(actions)[0] == "rank 0 ended with exit status 5 (the job had failed: rank 1 is lost)"
     assert sent(drive(job, (11, "due"))) == [(TERM, (1,))]
     drive(job, (12, "exited", 1, -TERM))
     assert job.status == 5
