@@ -149,7 +149,7 @@ class _Parts:
     def _command(self, part: Part) -> Sequence[str]:
         program = shutil.which(part.command[0], path=self._environment.get("PATH"))
         if program is None:
-            raise ConfigError(f"--on: {part.command[0]}: there is no such program")
+            raise ConfigError(f"--via: {part.command[0]}: there is no such program")
         return (program, *part.command[1:])
 
     async def _watch_ends(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inaproto.errors import ConfigError
-from inaproto.launch.placed import Part, parts_of
+from inaproto.launch.placed import Part, parts_of, run_parts
 from inaproto.launch.supervision import Say, Supervision
 
 HERE = {"h0": Path("/run/a"), "h1": Path("/run/a")}
@@ -81,6 +81,11 @@ def test_hosts_that_cannot_be_reached_are_named() -> None:
         parts(hosts=["h0", "far"])
     with pytest.raises(ConfigError, match=r"does not say \{host\}; for example --via 'ssh \{host\}'"):
         parts(hosts=["h0", "far"], on="ssh far")
+
+
+def test_a_command_that_is_not_there_is_named_with_its_option() -> None:
+    with pytest.raises(ConfigError, match="--via: nosuchprogram: there is no such program"):
+        run_parts([Part("far", ("nosuchprogram", "far"))], "k", {"PATH": "/nonexistent"}, lambda: "")
 
 
 def test_launchers_are_called_by_their_hosts() -> None:
