@@ -27,8 +27,9 @@ _REDIRECT: Final = ("mirred", "egress", "redirect", "dev")
 _PROGRAM: Final = ("bpf", "direct-action", "bytecode")
 
 _NO_FIREWALL: Final = (
-    "for each in /proc/sys/net/bridge/bridge-nf-call-*tables; do [ ! -e $each ] || echo 0 >$each; done"
+    "for each in /proc/sys/net/bridge/bridge-nf-call-*tables; do echo 0 >$each; done 2>&-; true"
 )
+"""There may be none, or they may be read alone: then bridges are as they are."""
 
 
 @dataclass(frozen=True, slots=True)
