@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,8 +34,8 @@ from inaproto.launch.daemons import (
 )
 from inaproto.launch.gone_ranks import gone_ranks
 from inaproto.launch.keeper import end_all, marked
-from inaproto.launch.labelled_lines import LabelledLines
 from inaproto.launch.outcome import Observed
+from inaproto.launch.output import LOOKS, READ_BYTES, Copier, Output, until_ended
 from inaproto.launch.plan import Wish, environments, may_lack_inaproto, redirected
 from inaproto.launch.processes import Ends, Keeper, Process
 from inaproto.launch.supervision import (
@@ -53,12 +52,7 @@ from inaproto.launch.supervision import (
 LOOK_S: Final = 1.0
 """Between questions to the daemons."""
 TICK_S: Final = 0.1
-LAST_OUTPUT_S: Final = 1.0
-"""What a rank has started may hold its output open for longer; what comes then comes later."""
-LOOKS: Final = 10
-"""Parts of that time."""
 ASK_S: Final = 3.0
-READ_BYTES: Final = 1 << 16
 STANDARD_OUTPUT: Final = "-"
 
 
@@ -78,35 +72,12 @@ class Manner:
     """When the standard input ends all ends, as by SIGTERM; ranks have none then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What a rank writes, and when that has been copied, as far as it is."""
-
-    out: trio.Event = field(default_factory=trio.Event)
-    err: trio.Event = field(default_factory=trio.Event)
-    is_told: trio.Event = field(default_factory=trio.Event)
-    """The rank has ended, and others have heard of it."""
-
-    @property
-    def ends(self) -> tuple[trio.Event, trio.Event]:
-        return self.out, self.err
-
-
 def say(text: str) -> None:
     """To the standard error, each line with our name."""
     with suppress(OSError):
         for line in text.splitlines():
             sys.stderr.write(f"inaproto run: {line}\n")
         sys.stderr.flush()
-
-
-def _locks() -> dict[int, trio.Lock]:
-    """Of standard output and error: one, if they are one pipe or file, so that whole lines leave."""
-    out = trio.Lock()
-    with suppress(OSError):  # one of them is closed
-        if os.path.sameopenfile(1, 2):
-            return {1: out, 2: out}
-    return {1: out, 2: trio.Lock()}
 
 
 @contextmanager
@@ -160,7 +131,7 @@ class Run:
     daemons_end: bool = False
     """From now on daemons end because they are told to."""
     began: float = field(default_factory=time.monotonic)
-    locks: dict[int, trio.Lock] = field(default_factory=_locks)
+    copier: Copier = field(default_factory=Copier)
 
     def tell(self, text: str) -> None:
         if not self.manner.is_quiet:
@@ -327,10 +298,10 @@ class Run:
                     (process.stdout, 1, output.out),
                     (process.stderr, 2, output.err),
                 ):
-                    nursery.start_soon(self._copy, process, source, target, f"[{rank}] ", event)
+                    nursery.start_soon(self.copier.copy, process, source, target, f"[{rank}] ", event)
             await output.is_told.wait()
             if self.manner.is_labelled:
-                await until_ended(output.ends, self._is_writing, looks=1)
+                await until_ended(output.ends, self._waits_for_a_reader, looks=1)
             self.finished += 1
             if self.finished == len(self.ranks):
                 self.over.set()
@@ -369,31 +340,9 @@ class Run:
             await trio.sleep(TICK_S)
             self._perform(self.supervision.due(trio.current_time()))
 
-    async def _copy(self, process: Process, source: int, target: int, label: str, ended: trio.Event) -> None:
-        lines = LabelledLines(label)
-        os.set_blocking(source, False)
-        try:
-            while True:
-                await trio.lowlevel.wait_readable(source)
-                data = os.read(source, READ_BYTES)
-                await self._write(target, lines.feed(data) if data else lines.end())
-                if not data:
-                    return
-        except OSError:  # nobody reads our output any more: the rank is to see the same
-            process.close_pipe(source)
-        finally:
-            ended.set()
-
-    def _is_writing(self) -> bool:
-        """Whether something is to be written that nobody has read yet, and nobody wants all to end."""
-        return not self.is_stopped and any(lock.locked() for lock in self.locks.values())
-
-    async def _write(self, target: int, data: bytes) -> None:
-        if not data:
-            return
-        async with self.locks[target]:
-            # In a thread: whoever reads it may be slow, and signals are to be heard meanwhile.
-            await trio.to_thread.run_sync(_write_all, target, data, abandon_on_cancel=True)
+    def _waits_for_a_reader(self) -> bool:
+        """And nobody wants all to end."""
+        return not self.is_stopped and self.copier.is_writing
 
     # --- the end
 
@@ -460,34 +409,6 @@ class Run:
 def is_shielded(number: signal.Signals) -> bool:
     """Whether it is to pass by, as ``nohup`` wishes. (Shells ignore SIGINT for what is in the background.)"""
     return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
-
-
-async def until_ended(
-    outputs: Sequence[trio.Event], is_writing: Callable[[], bool] = lambda: False, *, looks: int = LOOKS
-) -> None:
-    """Until what is copied has ended, but no longer than :data:`LAST_OUTPUT_S`, or so many looks of it.
-
-    In parts: on a machine that is busy this process may not run for a second, and has copied nothing then.
-    Time in which ``is_writing`` does not count: whoever reads is slow.
-    """
-    while looks:
-        with trio.move_on_after(LAST_OUTPUT_S / LOOKS):
-            for event in outputs:
-                await event.wait()
-            return
-        looks -= not is_writing()
-
-
-def _write_all(target: int, data: bytes) -> None:
-    """Waits for who reads it, also where somebody who shares it has made it one that does not block."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(target, view) :]
-        except BlockingIOError:
-            room = select.poll()
-            room.register(target, select.POLLOUT)
-            room.poll()
 
 
 def launch(wish: Wish, wanted: Wanted, manner: Manner, environment: Mapping[str, str]) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from inaproto.launch.keeper import marked
-from inaproto.launch.run import LAST_OUTPUT_S
+from inaproto.launch.output import LAST_OUTPUT_S
 from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, daemon, environment
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plain" / "linear_regression.py"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from inaproto.launch.run import LAST_OUTPUT_S, until_ended
+from inaproto.launch.output import LAST_OUTPUT_S, until_ended
 
 
 async def test_a_launcher_that_did_not_run_for_a_while_still_copies_what_a_rank_said(

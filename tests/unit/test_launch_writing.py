@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from inaproto.launch import run
+from inaproto.launch import output
 
 
 def test_a_pipe_that_does_not_block_is_waited_for() -> None:
@@ -22,7 +22,7 @@ def test_a_pipe_that_does_not_block_is_waited_for() -> None:
             read.append(part)
 
     reader = threading.Thread(target=reads)
-    writer = threading.Thread(target=run._write_all, args=(into, data))
+    writer = threading.Thread(target=output._write_all, args=(into, data))
     writer.start()
     writer.join(0.05)  # the pipe is full by then, or soon
     reader.start()
@@ -38,5 +38,5 @@ def test_output_and_errors_that_are_one_pipe_have_one_lock(
     is_one: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os.path, "sameopenfile", lambda one, other: is_one)
-    locks = run._locks()
+    locks = output._locks()
     assert (locks[1] is locks[2]) == is_one
