@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -96,3 +97,14 @@ async def test_daemons_of_this_release_have_statuses(runtime_dir: Path) -> None:
         answers = [await ask(path) for path in sockets if "port" not in path.name]
     assert {one["role"] for one in answers} == {"host", "switch"}
     assert [status_misfit(one) for one in answers] == [""] * len(answers)
+
+
+async def test_a_socket_that_goes_while_its_directory_is_read_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its daemon ends just then; the others answer."""
+    there = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [*there(path), "h9.sock"])
+    async with answering(tmp_path / "h0.sock", HOST):
+        told = await ask_daemons(tmp_path, ())
+    assert not [problem for problem in told.problems if "h9" in problem or "No such file" in problem]

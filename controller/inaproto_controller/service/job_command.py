@@ -244,11 +244,11 @@ def list_jobs(every: bool, **where: Any) -> None:
         if where["as_json"]:
             _print_json({"jobs": jobs})
             return
+        counts = {} if every else client.status()["jobs"]
         from rich.console import Console
 
         with unread():
             Console(highlight=False, soft_wrap=True).print(jobs_table(jobs) if jobs else "no jobs")
-        counts = {} if every else client.status()["jobs"]
         if over := sum(counts.get(state, 0) for state in _OVER):
             said = "1 job is over" if over == 1 else f"{over} jobs are over"
             click.echo(f"{said}: {_again('list', '--all', **where)}", err=True)

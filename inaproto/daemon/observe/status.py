@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -261,5 +260,5 @@ def _daemons_in(directory: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     found = [directory / name for name in names if name.endswith(".sock") and not gives_no_status(name)]
-    found = [path for path in found if stat.S_ISSOCK(path.lstat().st_mode)]
+    found = [path for path in found if _is_socket(path) and not path.is_symlink()]  # one may have just gone
     return sorted(found, key=lambda path: (path.name != CONTROL_SOCKET, path.name))
