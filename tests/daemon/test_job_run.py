@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.failing_ranks import FAILS_FIRST
 from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, daemon, environment, run
 
 CLUSTER = {
@@ -54,25 +55,6 @@ while step < 10:
     step += 1
 comm.close()
 print("through", total[0], flush=True)
-"""
-FAILS_FIRST = """
-import atexit, os, sys, time, numpy as np, inaproto
-from pathlib import Path
-def outlives_the_other():
-    while Path("/proc", Path(sys.argv[1]).read_text()).exists():
-        time.sleep(0.01)
-comm = inaproto.connect_blocking()
-if comm.rank == 0:
-    Path(sys.argv[1]).write_text(str(os.getpid()))
-comm.barrier().wait(timeout=600)
-try:
-    with comm:
-        if comm.rank == 1:
-            atexit.register(outlives_the_other)
-            sys.exit(7)
-        comm.all_reduce(np.ones(4, np.int32)).wait(timeout=600)
-except inaproto.RankLost:
-    sys.exit(5)
 """
 SSH = """#!/bin/sh
 # As ssh does: a host, and a line for a shell of another session, which has an environment of its own.
@@ -198,7 +180,8 @@ def test_who_ends_badly_gives_its_status_and_leaves_no_job(machine: Path) -> Non
 
 def test_the_launcher_is_named_whose_rank_failed_first(machine: Path) -> None:
     """The rank on the other host has ended by then, because of it, and with another status."""
-    words = ("--dir", "d", "first", "--hosts", "2", "--", "python", "first.py", str(machine / "first"))
+    (machine / "pids").mkdir()
+    words = ("--dir", "d", "first", "--hosts", "2", "--", "python", "first.py", str(machine / "pids"))
     code, told = done(submitted(machine, *words))
     host = job(machine, "first")["hosts"][1]
     assert f"the launcher on {host} ended with exit status 7" in told, told

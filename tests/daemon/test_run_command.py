@@ -17,6 +17,7 @@ import pytest
 
 from inaproto.launch.keeper import marked
 from inaproto.launch.output import LAST_OUTPUT_S
+from tests.daemon.failing_ranks import FAILS_FIRST
 from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, daemon, environment
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plain" / "linear_regression.py"
@@ -237,29 +238,6 @@ def test_who_ends_badly_is_named_and_ends_the_others(
         code, _, err = run.end()
     assert (code, how in err) == (status, True), err
     assert [path.name for path in runtime_dir.iterdir()] == ["script.py"]
-
-
-FAILS_FIRST = """
-import atexit, inaproto, os, sys, time
-from pathlib import Path
-import numpy as np
-there, in_place = Path(sys.argv[1]), len(sys.argv) > 2
-def outlives_the_others():
-    pids = [(there / f"rank{rank}").read_text() for rank in (0, 2)]
-    while any(Path("/proc", pid).exists() for pid in pids):
-        time.sleep(0.01)
-comm = inaproto.connect_blocking()
-(there / f"rank{comm.rank}").write_text(str(os.getpid()))
-comm.barrier().wait(timeout=600)
-try:
-    with comm:
-        if comm.rank == 1:
-            atexit.register(outlives_the_others)
-            sys.exit(7)
-        comm.all_reduce(np.ones(10, np.float32), in_place=in_place).wait(timeout=600)
-except inaproto.RankLost:
-    sys.exit(5)
-"""
 
 
 @pytest.mark.parametrize("options", [(), ("--daemons", "3")], ids=["one", "three"])

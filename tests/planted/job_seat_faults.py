@@ -32,6 +32,16 @@ JOB_SEAT_FAULTS: Final[tuple[PlantedFault, ...]] = (
         shape=seated,
     ),
     fault(
+        "renumbered_seat_is_gone",
+        SEAT,
+        "turns away who waits to begin when its seat comes under another number",
+        HostSeats.has_given_up,
+        "not is_given and",
+        "",
+        test="tests/unit/test_host_seats.py"
+        "::test_who_waits_for_a_seat_that_is_wished_under_another_number_has_it",
+    ),
+    fault(
         "begun_for_others_alone",
         SEAT,
         "counts no process that gives up its place for one in a job that had begun for others alone",

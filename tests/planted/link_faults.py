@@ -163,8 +163,8 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
         HostJob._tell_gone,
         " or [rank.gone(reason) for rank in self.ranks]",
         "",
-        test="tests/unit/test_host_job_rings.py::test_who_has_left_tells_of_a_connection_that_fails",
-        arguments=((0,),),
+        shape=with_routers,
+        seeds_max=300,
     ),
     fault(
         "copies_by_the_old_way",

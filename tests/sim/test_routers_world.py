@@ -9,6 +9,7 @@ import pytest
 from inaproto.errors import ConfigError
 from inaproto.faults.streams import Draws
 from inaproto.sim.campaign.kinds import WorldKind, draw_kind
+from inaproto.sim.campaign.marks import declared_of, meaning_of
 from inaproto.sim.frames.draw.racks import draw_racks
 from inaproto.sim.frames.draw.routers import routed, with_routers
 from inaproto.sim.frames.draw.swarm import Fault, FaultKind, JobConfig, WorldConfig
@@ -46,6 +47,12 @@ def test_worlds_of_one_switch_have_them_now_and_then_and_are_else_as_before() ->
     racks = [draw_racks(str(seed)) for seed in range(12)]
     assert [with_routers(config) for config in racks] == racks
     assert any(draw_kind(str(seed), WorldKind.RECOVERY).routers for seed in range(20))
+
+
+def test_campaigns_wait_for_routers_where_these_are_drawn() -> None:
+    waiting = {kind for kind in WorldKind if "fault: router link down" in declared_of(kind)}
+    assert waiting == {WorldKind.SINGLE, WorldKind.RECOVERY, WorldKind.MACHINES}
+    assert meaning_of("a packet came by another link of its router")
 
 
 @pytest.mark.parametrize("seed", range(16))

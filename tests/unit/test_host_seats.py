@@ -162,6 +162,18 @@ def test_who_waits_for_a_seat_that_is_wished_under_another_number_has_it() -> No
     assert not host.has_given_up("train", 2, "next")
 
 
+def test_who_waits_to_go_on_without_a_lost_rank_has_the_seat_that_is_wished_under_another_number() -> None:
+    """Its rank in the job that follows is none of those that the seat names."""
+    host = HostSeats()
+    wished = replace(grant(7), token_hash=hash_of("token"), elastic=True)
+    host.want([wished])
+    host.want([replace(wished, grant=8)])
+    assert not host.has_given_up("train~1", 0, "token")
+    host.want([])
+    assert host.has_given_up("train~1", 0, "token")
+    assert not host.has_given_up("train~1", 0, "another's")
+
+
 def test_a_seat_that_is_wished_again_while_its_processes_end_asks_for_its_token() -> None:
     """A controller does so that goes on from a store of before the seat was given up."""
     host = HostSeats()

@@ -94,6 +94,9 @@ class _Seat:
         expected = self.grant.token_hash
         return not expected or hmac.compare_digest(expected, hash_of(key))
 
+    def is_for(self, place: Place, key: str) -> bool:
+        return self.has_place_for(place) and self.is_token(key)
+
     def was_taken(self, place: Place) -> None:
         if place.job == self.grant.name:
             self.taken.add(place.rank)
@@ -164,7 +167,7 @@ class HostSeats:
         its = {
             place: gone
             for place, gone in sorted(ended.items())
-            if seat.has_place_for(place) and seat.grant.token_hash and seat.is_token(gone.key)
+            if seat.grant.token_hash and seat.is_for(place, gone.key)
         }
         ranks = seat.taken | {place.rank for place in its if place.job == seat.grant.name}
         has_followed = seat.has_followed or any(place.job != seat.grant.name for place in its)
@@ -214,11 +217,9 @@ class HostSeats:
     def has_given_up(self, job: str, rank: int, key: str) -> bool:
         """Whether the seat of a process that shows ``key`` and waits to begin was given up by the last
         ``want``, and no other one is its."""
-        name = job_name(job)
-        its = (seat for seat in self._given_up if seat.grant.name == name.job and seat.is_token(key))
-        if not any(name.is_shrunk or rank in seat.ranks for seat in its):
-            return False
-        return not self.has_seat(job, rank) or bool(self.refusal_of(job, rank, key))
+        place = Place(seated_as(job), rank)
+        is_given = any(seat.is_wanted and seat.is_for(place, key) for seat in self._seats.values())
+        return not is_given and any(seat.is_for(place, key) for seat in self._given_up)
 
     def has_job(self, name: str) -> bool:
         """Whether a controller has placed the job of that name here."""
@@ -235,7 +236,7 @@ class HostSeats:
                 self._sat(seat)
 
     def _sit(self, seat: _Seat, place: Place, key: str) -> None:
-        if seat.has_place_for(place) and seat.is_token(key):
+        if seat.is_for(place, key):
             seat.present.add(place)
             seat.was_taken(place)
 

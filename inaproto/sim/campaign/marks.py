@@ -42,10 +42,6 @@ DECLARED: Final[dict[str, str]] = {
     "fault during an all-reduce: link pause": "the same, while a rank waited for a result",
     "a paused port held frames back": "a switch kept what was for a link that was to be silent",
     "nic: pauses": "a NIC was asked to be silent",
-    "fault: router link down": "a router sent by another of its links for a while",
-    "fault during an all-reduce: router link down": "the same, while a rank waited for a result",
-    "a packet came by a link of a router that was down": "something was sent to where its flow had been",
-    "a packet came by another link of its router": "than that of the host that it was for",
     "weather: lost": "a frame was lost",
     "weather: late": "a frame was late, so that others overtook it",
     "weather: duplicated": "a frame came twice",
@@ -227,6 +223,13 @@ _OF_SUCCESSORS: Final = {
     "a result was copied again that a daemon had died over": "half of it was in the tensors",
     "a successor told of a result that its predecessor had taken": "and had not told of",
 }
+_OF_ROUTERS: Final = {
+    "fault: router link down": "a router sent by another of its links for a while",
+    "fault during an all-reduce: router link down": "the same, while a rank waited for a result",
+    "a packet came by a link of a router that was down": "something was sent to where its flow had been",
+    "a packet came by another link of its router": "than that of the host that it was for",
+}
+"""Which worlds of one switch have."""
 _NOT_OF_RACKS: Final = frozenset({"switch: dropped: operations differ"})
 """Declared of worlds of one switch; in others they are too rare."""
 _NOT_OF_RECOVERY: Final = frozenset({"a rank was told: join_refused"})
@@ -241,16 +244,19 @@ def declared_of(kind: WorldKind) -> dict[str, str]:
     """Marks that a campaign of such worlds must meet, with their meaning."""
     match kind:
         case WorldKind.SINGLE:
-            return DECLARED
+            return DECLARED | _OF_ROUTERS
         case WorldKind.RECOVERY:
-            return {name: DECLARED[name] for name in DECLARED if name not in _NOT_OF_RECOVERY} | _OF_RECOVERY
+            return {name: DECLARED[name] for name in DECLARED if name not in _NOT_OF_RECOVERY} | {
+                **_OF_ROUTERS,
+                **_OF_RECOVERY,
+            }
         case WorldKind.RACKS:
             return {name: DECLARED[name] for name in DECLARED if name not in _NOT_OF_RACKS} | {
                 **_OF_RACKS,
                 **_OF_RECOVERY,
             }
         case WorldKind.MACHINES:
-            return {name: DECLARED[name] for name in DECLARED} | _OF_MACHINES | _OF_RECOVERY
+            return DECLARED | _OF_ROUTERS | _OF_MACHINES | _OF_RECOVERY
         case WorldKind.SHARED:
             return _OF_SHARED | {
                 name: _OF_RECOVERY[name] for name in _OF_RECOVERY if name not in _NOT_OF_SHARED
@@ -270,7 +276,16 @@ def seeds_min_of(kind: WorldKind) -> int:
 
 def meaning_of(name: str) -> str | None:
     of_words = (words.marks for words in WORDS.values())
-    for declared in (DECLARED, _OF_RACKS, _OF_RECOVERY, _OF_MACHINES, _OF_SHARED, _OF_SUCCESSORS, *of_words):
+    for declared in (
+        DECLARED,
+        _OF_ROUTERS,
+        _OF_RACKS,
+        _OF_RECOVERY,
+        _OF_MACHINES,
+        _OF_SHARED,
+        _OF_SUCCESSORS,
+        *of_words,
+    ):
         if name in declared:
             return declared[name]
     return next((said for begin, said in _FURTHER.items() if name.startswith(begin)), None)

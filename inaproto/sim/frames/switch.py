@@ -232,8 +232,8 @@ class SimSwitch:
         """Where its link is; None: it is down, or elsewhere."""
         return self._port_of.get(host.number)
 
-    def takes_out(self, port: PortId, host: SimHost) -> bool:
-        """Whether what is for a host may leave there: at its port, or at any of those of its router."""
+    def leads_to(self, port: PortId, host: SimHost) -> bool:
+        """Whether a host is there: at its port, or at any of those of its router."""
         if host.router is None:
             return self.port_of_mac(host.mac) == port
         at = self._ports.get(port)

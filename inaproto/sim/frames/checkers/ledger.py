@@ -113,7 +113,7 @@ class Ledger(Checker):
                     raise Violated(self.name, f"{switch} sent an ACK at port {port} that did not come in")
                 continue
             found = books.receivers.get(frame[26:34] + frame[47:50])
-            if found is not None and switch.takes_out(port, found[1]):
+            if found is not None and switch.leads_to(port, found[1]):
                 at = books.results.setdefault(frame[26:34] + frame[47:50], {})
                 at[port] = at.get(port, 0) + 1
 

@@ -193,7 +193,7 @@ class PsnOrder(Checker):
     @staticmethod
     def _is_its_own(flow: _Flow, port: PortId, frame: bytes) -> bool:
         """Whether it came undamaged from where the flow's sender is."""
-        if flow.source is None or not flow.source.takes_out(port, flow.sender):
+        if flow.source is None or not flow.source.leads_to(port, flow.sender):
             return False
         return frame[6:12] in flow.sender.sources and is_intact(frame)
 
