@@ -147,7 +147,7 @@ def test_logs_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "log.json").write_text(JSON.replace("16", "0"))
     for name, message in {
         "none.csv": "No such file",
-        "log.txt": "ends in .csv, .json",
+        "log.txt": "is read by the ending of its name, .csv or .json",
         "log.csv": "line 5: no UTF-8",
         "log.json": "log.json: line 5: hosts 0",
     }.items():

@@ -169,7 +169,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes(b'{"hosts": ["\xff"]}')
     for name, message in {
         "none.json": "No such file",
-        "cluster.toml": "ends in",
+        "cluster.toml": "ending of its name, .json or .graphml or .xml",
         "latin.json": "no UTF-8",
     }.items():
         with pytest.raises(ConfigError, match=message):

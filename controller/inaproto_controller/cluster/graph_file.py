@@ -82,7 +82,8 @@ def read(path: Path, *, may_be_apart: bool = False) -> GraphTopology:
     data = read_bounded(path, BYTES_MAX)
     readers = {".json": parse_json, ".graphml": parse_graphml, ".xml": parse_graphml}
     if path.suffix not in readers:
-        raise ConfigError(f"{path}: a name that ends in {', '.join(readers)}")
+        endings = " or ".join(readers)
+        raise ConfigError(f"{path}: is read by the ending of its name, {endings} (docs/cluster-files.md)")
     try:
         return readers[path.suffix](data, may_be_apart=may_be_apart)
     except ConfigError as error:

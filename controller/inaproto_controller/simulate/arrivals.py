@@ -61,7 +61,8 @@ def read(path: Path, *, models: Sequence[str] | None = None) -> Log:
         raise ConfigError(f"{path}: line {1 + data.count(10, 0, error.start)}: no UTF-8") from None
     parsers: dict[str, Callable[..., Log]] = {".csv": parse_csv, ".json": parse_json}
     if path.suffix not in parsers:
-        raise ConfigError(f"{path}: a name that ends in {', '.join(parsers)}")
+        endings = " or ".join(parsers)
+        raise ConfigError(f"{path}: is read by the ending of its name, {endings} (docs/cluster-files.md)")
     try:
         return parsers[path.suffix](text, models=models)
     except ConfigError as error:
