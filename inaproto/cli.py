@@ -502,7 +502,8 @@ are on standard error, a line each.
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object: switch, other_switches, hosts, servers, problems.",
+    help="One JSON object: switch, other_switches, hosts, servers, problems, missing (with these the exit "
+    "status is 3).",
 )
 def status(
     directory: Path | None,

@@ -87,6 +87,7 @@ def test_a_host_waits_for_its_switch_and_both_tell_their_status(runtime_dir: Pat
         assert waits.returncode == 3, "it answers, and has no switch"
         assert f"inaproto status: host h0 has no switch: cannot connect to {sw}/control.sock" in waits.stderr
         alone = json.loads(waits.stdout)
+        assert [f"inaproto status: {text}" for text in alone["missing"]] == waits.stderr.splitlines()
         assert alone["switch"] is None
         assert alone["hosts"][0]["switch"]["connected"] is False
         with daemon("switch", "--dir", sw, "--weather", "drop=0.5") as switch:

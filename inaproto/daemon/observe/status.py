@@ -43,6 +43,7 @@ class Report:
             "hosts": self.hosts,
             "servers": self.servers,
             "problems": self.problems,
+            "missing": list(missing(self)),
         }
 
 
