@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from inaproto_hil.bench import LazyGroup
 
-if TYPE_CHECKING:
-    import click
-
-
-def _softroce() -> click.Command:
-    from inaproto_hil.softroce.command import softroce
-
-    return softroce
-
-
-def _accelerator() -> click.Command:
-    from inaproto_hil.conformance.command import accelerator
-
-    return accelerator
-
-
 hil = LazyGroup(
-    commands_at={"softroce": _softroce, "accelerator": _accelerator},
+    commands_at={
+        "softroce": (
+            "inaproto_hil.softroce.command:softroce",
+            "All-reduces of kernel RoCE hosts, summed by the switch daemon.",
+        ),
+        "accelerator": (
+            "inaproto_hil.conformance.command:accelerator",
+            "Try every rule of the protocol at an accelerator, and say which does not hold, with the frame.",
+        ),
+    },
     name="hil",
     help="Hardware in the loop: real RoCE hosts, or a kernel's, through the switch; boards on the bench.",
 )

@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 
 from inaproto.cli import _SECTIONS, cli, collect_seldom
 from inaproto.daemon.settings.config import HostSettings, SwitchSettings
+from inaproto_hil.bench import LazyGroup
 
 
 def invoke(*arguments: str, environment: Mapping[str, str] | None = None) -> Result:
@@ -103,14 +104,29 @@ def test_the_version_is_where_it_is_looked_for() -> None:
     assert invoke("--version").output == invoke("version").output != ""
 
 
-def test_the_list_of_commands_loads_nothing_that_takes_long() -> None:
+@pytest.mark.parametrize("words", [["--help"], ["bench", "--help"], ["hil", "--help"]], ids=" ".join)
+def test_a_list_of_commands_loads_nothing_that_takes_long(words: list[str]) -> None:
     told = "import sys; import inaproto.cli\n"
-    told += "try: inaproto.cli.cli(['--help'])\nexcept SystemExit: pass\n"
+    told += f"try: inaproto.cli.cli({words})\nexcept SystemExit: pass\n"
     told += (
         "print(sorted({'numpy', 'trio', 'pydantic', 'rich', 'matplotlib', 'networkx'} & sys.modules.keys()))"
     )
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    # Where one of these is set the client's are looked through for slips.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("INAPROTO_")}
+    command = [sys.executable, "-c", told]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", ["bench", "hil"])
+def test_what_a_list_says_of_a_command_is_what_the_command_says(name: str) -> None:
+    group = cli.get_command(click.Context(cli), name)
+    assert isinstance(group, LazyGroup)
+    context = click.Context(group)
+    for command, said in group.rows(context, group.list_commands(context)):
+        found = group.get_command(context, command)
+        assert found is not None
+        assert found.get_short_help_str(1000) == said
 
 
 def test_the_package_runs_as_a_module() -> None:
