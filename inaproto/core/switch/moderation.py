@@ -114,8 +114,12 @@ class Moderation:
 
     def _share_of_all(self) -> int | None:
         """How many bytes may come at a port in a rest, 0: there is none; None: no message is on the way."""
-        shares = [self._share(ring) for ring in self._rings.values()]
-        return min((share for share in shares if share is not None), default=None)
+        least: int | None = None
+        for ring in self._rings.values():
+            share = self._share(ring)
+            if share is not None and (least is None or share < least):
+                least = share
+        return least
 
     def _share(self, ring: RingState) -> int | None:
         """The same, as far as that ring is concerned."""
@@ -128,7 +132,9 @@ class Moderation:
         ends = operations.ends
         while ends and ends[0][0] < array.next_serial:
             ends.popleft()
-        messages = min([operations.messages_min, *(number for _, number in ends)])
+        messages = operations.messages_min
+        for _, number in ends:
+            messages = min(messages, number)
         if messages < OPERATION_MESSAGES_MIN:
             return 0
         message_bytes = spec.message_packets * spec.mtu
@@ -140,8 +146,10 @@ class Moderation:
         if ends:
             last = ends[0][0]
             end = last * spec.message_packets + array.region_of(last).packets
-            missing = end - 1 - min(flow.reached for flow in ring.flows)
-            share = min(share, max(0, missing) * spec.mtu)
+            reached = end - 1
+            for flow in ring.flows:
+                reached = min(reached, flow.reached)
+            share = min(share, (end - 1 - reached) * spec.mtu)
         return share
 
     def _look(self, ring: RingState) -> _Operations:

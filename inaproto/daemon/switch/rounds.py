@@ -35,7 +35,10 @@ class Rounds:
 
     def came(self, port_id: PortId, blocks: Sequence[Frames]) -> None:
         """Count what came at a port."""
-        self._moderation.came(port_id, sum(block.size for block in blocks))
+        nbytes = 0
+        for block in blocks:  # as each wake-up does so
+            nbytes += block.size
+        self._moderation.came(port_id, nbytes)
 
     async def join(self, port_id: PortId, port: TakesNow) -> None:
         """Return when the port's task may wait for frames, without a checkpoint if that is now."""
