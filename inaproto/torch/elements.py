@@ -10,13 +10,20 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import ml_dtypes
+import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-TYPES: Final = frozenset(
-    (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64)
-)
+_NUMPY: Final = {
+    torch.float32: "=f4",
+    torch.float64: "=f8",
+    torch.float16: "=f2",
+    torch.bfloat16: "=i2",  # numpy has no such type: by its bits
+    torch.int32: "=i4",
+    torch.int64: "=i8",
+}
+TYPES: Final = frozenset(_NUMPY)
 COMPLEX: Final = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _OPS: Final = {
     int(dist.ReduceOp.SUM): "sum",
@@ -104,14 +111,28 @@ def _divide(elements: torch.Tensor, size: int) -> None:
     elements.copy_(elements.to(wide) / by)
 
 
+class _Memory:
+    """A contiguous vector as numpy asks for one.
+
+    After a tensor's own ``numpy()`` torch would refuse for ever to resize it.
+    """
+
+    __slots__ = ("__array_interface__", "_elements")
+
+    def __init__(self, elements: torch.Tensor) -> None:
+        self._elements = elements  # whose memory it is
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (elements.numel(),),
+            "typestr": _NUMPY[elements.dtype],
+            "data": (elements.data_ptr(), False),
+        }
+
+
 def as_numpy(elements: torch.Tensor) -> NDArray[Any]:
     """The same memory of the processor, as numpy has it."""
-    found: NDArray[Any]
-    if elements.dtype == torch.bfloat16:
-        found = elements.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    else:
-        found = elements.numpy()
-    return found
+    found: NDArray[Any] = np.asarray(_Memory(elements))
+    return found.view(ml_dtypes.bfloat16) if elements.dtype == torch.bfloat16 else found
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

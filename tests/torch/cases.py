@@ -240,6 +240,18 @@ def negated(place: Place) -> list[str]:
     return found
 
 
+def resized(place: Place) -> None:
+    """As PowerSGD's batched hook resizes a bucket that was reduced before."""
+    place.begin("gloo")
+    for kind in TYPES.values():
+        tensor = torch.ones(5, dtype=kind)
+        dist.all_reduce(tensor)
+        tensor.resize_(4096)
+        assert tensor[:5].tolist() == [place.size] * 5
+        tensor.untyped_storage().resize_(0)
+    dist.destroy_process_group()
+
+
 def sums_of_multiples(place: Place, backend: str) -> dict[str, Any]:
     """What calls with PREMUL_SUM, which gloo does not do, are told: by all forms of a call."""
     from torch.distributed.distributed_c10d import _coalescing_manager

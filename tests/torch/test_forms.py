@@ -28,6 +28,10 @@ def test_views_that_are_negated_lazily_have_the_sums_of_their_numbers(
         assert rank.result == [carrier]
 
 
+def test_what_was_reduced_may_be_resized(one_host: Ranks) -> None:
+    one_host.results("resized", 2, TAKEN)
+
+
 @pytest.mark.parametrize("backend", ["gloo", "inaproto"])
 def test_sums_of_multiples_go_to_the_groups_backend_with_their_factor(one_host: Ranks, backend: str) -> None:
     """gloo refuses them by its own words; a kernel that was not told the factor says so."""
