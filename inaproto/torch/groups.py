@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import functools
+import multiprocessing.util
 import os
 import sys
 import weakref
@@ -81,6 +83,7 @@ def _look(group: Any, kind: str) -> ServedGroup | None:
 
 
 def _made(group: Any, kind: str, wishes: TorchWishes, name: str) -> ServedGroup:
+    _leave_as_a_child(os.getpid())
     backend = group._get_backend(torch.device(kind))
     backend = getattr(backend, "wrapped_pg", backend)
     title = _title(group) + ("" if kind == "cpu" else f", {kind}")
@@ -153,7 +156,16 @@ def shut_down(group: Any, *, aborts: bool = False) -> None:
 def _at_exit() -> None:
     # A process that ends by an exception is lost, and the others hear of it at once; one that is through
     # leaves.
-    close_all(leaves=getattr(sys, "last_value", None) is None)
+    error = getattr(sys, "last_value", None) or sys.exception()
+    close_all(leaves=error is None or (isinstance(error, SystemExit) and not error.code))
 
 
 atexit.register(_at_exit)
+
+
+@functools.cache
+def _leave_as_a_child(pid: int) -> None:
+    """Processes of multiprocessing end without what ``atexit`` holds, while the exception is under way that
+    ends them.
+    """
+    multiprocessing.util.Finalize(None, _at_exit, exitpriority=0)

@@ -110,6 +110,30 @@ def test_ranks_that_gloo_serves_instead_end_well(runtime_dir: Path, torch_python
     assert "gloo carries its all-reduces" in done.stderr
 
 
+FORKS = """
+import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+def rank(number):
+    dist.init_process_group("gloo", rank=number, world_size=2)
+    dist.all_reduce(torch.ones(4))
+if __name__ == "__main__":
+    mp.start_processes(rank, nprocs=2, start_method="fork")
+    sys.exit(3)
+"""
+
+
+def test_ranks_that_the_script_forks_leave_when_they_are_through(
+    runtime_dir: Path, torch_python: Path
+) -> None:
+    """multiprocessing ends them without what ``atexit`` holds: they were taken for lost, and blamed."""
+    script = runtime_dir / "forks.py"
+    script.write_text(FORKS)
+    with started(runtime_dir, "-n", "1", "--", str(torch_python), str(script)) as run:
+        code, _, said = run.end()
+    assert code == 3, said
+    assert "inaproto carries all-reduces of 2 ranks" in said
+    assert "RankLost" not in said
+
+
 def test_ranks_of_torchrun_find_each_other(runtime_dir: Path, torch_python: Path) -> None:
     """A script without torch in it, by the name and the numbers that torchrun gives."""
     with (

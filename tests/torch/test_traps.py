@@ -149,6 +149,14 @@ def test_a_forked_process_holds_none_of_the_ranks_sockets(one_host: Ranks) -> No
         assert "does not survive fork" in error
 
 
+@pytest.mark.parametrize(("status", "heard"), [(0, " left job "), (1, " is lost: ")])
+def test_a_process_of_multiprocessing_leaves_if_it_ends_well(
+    two_hosts: Ranks, status: int, heard: str
+) -> None:
+    found = two_hosts.results("ended_by_multiprocessing", 2, TAKEN, status=status)
+    assert heard in found[0]
+
+
 def test_fake_tensors_are_no_business_of_ours(one_host: Ranks) -> None:
     one_host.results("fake", 2, TAKEN)
 

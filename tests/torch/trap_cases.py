@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from importlib import import_module
 from pathlib import Path
@@ -346,6 +348,22 @@ def forked(place: Place) -> list[str]:
     dist.all_reduce(torch.ones(3))
     dist.destroy_process_group()
     return path.read_text().split("\n")
+
+
+def ended_by_multiprocessing(place: Place, status: int) -> str:
+    """Rank 1 ends as a process of multiprocessing does; what the others hear of it."""
+    import multiprocessing.util
+
+    place.begin("gloo")
+    dist.all_reduce(torch.ones(3))
+    if place.rank == 1:
+        with contextlib.suppress(SystemExit):
+            try:
+                sys.exit(status)
+            finally:
+                multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+        return ""
+    return error_of(lambda: dist.all_reduce(torch.ones(3)))
 
 
 def fake(place: Place) -> None:
