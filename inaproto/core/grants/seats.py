@@ -130,7 +130,7 @@ class HostSeats:
         self._ended: dict[str, dict[Place, _Gone]] = {}
         """Ranks that were gone again before that, by job; the newest jobs last."""
         self._given_up: list[_Seat] = []
-        """By the last ``want``."""
+        """Seats that the last ``want`` does not have any more."""
         self._before: dict[Place, Place] = {}
         """The place that a process had before, by the one that it was given in the job that follows."""
 
