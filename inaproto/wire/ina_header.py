@@ -105,6 +105,15 @@ _RANGES: Final = (
 """Fields after the operation, in their order on the wire, and their bits."""
 
 
+def field_at(at: int) -> str:
+    """Name of the field that byte ``at`` of a header is of."""
+    for name, bits in (("magic", 32), ("version", 8), ("dtype", 8), ("op", 8), *_RANGES):
+        at -= bits // 8
+        if at < 0:
+            return name
+    raise LocalMisuse(f"INA header: no byte {at} behind its end")
+
+
 def call_words(dtype: Dtype, op: Op, shape: Sequence[int], call: str = "") -> str:
     """What a process calls, for people: ``sum of float32 (30,)``, or ``call``, its own words for another
     collective."""

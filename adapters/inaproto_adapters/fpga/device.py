@@ -70,6 +70,7 @@ from inaproto_adapters.fpga.register_map import (
     RULES,
     STATE_ROW,
     STATUS,
+    STATUS_BUSY,
     STATUS_TABLE_BUSY,
     STATUS_TABLE_ERROR,
     TBL_CMD,
@@ -439,10 +440,24 @@ class FpgaDevice:
 
     async def counters(self) -> dict[str, int]:
         """All counters at one moment, by name; a drop has the name of its rule."""
+        counts = await self._counts(len(Counter))
+        return {name: counts[at] for at, name in COUNTER_NAMES.items()}
+
+    async def frames(self) -> tuple[int, int]:
+        """How many came in, and how many left, at one moment: sooner than with all the other counters."""
+        received, sent = await self._counts(Counter.TX + 1)
+        return received, sent
+
+    async def _counts(self, counters: int) -> list[int]:
+        """The first ones, at one moment."""
         async with self.bus.lock:
             await self.bus.write32(CTRL, CTRL_SNAPSHOT.at(1))
-            words = await self.bus.read_burst(CNT, len(Counter) * CNT_STEP // WORD_BYTES)
-        return {name: words[2 * at] | words[2 * at + 1] << 32 for at, name in COUNTER_NAMES.items()}
+            words = await self.bus.read_burst(CNT, counters * CNT_STEP // WORD_BYTES)
+        return [low | high << 32 for low, high in zip(words[::2], words[1::2], strict=True)]
+
+    async def is_busy(self) -> bool:
+        """Whether frames are on their way through."""
+        return bool(STATUS_BUSY.of(await self.bus.read32(STATUS)))
 
     async def last_fault(self) -> LastFault | None:
         """The last fault or blame; None: none yet."""

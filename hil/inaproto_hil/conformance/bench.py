@@ -7,7 +7,7 @@ included.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from inaproto.core.switch.ring_spec import RingSpec
@@ -191,14 +191,7 @@ class Bench:
 
     def _report(self, difference: Difference, left: Left) -> Report:
         first = max(0, len(self._in) - HISTORY)
-        moved = Difference(
-            difference.kind,
-            difference.step - first,
-            difference.says,
-            difference.port,
-            difference.golden,
-            difference.other,
-        )
+        moved = replace(difference, step=difference.step - first)
         return Report(
             tuple(self._installed.values()),
             tuple(self._in[first:]),

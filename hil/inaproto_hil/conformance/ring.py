@@ -210,3 +210,16 @@ class Ring:
             aeth=Aeth(syndrome=syndrome, msn=1),
         ).encode_frame()
         return by, frame
+
+    def answer_under_its_own_name(self, rank: int) -> bytes:
+        """An ACK from ``rank`` to the queue pair into which it sends, as its connection is known by."""
+        to = self.after(rank)
+        return RocePacket.build(
+            src_mac=mac(rank),
+            dst_mac=mac(to),
+            src_ip=ip(rank),
+            dst_ip=ip(to),
+            udp_source_port=0xC111,
+            bth=Bth(opcode=Opcode.RC_ACK, dest_qp=self.queue_pair(to), psn=self.psn0),
+            aeth=Aeth(syndrome=0x1F, msn=1),
+        ).encode_frame()

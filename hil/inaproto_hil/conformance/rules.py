@@ -91,6 +91,27 @@ async def answers_pass_unchanged(b: Bench) -> None:
     for syndrome in (0x1F, SYNDROME_NAK, 0x20 | 5):
         port, frame = ring.answer(0, syndrome)
         await b.frame(port, frame, [(0, frame)])
+    frame = ring.answer_under_its_own_name(0)
+    await b.frame(0, frame, [(ring.after(0), frame)])
+
+
+@rule("protocol 6.11")
+async def one_damaged_address_moves_no_host(b: Bench) -> None:
+    """A RoCE packet from another Ethernet address than its IP source had teaches nothing, but 4 in a row."""
+    if b.limits.ports < 3:
+        return
+    stranger = Ring(0xF2, ranks=2)
+    right, moved = (stranger.packet(0, 0, 1, source=source) for source in (mac(0), mac(2)))
+    asks = mac(2) + mac(1) + b"\x88\xb5" + bytes(46)
+    for before in (right, moved, moved, moved, right, moved, moved, moved):
+        await b.frame(0, before, [(1, before)])
+        await b.frame(1, asks, [(2, asks)])
+    await b.frame(0, moved, [(1, moved)])
+    await b.frame(1, asks, [(0, asks)])
+    back = mac(1) + mac(2) + b"\x88\xb5" + bytes(46)
+    await b.frame(2, back, [(1, back)])
+    for _ in range(4):
+        await b.frame(0, right, [(1, right)])
 
 
 # ---- aggregation -------------------------------------------------------------------------------------
@@ -362,6 +383,22 @@ async def long_holes_of_a_resend_are_not(b: Bench) -> None:
     await b.send(ring, 0, 0, last, due)
 
 
+@rule("protocol 6.6.3")
+async def a_resend_ends_where_new_packets_begin(b: Bench) -> None:
+    """A resend goes on into what is new: the first new packet has the hole before it filled, too."""
+    ring = await b.ring()
+    if ring.window < 2:
+        return
+    await b.message(ring, 0)
+    for rank in range(ring.ranks):
+        await b.send(ring, rank, 1, 0, ring.results(1, 0) if rank == ring.ranks - 1 else ())
+    await b.send(ring, 0, 0, 3, ring.results(0, 3, [0]))  # it goes back, and then loses packet 0 of message 1
+    await b.send(ring, 0, 1, 1, ring.results(1, 0, [0]))
+    await b.send(ring, 0, 1, 2)
+    for rank in range(1, ring.ranks):
+        await b.send(ring, rank, 1, 1, ring.results(1, 1) if rank == ring.ranks - 1 else ())
+
+
 @rule("NetReduce 3.2, protocol 6.4")
 async def results_are_kept_for_two_windows(b: Bench) -> None:
     """A lost result is sent again while messages a window on, and nearly two, are under way."""
@@ -477,12 +514,13 @@ async def wrong_first_packets_are_dropped(b: Bench) -> None:
         {"msg_len": ring.packets + 1},
         {"flags": FLAG_RESULT},
     )
-    for wrong in wrongs:  # with other data, which would stay
+    for rank in range(1, ring.ranks):
+        await b.send(ring, rank, 0, 0)
+    for wrong in wrongs:  # whichever of them is taken completes the slot
         header = replace(ring.header(0, 0, ring.packets), **wrong)
         await b.send(ring, 0, 0, 0, payload=header.encode().ljust(ring.mtu, b"\x33"))
-    await b.send(ring, 0, 0, 0, payload=bytes(ring.mtu))
-    await b.nothing_leaves()
-    await b.message(ring, 0)
+        await b.nothing_leaves()
+    await b.send(ring, 0, 0, 0, ring.results(0, 0))
 
 
 @rule("protocol 6.3")

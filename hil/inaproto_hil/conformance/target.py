@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import trio
@@ -31,6 +31,8 @@ from inaproto_adapters.fpga.rings import FpgaRings
 from inaproto_hil.rtl.parameters import Parameters
 
 NOW = Instant(0)
+LOOK_S: Final = 0.001
+"""How soon the counters of a board are looked at again."""
 Left = list[tuple[int, bytes]]
 """(port, frame), in the order of leaving."""
 
@@ -120,7 +122,9 @@ class OverPorts:
     """A board behind ``rings`` and ``ports``; use it as a context manager.
 
     ``patience_s``: how long a frame may take that must come; ``quiet_s``: after how long without one none
-    comes any more. Raises ``FabricError`` for a port that is gone.
+    comes any more. A board whose counter of frames that left was right before is believed: they are waited
+    for until it is not busy and as many came as it has counted. Raises ``FabricError`` for a port that is
+    gone.
     """
 
     def __init__(
@@ -152,13 +156,18 @@ class OverPorts:
         self._quiet_s = quiet_s
         self._received = 0
         """Frames that it has counted."""
+        self._left_before = 0
+        """Frames that it had sent when this began."""
+        self._came_count = 0
+        self._is_believed = False
+        """What it counted as sent was once just what came."""
         self._left: Left = []
         self._came = trio.Event()
         self._gone = ""
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> OverPorts:
-        self._received = await self._count()
+        self._received, self._left_before = await self._rings.device.frames()
         nursery = await self._stack.enter_async_context(trio.open_nursery())
         self._stack.callback(nursery.cancel_scope.cancel)
         for number, port in enumerate(self._ports):
@@ -180,6 +189,7 @@ class OverPorts:
             while True:
                 for block in await port.receive():
                     self._left += [(number, row.tobytes()) for row in block]
+                    self._came_count += len(block)
                 self._came.set()
         except PortClosed as closed:
             self._is_gone(f"port {number}: {closed.reason}")
@@ -207,29 +217,46 @@ class OverPorts:
         raise FabricError("test", self.name, "sending a frame", cause, retryable=False)
 
     async def _count(self) -> int:
-        return (await self._rings.device.counters())["rx"]
+        received, _ = await self._rings.device.frames()
+        return received
 
     async def take(self, frames: int) -> Left:
-        with trio.move_on_after(self._patience_s):
-            while len(self._left) < frames:
-                await self._next()
-        left, self._left = self._left, []
-        return left
+        with trio.move_on_after(self._patience_s) as patience:
+            while len(self._left) < frames and not (self._is_believed and await self._has_all_come()):
+                await self._next(LOOK_S)
+        if frames and not (patience.cancelled_caught or self._is_believed):
+            self._is_believed = await self._has_all_come()
+        return self._taken(waited_in_vain=patience.cancelled_caught)
 
     async def rest(self) -> Left:
-        had = -1
-        while had != len(self._left):
-            had = len(self._left)
-            with trio.move_on_after(self._quiet_s):
-                while len(self._left) == had:
-                    await self._next()
+        limit_s = self._patience_s if self._is_believed else self._quiet_s
+        had, since = self._came_count, trio.current_time()
+        while not (self._is_believed and await self._has_all_come()):
+            if trio.current_time() - since >= limit_s:
+                return self._taken(waited_in_vain=True)
+            await self._next(LOOK_S)
+            if had != self._came_count:
+                had, since = self._came_count, trio.current_time()
+        return self._taken()
+
+    def _taken(self, *, waited_in_vain: bool = False) -> Left:
+        self._is_believed = self._is_believed and not waited_in_vain
         left, self._left = self._left, []
         return left
 
-    async def _next(self) -> None:
+    async def _has_all_come(self) -> bool:
+        """Whether nothing is on its way, by what the board says."""
+        if await self._rings.device.is_busy():
+            return False
+        _, sent = await self._rings.device.frames()
+        return sent - self._left_before == self._came_count
+
+    async def _next(self, at_most_s: float) -> None:
+        """Wait for what comes next, if it comes soon."""
         self._require()
         self._came = trio.Event()
-        await self._came.wait()
+        with trio.move_on_after(at_most_s):
+            await self._came.wait()
 
     def _require(self) -> None:
         if self._gone:

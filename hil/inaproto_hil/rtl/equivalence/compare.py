@@ -13,12 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from inaproto.core.switch.message_packets import OPENING_OPCODES
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import DecodeError
+from inaproto.wire import ina_header
 from inaproto.wire.files.pcapng import CapturedFrame, Direction, Interface
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto.wire.packet import Packet, decode_packet
-from inaproto.wire.roce import RocePacket
+from inaproto.wire.roce import Opcode, RocePacket
 from inaproto_hil.inspect.findings import Books, Broken
 from inaproto_hil.inspect.inspector import Inspector
 from inaproto_hil.inspect.packets import Seen, look
@@ -76,6 +78,9 @@ _HEADERS: Final = (
     (50, "BTH AckReq byte"),
     (51, "BTH PSN"),
 )
+_WITH_RETH: Final = ((54, "RETH address"), (62, "RETH key"), (66, "RETH length"), (70, "immediate"))
+_WITH_AETH: Final = ((54, "AETH syndrome"), (55, "AETH MSN"))
+_WITH_IMMEDIATE: Final = ((54, "immediate"),)
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,8 @@ class Difference:
     """The frame that should have left there, if one is missing or has other bytes."""
     other: bytes = b""
     """The frame that left instead, or too much."""
+    other_port: int = -1
+    """Where that left, if not there."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,8 @@ class Report:
         if found.golden:
             yield from _frame_lines("what should leave", found.port, found.golden, marked)
         if found.other:
-            yield from _frame_lines("what left", found.port, found.other, marked)
+            left_by = found.port if found.other_port < 0 else found.other_port
+            yield from _frame_lines("what left", left_by, found.other, marked)
         yield from self._inspected()
         orders = [step for step in range(found.step - LATEST) if not isinstance(self.steps[step], tuple)]
         if orders:
@@ -161,7 +169,7 @@ class Report:
             case port, frame:
                 left = self.golden_out[step] if step < len(self.golden_out) else []
                 ports = ", ".join(str(out) for out, _ in left) or "none"
-                return f"  {step + 1:5} at port {port}: {line_of(frame)}; leaves by {ports}"
+                return f"  {step + 1:5} at port {port}: {line_of(frame)}; must leave by {ports}"
 
     def _inspected(self) -> Iterator[str]:
         """Rules of ``inaproto inspect`` that the other device's frames break, and the golden one's do not."""
@@ -319,13 +327,21 @@ def output_difference(step: int, ours: Output, theirs: Output) -> Difference | N
         port, frame = much[0]
         says = f"{len(much)} too many, the first at port {port}"
         return Difference(EXTRA, step, says, port, b"", frame)
+    for port, frame in lacks:
+        other_port = next((out for out, got in much if got == frame), port)
+        if other_port != port:
+            return _by_other_port(step, port, frame, other_port, frame)
     port, frame = lacks[0]
     there = [got for out, got in much if out == port]
     if not there:
-        says = f"a frame leaves by port {much[0][0]} instead of port {port}"
-        return Difference(EXTRA, step, says, much[0][0], frame, much[0][1])
+        return _by_other_port(step, port, frame, *much[0])
     nearest = min(there, key=lambda got: _distance(frame, got))
     return Difference(BYTES, step, f"a frame at port {port} has other bytes", port, frame, nearest)
+
+
+def _by_other_port(step: int, port: int, frame: bytes, other_port: int, other: bytes) -> Difference:
+    says = f"a frame leaves by port {other_port} instead of port {port}"
+    return Difference(EXTRA, step, says, port, frame, other, other_port)
 
 
 def _by_flow(out: Output) -> dict[tuple[int, bytes], list[bytes]]:
@@ -370,14 +386,19 @@ def field_at(frame: bytes, at: int) -> str:
         return _behind_headers(packet, at)
     if frame[12:14] != b"\x08\x00" and at >= _ETHERNET_BYTES:
         return "what is behind the Ethernet header"
-    name = next(name for begin, name in reversed(_HEADERS) if begin <= at)
-    return name if at < 54 else "what is behind the headers"
+    return _name_in(_HEADERS, at) if at < 54 else "what is behind the headers"
+
+
+def _name_in(headers: Sequence[tuple[int, str]], at: int) -> str:
+    return next(name for begin, name in reversed(headers) if begin <= at)
 
 
 def _behind_headers(packet: Packet, at: int) -> str:
     payload_at = at - packet.header_bytes
     if payload_at < 0:
-        return "RETH, IMM or AETH"
+        if packet.opcode == Opcode.RC_ACK:
+            return _name_in(_WITH_AETH, at)
+        return _name_in(_WITH_RETH if packet.opcode in OPENING_OPCODES else _WITH_IMMEDIATE, at)
     if payload_at >= packet.payload_bytes + packet.pad:
         return "ICRC"
     if payload_at >= packet.payload_bytes:
@@ -385,7 +406,7 @@ def _behind_headers(packet: Packet, at: int) -> str:
     seen = look(captured(0, packet.data, Direction.UNKNOWN, 0), Books())
     opens = isinstance(seen, Seen) and seen.ina is not None
     if opens and payload_at < INA_HEADER_BYTES:
-        return f"INA header, byte {payload_at}"
+        return f"INA {ina_header.field_at(payload_at)}"
     return f"payload, byte {payload_at - INA_HEADER_BYTES * opens}" + " behind the INA header" * opens
 
 
