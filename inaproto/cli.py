@@ -264,14 +264,13 @@ def _metavar(name: str, annotation: object) -> str:
 async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
     from inaproto.daemon.settings.fabric_file import place_in
     from inaproto.daemon.switch.daemon import run_switch
-    from inaproto.parts import FRAME_PORT, accelerator_of, adapter_of, links_of
+    from inaproto.parts import accelerator_of, frame_ports_of, links_of
 
     place = None if settings.fabric is None else place_in(settings.fabric, settings.name)
-    ports = adapter_of(settings.adapter, FRAME_PORT).open()
+    ports = frame_ports_of(settings.adapter)
 
     async def connect_port(path: Path) -> FramePort:
-        port: FramePort = await ports.connect(path, wait_ns=0)  # who dials again does so itself
-        return port
+        return await ports.connect(path, wait_ns=0)  # who dials again does so itself
 
     await run_switch(
         settings,

@@ -16,7 +16,7 @@ from inaproto.core.switch.events import AcceleratorConfig, MakeAccelerator, Swit
 from inaproto.daemon.settings.config import HostSettings, OverlayNic, SwitchSettings
 from inaproto.daemon.settings.cpus import AUTO
 from inaproto.errors import ConfigError, LocalMisuse, Unsupported
-from inaproto.ports import Adapter, Collective, FramePort, Link, Nic, Steering, load_adapter
+from inaproto.ports import Adapter, Collective, FramePort, FramePorts, Link, Nic, Steering, load_adapter
 from inaproto.wire.outer import IPV6_ADDRESS_BYTES, short_ip
 from inaproto.wire.udp import shard_port
 
@@ -46,6 +46,18 @@ def adapter_of(name: str, *kinds: str) -> Adapter:
     if not adapter.kinds.intersection(kinds):
         raise Unsupported(f"adapter {name!r} as {kinds[0]}", f"it is for {', '.join(sorted(adapter.kinds))}")
     return adapter
+
+
+def frame_ports_of(name: str) -> FramePorts:
+    """Where a switch and its hosts have their ports. Raises ``Unsupported``."""
+    ports: FramePorts = adapter_of(name, FRAME_PORT).open()
+    lacking = [end for end in ("listen", "connect") if not hasattr(ports, end)]
+    if lacking:
+        raise Unsupported(
+            f"adapter {name!r} as {FRAME_PORT}",
+            f"what it opens has no {' and no '.join(lacking)} (docs/writing-an-adapter.md, section 3)",
+        )
+    return ports
 
 
 def link_of(spec: str, *more_kinds: str) -> Link:
@@ -161,8 +173,7 @@ def softnic_at(attach: Attach, nics: Adapter, settings: HostSettings) -> OpenNic
 def _attaching(settings: HostSettings) -> Attach:
     """How the softnic gets its port: at the switch's socket, or on an interface."""
     if not settings.port:
-        connect: Attach = adapter_of(settings.adapter, FRAME_PORT).open().connect
-        return connect
+        return frame_ports_of(settings.adapter).connect
     link = link_of(settings.port)
     link.require()
     link.require_stranger(settings.mac_bytes, settings.ip_bytes)
@@ -223,7 +234,7 @@ def overlay_nic_of(wish: OverlayNic) -> Callable[[], Awaitable[Nic]]:
         link.require()
         link.require_stranger(mac, address)
         return partial(_softnic, nics, link.attach, mac, address)
-    connect = partial(adapter_of("frames", FRAME_PORT).open().connect, wish.ports_path, wait_ns=0)
+    connect = partial(frame_ports_of("frames").connect, wish.ports_path, wait_ns=0)
     return partial(_softnic, nics, connect, mac, address)
 
 

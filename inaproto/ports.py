@@ -98,6 +98,26 @@ class FramePort(Protocol):
     async def aclose(self) -> None: ...
 
 
+class PortListener(Protocol):
+    """Where hosts plug in. ``accept`` raises ``PortClosed`` at its end, ``FabricError`` for another try."""
+
+    async def accept(self) -> FramePort: ...
+    async def aclose(self) -> None: ...
+
+
+class FramePorts(Protocol):
+    """What an adapter of the kind ``frame port`` opens: a switch listens at a path, its hosts connect."""
+
+    async def listen(self, path: str | Path) -> PortListener:
+        """Raises ``ConfigError`` with the remedy when it cannot be listened there."""
+        ...
+
+    async def connect(self, path: str | Path, *, wait_ns: int = ...) -> FramePort:
+        """``wait_ns``: for how long nobody may listen there yet. Raises ``FabricError``, ``PortClosed`` or
+        ``OSError``."""
+        ...
+
+
 @runtime_checkable
 class SendsBlocks(Protocol):
     """A frame port that sends several blocks at once, for less than they cost one by one."""

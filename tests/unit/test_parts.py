@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 
+from inaproto import parts
 from inaproto.daemon.settings.config import load_host_settings
 from inaproto.errors import ConfigError, Unsupported
-from inaproto.parts import HARDWARE_NIC, LINK, NIC, adapter_of, nic_of, softnic_at
-from inaproto.ports import FramePort, PortClosed
+from inaproto.parts import FRAME_PORT, HARDWARE_NIC, LINK, NIC, adapter_of, frame_ports_of, nic_of, softnic_at
+from inaproto.ports import Adapter, FramePort, PortClosed
 from inaproto_adapters.frames import FramesConfig, open_frame_pair
 from tests.unit.test_config import HOST
 
@@ -31,6 +34,19 @@ async def test_the_port_of_a_nic_that_cannot_be_is_closed() -> None:
 def test_an_adapter_of_another_kind_is_refused() -> None:
     with pytest.raises(Unsupported, match="as link is not available: it is for nic"):
         adapter_of("softnic", LINK, HARDWARE_NIC)
+
+
+def test_frame_ports_are_of_what_can_meet_at_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An adapter of somebody else's that forgot one end is told so at start, by name."""
+
+    class OneEnd:
+        async def connect(self, path: Path, *, wait_ns: int) -> FramePort:
+            raise NotImplementedError
+
+    wire = Adapter(name="mywire", kinds=frozenset({FRAME_PORT}), open=OneEnd)
+    monkeypatch.setattr(parts, "adapter_of", lambda name, kind: wire)
+    with pytest.raises(Unsupported, match=r"mywire.*what it opens has no listen"):
+        frame_ports_of("mywire")
 
 
 async def test_a_device_has_the_vlan_of_its_interface() -> None:

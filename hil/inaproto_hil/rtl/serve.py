@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import trio
 
-from inaproto.daemon.switch.ports import OpenPortListener, PortListener, WrapPort
+from inaproto.daemon.switch.ports import OpenPortListener, WrapPort
 from inaproto.errors import FabricError
-from inaproto.ports import FramePort, PortClosed
+from inaproto.ports import FramePort, PortClosed, PortListener
 from inaproto.units import Frames
 from inaproto_adapters.fpga.register_map import PORTS
 from inaproto_adapters.fpga.simulated import serve_registers

@@ -69,14 +69,14 @@ from inaproto.daemon.switch.job_secret import tokens_of
 from inaproto.daemon.switch.lent_slots import LentSlots
 from inaproto.daemon.switch.link_ports import LinkPorts
 from inaproto.daemon.switch.narrow_ports import narrow_ports
-from inaproto.daemon.switch.ports import ConnectPort, OpenPortListener, PortBoard, PortListener, WrapPort
+from inaproto.daemon.switch.ports import ConnectPort, OpenPortListener, PortBoard, WrapPort
 from inaproto.daemon.switch.session import SwitchSession
 from inaproto.daemon.switch.shard_keeper import ShardCommand, ShardKeeper
 from inaproto.daemon.switch.tree_grants import TreeGrants
 from inaproto.daemon.switch.trunks import Trunks
 from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.errors import Blame, ConfigError, InvariantBroken
-from inaproto.ports import Link, RandomBits, StreamNetwork
+from inaproto.ports import Link, PortListener, RandomBits, StreamNetwork
 from inaproto.tracing.opening import tracing_of_daemon
 from inaproto.wire.messages.trees import TreeState, TreeWished
 

@@ -43,6 +43,7 @@ from inaproto.ports import (
     LendsMemory,
     PortClosed,
     PortCounters,
+    PortListener,
     RingsLater,
     SendsBlocks,
     TakesNow,
@@ -55,13 +56,6 @@ log = logging.getLogger("inaproto.switch")
 ACCEPT_RETRY_S = 0.5
 """Pause when the process has no descriptor left for another port."""
 CLOSED_HERE = "closed on this side"
-
-
-class PortListener(Protocol):
-    """Where hosts plug in. ``accept`` raises ``PortClosed`` at its end, ``FabricError`` for another try."""
-
-    async def accept(self) -> FramePort: ...
-    async def aclose(self) -> None: ...
 
 
 class OpenPortListener(Protocol):

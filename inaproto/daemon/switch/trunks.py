@@ -27,10 +27,10 @@ import numpy as np
 import trio
 
 from inaproto.daemon.settings.fabric_file import Place
-from inaproto.daemon.switch.ports import ACCEPT_RETRY_S, CLOSED_HERE, ConnectPort, PortBoard, PortListener
+from inaproto.daemon.switch.ports import ACCEPT_RETRY_S, CLOSED_HERE, ConnectPort, PortBoard
 from inaproto.errors import ConfigError, DecodeError, FabricError
 from inaproto.faults.announcement import announcement
-from inaproto.ports import FramePort, PortClosed
+from inaproto.ports import FramePort, PortClosed, PortListener
 from inaproto.units import Frames
 from inaproto.wire.trunk_hello import TrunkHello
 
