@@ -6,7 +6,8 @@ Its registers are at ``csr`` (:mod:`inaproto_adapters.fpga.simulated`), and whoe
 control plane: ``inaproto switch --accelerator fpga:socket:DIR/csr``.
 
 Simulated time passes while something is under way, and stands still else. At the start all ports are up, as
-those of a switch that nobody has configured.
+those of a switch that nobody has configured. This process is the MAC of each port: it heeds pauses, and the
+accelerator counts them.
 
 Invariant: between two frames whoever asks for a register is answered, however many frames wait.
 """
@@ -15,17 +16,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
+from inaproto.core.switch.port_pauses import PausedPorts, silences_asked
+from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.daemon.switch.ports import OpenPortListener, WrapPort
 from inaproto.errors import FabricError
 from inaproto.ports import FramePort, PortClosed, PortListener
-from inaproto.units import Frames
+from inaproto.units import Frames, PortId
+from inaproto.wire.pause import pauses_of
 from inaproto_adapters.fpga.register_map import PORTS
 from inaproto_adapters.fpga.simulated import serve_registers
 from inaproto_hil.rtl.frames import RtlPorts
@@ -50,6 +54,10 @@ class Machine:
         self._ports: dict[int, FramePort] = {}
         self._waiting, self._next = trio.open_memory_channel[tuple[int, Frames]](WAITING_MAX)
         self._to_nobody = 0
+        self._held_too_long = 0
+        self._paused_times = 0
+        self._pauses = PausedPorts()
+        self._alarm = Alarm(lambda: self._pauses.until, self._release)
         model.write32(PORTS, (1 << parameters.ports) - 1)
 
     def let_pass(self, cycles: int) -> None:
@@ -63,14 +71,51 @@ class Machine:
             left = self._frames.through(number, [frame])
             self._busy_s += time.perf_counter() - began
             for at, out in left:
-                port = self._ports.get(at)
-                try:
-                    if port is not None:
-                        port.send_nowait(out)
-                        continue
-                except PortClosed:
-                    pass  # its own task hears of it, too
-                self._to_nobody += 1
+                silent = self._pauses.silent.get(PortId(at))
+                if silent is None:
+                    self._leaves(at, (out,))
+                else:
+                    silent.push((out,))
+
+    def _leaves(self, at: int, blocks: Sequence[Frames]) -> int:
+        """Returns how many are lost, as whoever pushes what is paused wants to know."""
+        lost = 0
+        port = self._ports.get(at)
+        for frames in blocks:
+            try:
+                if port is not None:
+                    port.send_nowait(frames)
+                    continue
+            except PortClosed:
+                pass  # its own task hears of it, too
+            lost += len(frames)
+        self._to_nobody += lost
+        return lost
+
+    async def keep_pauses(self) -> None:
+        """Let ports go on that were silent for as long as their far end asked; until cancelled."""
+        await self._alarm.run()
+
+    def _release(self) -> None:
+        self._pauses.release(current_instant())
+
+    def _heed(self, number: int, frames: Frames) -> None:
+        silences = silences_asked(frames)
+        if silences:
+            pauses = len(pauses_of(frames))
+            self._paused_times += pauses
+            self._pauses.ask(
+                PortId(number),
+                silences,
+                pauses,
+                current_instant(),
+                partial(self._leaves, number),
+                self._drop_held,
+            )
+            self._alarm.look()
+
+    def _drop_held(self, rule: str, frames: int) -> None:
+        self._held_too_long += frames
 
     async def accept(self, listener: PortListener, number: int | None) -> None:
         """Serve who comes there at port ``number``, None: at the first that is free."""
@@ -102,6 +147,7 @@ class Machine:
             pass
         finally:
             del self._ports[number]
+            self._pauses.forget(PortId(number))
             with trio.CancelScope(shield=True):
                 await port.aclose()
 
@@ -112,6 +158,7 @@ class Machine:
             except PortClosed:
                 return
             for block in blocks:
+                self._heed(number, block)
                 for row in range(len(block)):
                     await self._waiting.send((number, block[row : row + 1].copy()))
 
@@ -122,6 +169,8 @@ class Machine:
             "frames_in": self._frames.frames_in,
             "frames_out": self._frames.frames_out,
             "frames_to_nobody": self._to_nobody,
+            "frames_held_too_long": self._held_too_long,
+            "pauses": self._paused_times,
             "refused": self._frames.refused,
             "cycles": cycles,
             "cycles_per_s": round(cycles / self._busy_s) if self._busy_s else 0,
@@ -155,6 +204,7 @@ async def serve(
                 listeners.append(listener)
                 nursery.start_soon(machine.accept, listener, number)
             nursery.start_soon(machine.simulate)
+            nursery.start_soon(machine.keep_pauses)
             await nursery.start(partial(serve_registers, directory / "csr", model, run=machine.let_pass))
             announce(f"ready rtl dir={directory} ports={parameters.ports}")
             await stop.wait()
