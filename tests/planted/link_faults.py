@@ -10,10 +10,12 @@ from inaproto.core.rdma.path_probes import PathProbes
 from inaproto.core.rdma.requester import RcRequester
 from inaproto.core.rdma.selective_requester import SelectiveRequester
 from inaproto.core.rendezvous.jobs import Job
+from inaproto.core.rendezvous.rendezvous import Rendezvous
 from inaproto.core.switch.accelerator import Accelerator
 from inaproto.core.switch.lookup_table import Flow
 from inaproto.core.switch.port_pauses import PortPauses
 from inaproto.core.switch.repairs import Repairs
+from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.daemon.switch.ports import PortBoard
 from inaproto.faults.streams import Draws
 from inaproto.sim.frames.draw.pauses import paused
@@ -195,6 +197,26 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
         test="tests/unit/test_path_mtu.py"
         "::test_a_ring_has_no_larger_mtu_than_the_accelerator_where_all_its_hosts_can_do_with_that",
         arguments=(256, (1024, 1024, 1024), (), 256),
+    ),
+    fault(
+        "least_that_an_accelerator_ever_took",
+        MTU,
+        "keeps the least MTU that an accelerator ever said, though another one is there",
+        Rendezvous.step,
+        "self._state.mtu_most = mtu",
+        "self._state.mtu_most = min(self._state.mtu_most or mtu, mtu or self._state.mtu_most)",
+        test="tests/unit/test_path_mtu.py::test_what_the_accelerator_takes_is_what_was_said_of_it_last",
+        arguments=((256, 1024), 1024),
+    ),
+    fault(
+        "accelerator_asked_once",
+        MTU,
+        "asks its accelerator once what it takes, and rings for another board have the MTU of the first",
+        ControlPlane._step,
+        "if most != self._mtu_told:",
+        "if not self._mtu_told:",
+        test="tests/daemon/test_board_of_another_mtu.py"
+        "::test_rings_have_the_mtu_of_the_board_that_is_there_now",
     ),
     fault(
         "pauses_not_counted",

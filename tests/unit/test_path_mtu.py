@@ -94,6 +94,17 @@ def test_a_ring_has_no_larger_mtu_than_the_accelerator_where_all_its_hosts_can_d
     assert ("largest that the accelerator takes" in notes[-1]) is (mtu == most)
 
 
+@pytest.mark.parametrize(("said", "mtu"), [((1024, 256), 256), ((256, 1024), 1024), ((256, 0), 4096)])
+def test_what_the_accelerator_takes_is_what_was_said_of_it_last(said: Sequence[int], mtu: int) -> None:
+    """A board may be taken out for another one, or be lost."""
+    world = World(config=RendezvousConfig())
+    for most in said:
+        world.step(AcceleratorTakes(most))
+    actions = [action for rank in range(3) for action in world.join(of_mtu(rank, 4096))]
+    (spec,) = (action.spec for action in actions if isinstance(action, InstallRing))
+    assert spec.mtu == mtu
+
+
 @pytest.mark.parametrize(
     ("here", "asks", "words"),
     [
