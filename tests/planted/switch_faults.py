@@ -226,6 +226,15 @@ SWITCH_FAULTS: Final = (
         test="tests/unit/test_emission.py::"
         "test_a_resend_signals_nothing_though_packets_came_behind_the_gap_after_its_signal",
     ),
+    fault(
+        "gap_signalled_again_after_resend",
+        ORDER,
+        "tells a sender that went back, and lost the same packet again, of the same hole once more",
+        Emission.replay,
+        "flow.replay_next = following",
+        "flow.gap_signalled = -1\n    flow.replay_next = following",
+        test="tests/unit/test_emission.py::test_a_hole_that_a_resend_leaves_open_is_signalled_no_second_time",
+    ),
     PlantedFault(
         "icrc_not_verified_by_switch",
         INTEGRITY,

@@ -116,6 +116,17 @@ def test_a_resend_signals_nothing_though_packets_came_behind_the_gap_after_its_s
     assert counters(ring).gaps_signalled == 1
 
 
+def test_a_hole_that_a_resend_leaves_open_is_signalled_no_second_time() -> None:
+    ring = begun(0, message_packets=8)
+    ring.send(0, 0)
+    ring.send(2, 0)
+    ring.send(1, 0, 0, 2, 3)
+    assert counters(ring).gaps_signalled == 1
+    assert emitted(ring.send(1, 0, 0)) != [], "it goes back farther than it must"
+    ring.send(1, 0, 2, 3)
+    assert counters(ring).gaps_signalled == 1
+
+
 def test_what_others_finish_while_a_resend_trickles_in_signals_nothing() -> None:
     ring = begun(0, message_packets=8)
     ring.send(0, 0)

@@ -327,6 +327,9 @@ async def a_gap_is_told_once(b: Bench) -> None:
     await b.send(ring, 0, 0, 0, ring.results(0, 0))
     await b.send(ring, 0, 0, 2, ring.results(0, 2, [0]))  # packet 1 is lost
     await b.send(ring, 0, 0, 3)
+    await b.send(ring, 0, 0, 0, ring.results(0, 0, [0]))  # it goes back, and packet 1 is lost again
+    for offset in (2, 3):
+        await b.send(ring, 0, 0, offset)
     due = [each for offset in (1, 2, 3) for each in ring.results(0, offset)]
     await b.send(ring, 0, 0, 1, due)
 
