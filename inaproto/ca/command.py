@@ -135,7 +135,7 @@ def show(paths: tuple[Path, ...], *, as_json: bool) -> None:
 @_ROLE
 @_NAME
 def revoke(directory: Path, role: str, name: str) -> None:
-    """Revoke all certificates of ROLE NAME that --dir has issued; then copy its crl.pem to the switches."""
+    """Revoke all certificates of ROLE NAME that --dir has issued; then copy its crl.pem to all daemons."""
     serials = _guard(lambda: authority.load(directory).revoke(Role(role), name))
     click.echo(
         f"{len(serials)} revoked; copy {directory / authority.CRL_FILE} into every daemon's --tls directory"

@@ -150,6 +150,30 @@ def test_a_named_host_that_is_away_or_gone_is_said() -> None:
     )
 
 
+def test_a_host_is_taken_out_by_a_job_that_names_it() -> None:
+    """docs/operating.md, "A controller": it waits for who is there, and has the host before all others,
+    also when that was away."""
+    cluster = PlannedCluster(racks(), 0)
+    there = cluster.submit(1, on=("h1",))
+    out = cluster.submit(1, on=("h1",))
+    assert settled(cluster).desired.jobs[out].why == "waits for hosts that it names: h1 is taken"
+    cluster.cancel(there)
+    assert settled(cluster).desired.jobs[out].hosts == ("h1",)
+    cluster.observed["h1"] = Agent(Presence.GONE)
+    cluster.look()
+    other = cluster.submit(3)
+    behind = cluster.submit(1)
+    cluster.look()
+    jobs = cluster.desired.jobs
+    assert jobs[out].why == "waits for hosts that it names: h1 does not report"
+    assert set(jobs[other].hosts) == {"h0", "h2", "h3"}
+    assert jobs[behind].state is JobState.QUEUED
+    cluster.observed["h1"] = Agent(Presence.UP)
+    jobs = settled(cluster).desired.jobs
+    assert jobs[out].hosts == ("h1",)
+    assert jobs[behind].state is JobState.QUEUED
+
+
 def test_a_job_goes_its_way() -> None:
     cluster = PlannedCluster(racks(), 0)
     number = cluster.submit(4)
