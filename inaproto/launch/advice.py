@@ -13,6 +13,8 @@ from typing import Final
 WHERE: Final = "docs/training.md says when it helps"
 BUSY_SHARE: Final = 0.85
 """Of a machine's processors: from there on they limit, and not the links."""
+SILENT_S: Final = 120.0
+"""For so long ranks may load data before anybody wonders."""
 SECONDS_MIN: Final = 10.0
 """A shorter time says little of a training: scripts begin and end in it."""
 
@@ -27,6 +29,18 @@ def about_ranks(ranks: int, hosts: int) -> str:
     return (
         "two ranks on two hosts: a ring of two sends each byte once, as it is with a switch, so steps are no "
         f"shorter than with gloo, and longer where processors are busy; {WHERE}"
+    )
+
+
+def about_silence(ranks: int) -> str:
+    """What to know when none of so many ranks has come to a daemon for long: others hide it, by waiting too.
+
+    A framework may take its own number of ranks for that of the job, and torch waits half an hour for them.
+    """
+    started = "1 rank that was" if ranks == 1 else f"{ranks} ranks that were"
+    return (
+        f"no rank has joined a job in {SILENT_S:g} s. Where they neither load nor compute: does the script "
+        f"wait for more than the {started} started? (docs/torch.md#frameworks)"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -20,7 +21,7 @@ import trio
 
 from inaproto.daemon.net.unix_sockets import require_path_fits
 from inaproto.errors import ConfigError, InaprotoError, RankLost
-from inaproto.launch.advice import Processors, about_ranks
+from inaproto.launch.advice import SILENT_S, Processors, about_ranks, about_silence
 from inaproto.launch.daemons import (
     END_S,
     RESTARTS_MAX,
@@ -255,9 +256,13 @@ class Run:
                 self.processors.look(time.monotonic())
 
     async def _observe_often(self) -> None:
+        silent_until = trio.current_time() + SILENT_S
         while True:
             await trio.sleep(LOOK_S)
             await self._observe()
+            if trio.current_time() >= silent_until and not self.observed.has_joined:
+                silent_until = math.inf
+                self.tell(about_silence(self.wish.size))
 
     # --- ranks
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from inaproto.client.environment import discover
 from inaproto.core.rendezvous.recovery import ASKED
 from inaproto.errors import ConfigError
-from inaproto.launch.advice import Processors, about_ranks, processor_seconds
+from inaproto.launch.advice import SILENT_S, Processors, about_ranks, processor_seconds
 from inaproto.launch.command import run as run_command
 from inaproto.launch.daemons import Wanted
 from inaproto.launch.gone_ranks import GoneRanks, gone_ranks
@@ -494,6 +494,32 @@ def test_where_all_ranks_are_here_no_other_launcher_is_waited_for(tmp_path: Path
         return trio.run(let, clock=trio.testing.MockClock(autojump_threshold=0))
 
     assert (waited_s("h0"), waited_s("h0", "h1")) == (0, 20)
+
+
+@pytest.mark.parametrize("joins_after_s", [90, 110, 150, None])
+def test_ranks_that_join_nothing_for_long_are_wondered_about_once(
+    joins_after_s: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may wait for ranks that nobody starts, and say nothing."""
+    run = Run(wish(), Wanted(), Manner(), tmp_path, cast("Keeper", None), Supervision(range(2), 10), {})
+
+    def jobs(number: int) -> None:
+        run.observed.take([{"name": "h0", "totals": {"jobs": number}}], [])
+
+    async def observe() -> None:
+        jobs(3)
+        with trio.move_on_after(1000):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run._observe_often)
+                if joins_after_s is not None:
+                    await trio.sleep(joins_after_s)
+                    jobs(4)
+
+    trio.run(observe, clock=trio.testing.MockClock(autojump_threshold=0))
+    said = capsys.readouterr().err
+    is_late = joins_after_s is None or joins_after_s > SILENT_S
+    assert said.count("no rank has joined a job in 120 s") == (1 if is_late else 0)
+    assert ("the 4 ranks that were started" in said) == is_late
 
 
 def test_ends_are_told_in_their_order_also_at_one_look() -> None:
