@@ -21,6 +21,11 @@ class Steps(Generic[E]):
         self._events: deque[E] = deque()
         self._is_stepping = False
 
+    @property
+    def is_stepping(self) -> bool:
+        """A step is under way, and what it asks for may not all be done."""
+        return self._is_stepping
+
     def clear(self) -> None:
         """Forget what waits."""
         self._events.clear()

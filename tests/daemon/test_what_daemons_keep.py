@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,6 +70,26 @@ async def lost(cluster: MemoryCluster, job: str) -> None:
         await trio.sleep(0.1)
         await comms[0].aclose()
     await comms[1].aclose()
+
+
+def test_the_memory_of_a_journal_goes_with_its_job() -> None:
+    """A daemon's collector looks seldom; each journal has two descriptors and a mapping."""
+
+    def journals() -> int:
+        return Path("/proc/self/maps").read_text().count("memfd:inaproto-journal")
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        for number in range(4):
+            await ordinary(cluster, f"job{number}")
+            assert journals() - before <= HOSTS, "those of the last job may be there until something is asked"
+
+    gc.collect()
+    before = journals()
+    gc.disable()
+    try:
+        run_world("journals", scenario, hosts=HOSTS)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("life", [ordinary, refused, lost])

@@ -315,6 +315,13 @@ class Holdings:
         if self.journal is not None and (begins or self.journal.has_begun):
             self.journal.say(*self._job.facts)
 
+    def let_go(self) -> None:
+        """The job is over here: of the journal's memory nothing is held any more."""
+        self.journal = None
+        self._kept = KeptResults()
+        self._orders.clear()
+        self._acting = None
+
     def write_end(self, error: JobError | None = None) -> None:
         """The job is over, for its ranks here too: well, or with that error."""
         if self.journal is not None:

@@ -313,6 +313,8 @@ class Fabric:
     def _forget_ended(self) -> None:
         ended = [ring for ring in self._rings if ring.phase is Phase.ENDED]
         if ended:
+            for ring in ended:
+                ring.let_go()
             self._rings = [ring for ring in self._rings if ring not in ended]
             self._by_qpn = {qpn: ring for qpn, ring in self._by_qpn.items() if ring not in ended}
 

@@ -313,6 +313,15 @@ class HostRing(HostDriver):
         """Its ranks go on if this daemon ends: nobody is told that they are lost."""
         return self._keeps.successor_ms > 0 and not self.core.has_ended
 
+    def let_go(self) -> None:
+        """It has ended: its journal's memory and descriptors go now, and not when a collector comes by.
+
+        Amid a step there may still be something to write, and the collector has to do it.
+        """
+        if not self._steps.is_stepping:
+            self._arena = None
+            self.holdings.let_go()
+
     def is_of(self, file: tuple[int, int]) -> bool:
         """Its journal is in that file."""
         return self._arena is not None and self._arena.file == file
