@@ -11,6 +11,8 @@ from inaproto.core.rendezvous.tokens import hash_of
 from inaproto.wire.control_messages import encode_message
 from inaproto.wire.messages.controller import AgentReport, GrantRecord
 
+LOST = "rank 2: it is gone"
+
 
 def grant(number: int, *, name: str = "train", first_rank: int = 2, ranks: int = 2) -> GrantRecord:
     return GrantRecord(
@@ -69,17 +71,19 @@ def test_a_seat_is_for_who_shows_its_token() -> None:
     ("job", "rank", "key", "words"),
     [
         ("train", 2, "token", ""),
-        ("train", 2, "guessed", "not what it shows"),
+        ("train", 2, "guessed", "which is not what it shows as its key"),
+        ("train", 2, "", "it does not show as its key"),
+        ("train", 2, "guessed", "belongs in INAPROTO_KEY"),
         ("train#1/2", 2, "guessed", "not what it shows"),
         ("train~1", 0, "guessed", "not what it shows"),
-        ("train", 1, "token", "has given this host ranks 2 to 3"),
+        ("train", 1, "token", "has given this host ranks 2 to 4"),
         ("train~1", 1, "token", ""),
         ("other", 0, "", ""),
     ],
 )
 def test_who_may_not_join(job: str, rank: int, key: str, words: str) -> None:
     host = HostSeats()
-    host.want([replace(grant(7), token_hash=hash_of("token"))])
+    host.want([grant(6, name="next"), replace(grant(7, ranks=3), token_hash=hash_of("token"))])
     found = host.refusal_of(job, rank, key)
     assert words in found
     assert bool(words) == bool(found)
@@ -100,6 +104,7 @@ def test_it_runs_when_all_have_joined_and_ends_when_all_have_left() -> None:
     assert phases(host) == [(7, "held", "")]
     host.joined("train", 3)
     assert phases(host) == [(7, "running", "")]
+    host.left("train", 1, failure="it is gone")
     host.left("train", 2, failure="")
     assert phases(host) == [(7, "running", "")]
     host.left("train", 3, failure="")
@@ -115,6 +120,68 @@ def test_it_has_failed_when_none_is_left_and_one_went_without_leaving() -> None:
     assert phases(host)[0][1] == "running"  # a job may go on with those that are left
     host.left("train", 2, failure="")
     assert phases(host) == [(7, "failed", "rank 3: process 9 ended without leaving")]
+
+
+def test_an_end_that_is_told_twice_or_of_who_never_came_changes_nothing() -> None:
+    host = HostSeats()
+    host.want([grant(7, ranks=1)])
+    host.left("train", 2, failure="it is gone")
+    host.joined("train", 2)
+    host.left("train", 2, failure="")
+    host.left("train", 2, failure="it is gone")
+    assert phases(host) == [(7, "ended", "")]
+
+
+def test_the_seat_of_a_rank_is_one_that_is_wished_now() -> None:
+    host = HostSeats()
+    host.want([grant(7)])
+    host.joined("train", 2)
+    assert host.has_seat("train", 2)
+    assert not host.has_seat("train", 1)
+    assert not host.has_seat("other", 2)
+    host.want([])
+    assert not host.has_seat("train", 2), "it is held, and not given"
+
+
+def test_seats_that_are_wished_again_are_the_same_and_others_come_beside_them() -> None:
+    host = HostSeats()
+    host.want([grant(7)])
+    for rank in (2, 3):
+        host.joined("train", rank)
+    host.left("train", 2, failure="it is gone")
+    host.want([grant(7), grant(8, name="next")])
+    assert phases(host) == [(7, "running", LOST), (8, "held", "")]
+
+
+def test_all_seats_that_are_given_up_have_their_processes_cut_off() -> None:
+    host = HostSeats()
+    host.want([grant(7), grant(8, name="next")])
+    host.joined("train", 2)
+    host.joined("next", 2)
+    assert [job for job, *_ in host.want([])] == ["train", "next"]
+
+
+def test_who_comes_to_a_seat_that_was_given_up_does_not_hold_it() -> None:
+    """Nobody cuts it off: it has come as to a job that no controller knows of."""
+    host = HostSeats()
+    host.want([grant(7)])
+    host.joined("train", 2)
+    host.want([])
+    host.joined("train", 3)
+    host.left("train", 2, failure="cut off")
+    assert phases(host) == []
+
+
+def test_a_seat_that_is_wished_again_while_its_processes_end_knows_who_had_left() -> None:
+    host = HostSeats()
+    wished = replace(grant(7), token_hash=hash_of("token"))
+    host.want([wished])
+    for rank in (2, 3):
+        host.joined("train", rank, "token")
+    host.left("train", 3, failure="")
+    host.want([])
+    host.want([wished])
+    assert phases(host) == [(7, "running", "")]
 
 
 def test_ranks_may_come_before_their_seat() -> None:
@@ -248,6 +315,51 @@ def test_ranks_that_have_ended_before_their_seat_was_heard_of_have_run() -> None
     assert phases(host) == [(8, "held", "")]  # once
 
 
+def test_ranks_that_have_ended_in_a_seat_count_for_no_other_one() -> None:
+    host = HostSeats()
+    wished = replace(grant(7), token_hash=hash_of("token"))
+    host.want([wished])
+    for rank in (2, 3):
+        host.joined("train", rank, "token")
+    for rank in (2, 3):
+        host.left("train", rank, failure="")
+    host.want([replace(wished, grant=8)])
+    assert phases(host) == [(8, "held", "")]
+
+
+def test_a_rank_may_end_before_its_seat_was_heard_of_beside_another_seat_of_its_job() -> None:
+    host = HostSeats()
+    first, second = (
+        replace(grant(number, first_rank=rank, ranks=1), token_hash=hash_of("token"))
+        for number, rank in ((6, 0), (7, 2))
+    )
+    host.want([first])
+    host.joined("train", 2, "token")
+    host.left("train", 2, failure="")
+    host.want([first, second])
+    assert phases(host) == [(6, "held", ""), (7, "ended", "")]
+
+
+def test_a_rank_that_comes_again_before_its_seat_was_heard_of_has_not_failed() -> None:
+    host = HostSeats()
+    host.joined("train", 2, "token")
+    host.left("train", 2, failure="it is gone")
+    for rank in (2, 3):
+        host.joined("train", rank, "token")
+    host.want([replace(grant(7), token_hash=hash_of("token"))])
+    assert phases(host) == [(7, "running", "")]
+
+
+def test_one_ring_that_failed_before_the_seat_was_heard_of_fails_it() -> None:
+    host = HostSeats()
+    for job in ("train#0/2", "train#1/2"):
+        host.joined(job, 2, "token")
+    host.left("train#0/2", 2, failure="it is gone")
+    host.left("train#1/2", 2, failure="")
+    host.want([replace(grant(7, ranks=1), token_hash=hash_of("token"))])
+    assert phases(host) == [(7, "failed", LOST)]
+
+
 def test_a_rank_that_has_failed_before_its_seat_was_heard_of_has_failed() -> None:
     host = HostSeats()
     for rank in (2, 3):
@@ -340,9 +452,6 @@ def goes_on(host: HostSeats, job: str, rank: int, next_job: str, next_rank: int)
     host.left(job, rank, failure="process 9 ended without leaving")
 
 
-LOST = "rank 2: it is gone"
-
-
 def test_who_goes_on_without_a_lost_rank_keeps_its_seat() -> None:
     host = running()
     host.left("train", 2, failure="it is gone")
@@ -406,14 +515,52 @@ def test_what_followed_and_ended_before_its_seat_was_heard_of_is_told(failure: s
     assert phases(host) == [(7, found, reason)]
 
 
+def test_who_followed_was_here_with_all_others_also_before_its_seat_was_heard_of() -> None:
+    """A daemon that was started anew is told of it alone."""
+    host = HostSeats()
+    host.joined("train~1", 0, "token")
+    host.left("train~1", 0, failure="")
+    host.want([elastic(7)])
+    assert phases(host) == [(7, "ended", "")]
+
+
+def test_a_rank_that_was_lost_before_is_named_when_the_seat_is_heard_of_with_who_follows() -> None:
+    host = HostSeats()
+    host.joined("train", 2, "token")
+    host.left("train", 2, failure="it is gone")
+    host.joined("train~1", 0, "token")
+    host.want([elastic(7)])
+    assert phases(host) == [(7, "running", LOST)]
+
+
+def test_a_seat_of_which_one_rank_had_left_in_order_before_it_was_heard_of_has_ended() -> None:
+    host = HostSeats()
+    for rank in (2, 3):
+        host.joined("train", rank, "token")
+    host.left("train", 2, failure="it is gone")
+    host.left("train", 3, failure="")
+    host.want([elastic(7)])
+    assert phases(host) == [(7, "ended", LOST)]
+
+
+def test_a_rank_that_has_left_one_ring_before_its_seat_was_heard_of_has_not_ended() -> None:
+    host = HostSeats()
+    for job in ("train#0/2", "train#1/2"):
+        host.joined(job, 2, "token")
+    host.left("train#0/2", 2, failure="")
+    host.want([elastic(7, ranks=1)])
+    host.left("train#1/2", 2, failure="it is gone")
+    assert phases(host) == [(7, "failed", LOST)]
+
+
 def test_who_follows_is_cut_off_with_the_others() -> None:
     host = running()
-    goes_on(host, "train", 3, "train~1", 0)
+    goes_on(host, "train", 3, "train~1", 1)
     why = "its job was ended by the controller"
-    assert host.want([]) == [("train", range(2, 4), why), ("train~1", range(1), why)]
+    assert host.want([]) == [("train", range(2, 4), why), ("train~1", range(1, 2), why)]
     host.left("train", 2, failure="cut off")
     assert [number for number, *_ in phases(host)] == [7]
-    host.left("train~1", 0, failure="cut off")
+    host.left("train~1", 1, failure="cut off")
     assert phases(host) == []
 
 
@@ -444,6 +591,7 @@ def test_nothing_is_kept_of_who_has_gone() -> None:
         host.follows("train~1", rank - 2, "token", ("train~2", rank - 2))
         host.left("train~1", rank - 2, failure="")
     assert host._before == {}
+    assert host._present == {}
 
 
 def test_what_no_switch_of_ours_says_is_not_believed() -> None:
@@ -451,6 +599,9 @@ def test_what_no_switch_of_ours_says_is_not_believed() -> None:
     for further in ("train", "other~1", "train#0/2"):
         host.follows("train", 2, "token", (further, 2))
     assert host._before == {}
+    anew = HostSeats()
+    anew.follows("train~1", 0, "token", ("train~1", 1))
+    assert anew._before == {}
     host.left("train", 2, failure="it is gone")
     assert phases(host) == [(7, "running", LOST)]
 
@@ -462,7 +613,8 @@ def test_a_job_that_had_begun_for_others_counts_when_its_process_gives_up_the_pl
     host.follows("train~1", 0, "token", ("train~2", 0))
     host.left("train", 2, failure="process 9 ended without leaving")
     assert phases(host) == [(7, "running", "")]
-    goes_on(host, "train~1", 0, "train~2", 0)
+    host.joined("train~2", 0, "token")
+    host.left("train~1", 0, failure="process 9 ended without leaving")
     assert phases(host) == [(7, "running", "")]
     host.left("train~2", 0, failure="")
     assert phases(host) == [(7, "ended", "")]

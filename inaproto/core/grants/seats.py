@@ -248,8 +248,7 @@ class HostSeats:
         the place that it had before, so this one counts from now on.
         """
         name, place, following = job_name(job).job, Place(seated_as(job), rank), Place(*next_place)
-        if place not in self._present.get(name, {}):
-            self.joined(job, rank, key)
+        self.joined(job, rank, key)
         is_later = split_generation(following.job) > split_generation(place.job)
         if is_later and job_name(following.job) == (name, True):
             self._before[following] = place
@@ -270,8 +269,11 @@ class HostSeats:
             here.pop(place, None)
         first = self._first(place)
         goes_on = any(self._first(other) == first for other in here if other != place)
-        if key is not None and not any(
-            seat.grant.name == name and place in seat.present for seat in self._seats.values()
+        is_over = bool(failure) or not rings  # in order by one ring, it is there by the others
+        if (
+            key is not None
+            and is_over
+            and not any(seat.grant.name == name and place in seat.present for seat in self._seats.values())
         ):
             self._remember(name, place, _Gone(key, failure, goes_on))
         if not here:
