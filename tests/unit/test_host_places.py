@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inaproto.core.grants.places import Places
 from inaproto.daemon.host.grants import HostGrants
 from inaproto.wire.messages.controller import AgentWelcome, GrantRecord
 
@@ -61,6 +62,19 @@ def test_a_controller_that_gives_none_is_not_asked_for_one() -> None:
     host = Host(gives_places=False)
     host.grants.want([seat(1)])
     assert host.places.may_attach("train")
+
+
+def test_before_a_controller_came_no_place_is_needed() -> None:
+    assert Places(lambda job: True).may_attach("train")
+
+
+def test_one_that_is_given_again_by_its_number_is_that_of_new_attachments_too(host: Host) -> None:
+    host.grants.want([place(2)])
+    host.places.begins("train")
+    host.grants.want([])
+    host.grants.want([place(2)])
+    host.places.attached(host.places.begins("train"))
+    assert host.holds == {2: "running"}
 
 
 def test_a_place_that_is_taken_back_is_held_until_the_last_attachment_is_over(host: Host) -> None:

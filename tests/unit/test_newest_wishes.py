@@ -38,3 +38,10 @@ def test_a_controller_of_an_earlier_term_does_not_lead() -> None:
     assert newest.welcomed(4)
     assert not newest.welcomed(3)
     assert newest.welcomed(4)
+
+
+def test_who_has_heard_of_none_takes_those_of_any_controller() -> None:
+    newest = NewestWishes()
+    assert (newest.term, newest.taken) == (0, (0, 0))
+    assert newest.welcomed(0)
+    assert newest.take(0, 0)
