@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inaproto.core.rdma.pacing import FRAME_OVERHEAD_BYTES
-from inaproto.core.rdma.reliable_connection import TIMEOUT_UNIT_NS
+from inaproto.core.rdma.reliable_connection import NAK_SEQUENCE, TIMEOUT_UNIT_NS
 from inaproto.core.rdma.requester import (
+    AckArrived,
     PostWrite,
     RateChanged,
     RcRequester,
@@ -16,7 +17,7 @@ from inaproto.core.rdma.requester import (
 )
 from inaproto.core.rdma.selective_requester import SelectiveRequester
 from inaproto.units import MS, Instant
-from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX
+from inaproto.wire.behind_gap import BEHIND_PACKETS_MAX, BehindGap
 
 MTU, GROUP = 1024, 64
 RATE_BPS = 10_000_000
@@ -51,6 +52,12 @@ def test_the_timer_waits_for_the_rest_of_a_group_that_asks_nobody_yet(kind: type
     requester, now = sent_until(GROUP, timeout=6, messages=1, kind=kind)
     assert requester.counters.timeouts == 0
     assert now == pytest.approx(GROUP * PACKET_NS, rel=0.01)
+
+
+def test_the_timer_does_not_wait_for_the_rest_of_a_group_of_which_a_packet_goes_again() -> None:
+    requester, now = sent_until(8, timeout=6, messages=1, kind=SelectiveRequester)
+    requester.step(AckArrived(0, NAK_SEQUENCE, 0, BehindGap(3, 0b111)), now)
+    assert requester.deadline == now + (TIMEOUT_UNIT_NS << 6)
 
 
 @pytest.mark.parametrize("timeout", [8, 10, 12])

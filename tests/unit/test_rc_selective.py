@@ -18,11 +18,14 @@ from inaproto.core.rdma.requester import (
     Closing,
     Complete,
     Failed,
+    LinkWasSilent,
     RequesterAction,
     RequesterConfig,
     TimerExpired,
+    Transmit,
 )
 from inaproto.core.rdma.responder import (
+    Awaited,
     Deliver,
     MessageInProgress,
     PacketArrived,
@@ -52,6 +55,7 @@ from tests.unit.test_rc_responder import (
     MIDDLE,
     MTU,
     NOW,
+    ONLY,
     ONLY_IMM,
     RKEY,
     VA,
@@ -94,7 +98,7 @@ def test_packets_behind_a_gap_are_placed_by_their_psn_and_told() -> None:
 
 def test_what_was_placed_behind_a_gap_before_it_is_told_is_as_if_it_came_now() -> None:
     core, other = begun(), begun()
-    for psn, packets in ((13, 2), (12, 1), (16, 1)):
+    for psn, packets in ((13, 1), (14, 1), (12, 1), (16, 1)):
         assert core.room_behind(psn) is not None
         told = arrive(other, run(MIDDLE, *range(psn, psn + packets)))
         assert core.step(StretchBehind(psn, packets), NOW) == told[1:]
@@ -110,7 +114,7 @@ def test_where_there_is_room_behind_a_gap() -> None:
     """Up to the last packet of the message, what has come, and as far as packets are kept."""
     core = begun()
     assert core.room_behind(12) == (MessageInProgress(VA + 2 * MTU, RKEY, 6 * MTU, 8 * MTU), 5)
-    arrive(core, run(MIDDLE, 14))
+    arrive(core, run(MIDDLE, 14), run(MIDDLE, 16))
     assert core.room_behind(12) == (MessageInProgress(VA + 2 * MTU, RKEY, 6 * MTU, 8 * MTU), 2)
     for psn, why in (
         (10, "it came"),
@@ -120,6 +124,10 @@ def test_where_there_is_room_behind_a_gap() -> None:
         (18, "nobody knows its message"),
     ):
         assert core.room_behind(psn) is None, why
+    assert begun(length=7 * MTU + 1).room_behind(12) == (
+        MessageInProgress(VA + 2 * MTU, RKEY, 5 * MTU + 1, 7 * MTU + 1),
+        5,
+    )
     near = begun(behind_max=3)
     assert [near.room_behind(psn) is None for psn in (13, 14, 15, 16)] == [False, False, True, True]
     assert near.room_behind(13) == (MessageInProgress(VA + 3 * MTU, RKEY, 5 * MTU, 8 * MTU), 2)
@@ -150,6 +158,48 @@ def test_while_there_is_a_gap_whatever_comes_is_told() -> None:
         Place(VA + 4 * MTU, RKEY, 0, 1),
         nak(11, 12, 13, 14),
     ]
+    assert core.counters.naks == 1, "one gap"
+
+
+def test_what_may_be_placed_before_it_is_told_is_in_order() -> None:
+    core = begun()
+    assert core.awaits == Awaited(11, core.place_at, True)
+    arrive(core, run(MIDDLE, 13))
+    assert core.awaits is None
+
+
+def test_where_a_packet_goes_follows_from_its_psn() -> None:
+    core = begun()
+    arrive(core, run(FIRST, 18, length=3 * MTU))
+    assert core.place_of(12) == MessageInProgress(VA + 2 * MTU, RKEY, 6 * MTU, 8 * MTU)
+    assert core.place_of(19) == MessageInProgress(VA + MTU, RKEY, 2 * MTU, 3 * MTU)
+    assert core.place_of(21) is None, "nobody knows its message"
+    for psn in (10, 11, 11 + (1 << 23)):
+        assert core.place_of(psn) == core.place_at, "what came before may lead up to the expected one"
+    core.step(ResponderClosing(), NOW)
+    assert core.place_of(19) is None
+
+
+@pytest.mark.parametrize("length", [8 * MTU, 7 * MTU + 1])
+def test_a_run_is_placed_up_to_the_last_packet_of_its_message(length: int) -> None:
+    core = begun(length=length)
+    assert arrive(core, run(MIDDLE, 13, 14, 15, 16, 17)) == [
+        Place(VA + 3 * MTU, RKEY, 0, 4),
+        nak(11, 13, 14, 15, 16, reach=6),
+    ]
+    assert core.counters.out_of_sequence == 1
+
+
+def test_of_a_run_behind_a_gap_what_has_come_is_left_out() -> None:
+    core = begun()
+    arrive(core, run(MIDDLE, 13))
+    assert arrive(core, run(MIDDLE, 12, 13, 14)) == [
+        Place(VA + 2 * MTU, RKEY, 0, 1),
+        Place(VA + 4 * MTU, RKEY, 2, 1),
+        nak(11, 12, 13, 14),
+    ]
+    assert arrive(core, run(MIDDLE, 12, 13, 14)) == [nak(11, 12, 13, 14)]
+    assert core.counters.duplicates == 4
 
 
 def test_another_gap_is_told() -> None:
@@ -231,8 +281,9 @@ def test_what_contradicts_what_is_known_is_as_if_lost(wrong: object) -> None:
 def test_a_message_over_one_that_has_begun_ends_the_queue_pair() -> None:
     core = responder()
     arrive(core, run(FIRST, 13, length=3 * MTU))
-    actions = arrive(core, run(FIRST, 10, length=8 * MTU))
-    assert Reply(10, NAK_INVALID_REQUEST, 0) in actions
+    assert arrive(core, run(FIRST, 16, length=3 * MTU))[0] == Place(VA, RKEY, 0, 1), "it begins behind it"
+    actions = arrive(core, run(FIRST, 10, length=8 * MTU, asks=(10,)))
+    assert [action for action in actions if isinstance(action, Reply)] == [Reply(10, NAK_INVALID_REQUEST, 0)]
     assert isinstance(actions[-1], ResponderFailed)
 
 
@@ -240,7 +291,9 @@ def test_no_more_is_kept_than_the_bound() -> None:
     core = begun(behind_max=3)
     assert arrive(core, run(MIDDLE, 13, 14, 15)) == [Place(VA + 3 * MTU, RKEY, 0, 2), nak(11, 13, 14)]
     assert arrive(core, run(MIDDLE, 16)) == []
-    assert core.counters.out_of_sequence == 2
+    assert arrive(core, run(MIDDLE, 13, 14, 15)) == [nak(11, 13, 14)]
+    assert core.counters.out_of_sequence == 3
+    assert arrive(begun(behind_max=3), run(MIDDLE, 15)) == []
 
 
 def test_without_a_receive_a_packet_is_forgotten_until_it_comes_again() -> None:
@@ -251,12 +304,38 @@ def test_without_a_receive_a_packet_is_forgotten_until_it_comes_again() -> None:
     assert core.step(before, NOW) == [Place(VA, RKEY, 0, 1), Reply(11, RNR_NAK | 12, 1)]
     core.step(PostReceive(3), NOW)
     assert core.step(only, NOW) == [Place(VA, RKEY, 0, 1), Deliver(3, 5, 8), Reply(11, ACK, 2)]
+    assert core.counters.packets == 2
+
+
+def test_without_a_receive_what_is_behind_the_forgotten_packet_is_kept() -> None:
+    core = responder(receives=0)
+    arrive(core, run(ONLY_IMM, 11, nbytes=8, length=8), run(ONLY_IMM, 12, nbytes=8, length=8, imm=6))
+    arrive(core, run(ONLY, 10, nbytes=8, length=8))
+    for wr_id in (0, 1):
+        core.step(PostReceive(wr_id), NOW)
+    assert arrive(core, run(ONLY_IMM, 11, nbytes=8, length=8)) == [
+        Place(VA, RKEY, 0, 1),
+        Deliver(0, 77, 8),
+        Deliver(1, 6, 8),
+        Reply(12, ACK, 3),
+    ]
+    assert core.counters.packets == 3
+
+
+def test_without_a_receive_the_message_of_the_forgotten_packet_stays_in_progress() -> None:
+    core = begun(length=3 * MTU, receives=0)
+    arrive(core, run(LAST_IMM, 12))
+    assert arrive(core, run(MIDDLE, 11)) == [Place(VA + MTU, RKEY, 0, 1), Reply(12, RNR_NAK | 12, 0)]
+    core.step(PostReceive(0), NOW)
+    assert arrive(core, run(LAST_IMM, 12))[:2] == [Place(VA + 2 * MTU, RKEY, 0, 1), Deliver(0, 77, 3 * MTU)]
 
 
 def test_in_order_all_is_as_ever() -> None:
     core = begun()
     assert arrive(core, run(MIDDLE, 11, 12, asks=(12,))) == [Place(VA + MTU, RKEY, 0, 2), Reply(12, ACK, 0)]
     assert arrive(core, run(MIDDLE, 11)) == [Reply(12, ACK, 0)]
+    short = run(ONLY_IMM, 10, nbytes=8, length=8)
+    assert arrive(responder(receives=0), short) == [Reply(10, RNR_NAK | 12, 0)]
 
 
 # ---- requester ---------------------------------------------------------------------------------------
@@ -276,10 +355,42 @@ def told(
 
 def test_only_what_is_missing_before_what_came_is_sent_again() -> None:
     core = requester()
-    post(core, 8)
+    post(core, 4)
+    assert sent(post(core, 4)) == [104, 105, 106, 107]
     assert sent(told(core, 101, 103, 104)) == [101, 102]
     assert core.counters.retransmits == 2
     assert core.view().window == 8
+
+
+def stretches(actions: list[RequesterAction]) -> list[tuple[int, int, int]]:
+    """Message, its first packet that is sent, and how many."""
+    transmits = [action for action in actions if isinstance(action, Transmit)]
+    return [(sends.message.write.wr_id, sends.first_packet, sends.count) for sends in transmits]
+
+
+def test_what_is_sent_again_is_cut_where_messages_end() -> None:
+    core = requester()
+    post(core, 4, 4)
+    assert stretches(told(core, 101, 102, 106)) == [(1, 1, 1), (1, 3, 1), (2, 0, 2)]
+
+
+def test_what_is_told_of_packets_that_were_never_sent_is_none_of_those_to_come() -> None:
+    core = requester(ack_every=1)
+    post(core, 16)
+    assert sent(told(core, 101, 102, 108)) == [101, 103, 104, 105, 106, 108, 109]
+    core = requester()
+    post(core, 8)
+    assert sent(told(core, 101, 102, reach=100)) == [101, 103, 104, 105, 106]
+    assert sent(told(core, 101, 102, reach=100)) == []
+    assert core.counters.naks == 2
+
+
+def test_what_a_receiver_has_forgotten_is_missing_again() -> None:
+    """It had no receive for it when it was due, and what said so was lost."""
+    core = requester()
+    post(core, 8)
+    told(core, 100, 101)
+    assert sent(told(core, 101, 102)) == [101]
 
 
 def test_a_copy_is_sent_once_until_something_that_was_sent_after_it_is_there() -> None:
@@ -298,6 +409,13 @@ def test_a_copy_that_is_there_proves_nothing_of_others() -> None:
     assert sent(told(core, 101, 102, 103, 104)) == []
 
 
+def test_a_copy_that_is_there_does_not_go_again() -> None:
+    core = requester(ack_every=1)
+    post(core, 16)
+    assert sent(told(core, 101, 102, 104)) == [101, 103, 108, 109, 110]
+    assert sent(told(core, 101, 102, 103, 104, 108)) == [101, 105, 106, 107, 111, 112]
+
+
 def test_what_is_there_does_not_fill_the_window() -> None:
     core = requester()
     post(core, 64)
@@ -305,8 +423,8 @@ def test_what_is_there_does_not_fill_the_window() -> None:
 
 
 def test_a_missing_packet_holds_the_sender_when_the_receiver_keeps_no_more() -> None:
-    core = requester(behind_max=11)
-    post(core, 64)
+    core = requester(behind_max=11, ack_every=1)
+    assert sent(post(core, 64)) == list(range(100, 108))
     assert sent(told(core, 100, *range(101, 108))) == [100, 108, 109, 110, 111]
     assert sent(told(core, 100, *range(101, 112))) == [100]
 
@@ -318,9 +436,9 @@ def test_what_came_and_could_not_be_kept_is_sent_again_when_more_has_come() -> N
 
 
 def test_a_nak_that_tells_nothing_asks_for_its_packet() -> None:
-    core = requester()
-    post(core, 8)
-    assert sent(ack(core, 101, NAK_SEQUENCE)) == [101]
+    core = requester(ack_every=1)
+    post(core, 64)
+    assert sent(ack(core, 101, NAK_SEQUENCE)) == [101, 108]
     assert sent(ack(core, 101, NAK_SEQUENCE)) == []
 
 
@@ -335,7 +453,7 @@ def test_after_a_timeout_more_and_more_goes_again_while_nothing_new_is_there() -
     assert sent(core.step(TimerExpired(), at(TIMER))) == [100, 100]
     assert sent(ack(core, 100)) == [101, 102]
     assert sent(ack(core, 102)) == [103, 104, 105, 106]
-    assert sent(ack(core, 104)) == []  # the last of those that asked is still to come
+    assert sent(ack(core, 105)) == []  # the last of those that asked is still to come
     assert sent(ack(core, 106)) == list(range(107, 115))
     assert sent(ack(core, 114)) == list(range(115, 131))
     assert sent(ack(core, 130)) == [131]
@@ -349,6 +467,32 @@ def test_what_is_known_to_be_there_is_no_news_and_does_not_go_again() -> None:
     assert sent(ack(core, 101)) == [102, 103]
 
 
+def test_what_asks_goes_beside_what_is_there() -> None:
+    core = requester()
+    post(core, 8)
+    told(core, 100, 101, 103)
+    timed_out(core)
+    assert stretches(ack(core, 101)) == [(1, 2, 1), (1, 4, 1)]
+
+
+def test_a_nak_is_an_answer() -> None:
+    """So no other message is asked for with the next timer."""
+    core = requester()
+    post(core, 4, 4)
+    timed_out(core)
+    told(core, 100, 101)
+    assert sent(timed_out(core)) == [100, 100]
+
+
+def test_what_asked_and_is_there_behind_a_gap_is_no_news() -> None:
+    core = requester(outstanding_packets_max=32)
+    post(core, 32)
+    timed_out(core)
+    assert sent(ack(core, 100)) == [101, 102]
+    assert sent(told(core, 101, 102)) == []
+    assert sent(ack(core, 102)) == [103, 104, 105, 106]
+
+
 @pytest.mark.parametrize("late", [103, 107])
 def test_what_waited_for_another_rank_does_not_go_again(late: int) -> None:
     """NetReduce 3.2: an accelerator holds packets until the last rank has sent."""
@@ -360,6 +504,7 @@ def test_what_waited_for_another_rank_does_not_go_again(late: int) -> None:
     post(core, 8)
     assert sent(timed_out(core)) == [100, 100]
     assert sent(ack(core, late)) == []
+    assert sent(ack(core, 107)) == []
     assert core.counters.retransmits == 2
 
 
@@ -390,6 +535,29 @@ def test_what_the_switch_lacks_is_sent_again_and_nothing_is_acknowledged() -> No
     assert sent(at_switch(core, 103, 104, 106)) == [103, 105] * 2
     assert core.view().una_psn == 100
     assert core.counters.retransmits == 4
+
+
+def test_what_is_at_the_switch_does_not_fill_the_window() -> None:
+    core = requester(ack_every=1)
+    post(core, 64)
+    assert sent(at_switch(core, 100, reach=0)) == [108]
+
+
+def test_what_goes_again_to_the_switch_asks_for_nothing_more() -> None:
+    core = requester()
+    post(core, 8)
+    assert asking(at_switch(core, 101, 102)) == []
+
+
+def test_of_two_words_that_say_as_much_both_count() -> None:
+    core = requester(ack_every=1)
+    post(core, 64)
+    assert sent(at_switch(core, 100, 101, 104))[-2:] == [108, 109]
+    assert sent(at_switch(core, 100, 101, 102, 104)) == [110]
+    core = requester()
+    post(core, 8)
+    assert sent(at_switch(core, 100, 100, 104)) == [101, 102, 103] * 2
+    assert sent(at_switch(core, 100, 101, 104)) == [], "which one is older is not known"
 
 
 def test_a_copy_is_given_up_when_something_that_was_sent_after_it_is_at_the_switch() -> None:
@@ -430,6 +598,11 @@ def test_what_is_said_of_packets_that_were_never_sent_counts_for_those_that_were
     assert sent(at_switch(core, 105, 106, 200, reach=100)) == [105] * 2
     assert sent(at_switch(core, 99, 101)) == []  # acknowledged
     assert core.counters.acks_ignored == 1
+    core = requester(ack_every=1)
+    post(core, 64)
+    ack(core, 101)
+    new = [110, 111, 112, 113]
+    assert sent(at_switch(core, 105, 106, 110, reach=100)) == [105, 107, 108] * 2 + new
 
 
 def test_of_lost_results_the_sender_only_hears_that_timers_should_be_short() -> None:
@@ -438,6 +611,47 @@ def test_of_lost_results_the_sender_only_hears_that_timers_should_be_short() -> 
     assert sent(ack(core, 103, now=at(ANSWER))) == []
     assert sent(at_switch(core, 104, reach=0, now=at(ANSWER))) == []
     assert core.deadline == at(ANSWER + 2 * ANSWER)
+    assert sent(at_switch(core, 104, reach=0, now=at(2 * ANSWER))) == []
+    assert core.deadline == at(ANSWER + 2 * ANSWER), "it goes on"
+
+
+def test_after_a_timeout_what_the_switch_says_makes_no_timer_shorter() -> None:
+    core = requester()
+    post(core, 8)
+    timed_out(core)
+    before = core.deadline
+    at_switch(core, 100, reach=0, now=at(TIMER + 1))
+    assert core.deadline == before
+
+
+def test_what_was_sent_again_is_no_measure_of_an_answer() -> None:
+    core = requester()
+    post(core, 8)
+    at_switch(core, 100, 101)
+    ack(core, 100, now=at(ANSWER))
+    assert core.deadline == at(ANSWER + TIMER)
+
+
+def test_an_answer_is_that_of_the_receiver() -> None:
+    core = requester()
+    post(core, 4)
+    ack(core, 100, now=at(ANSWER))
+    post(core, 4, now=at(ANSWER))
+    at_switch(core, 101, *range(102, 108), now=at(ANSWER))
+    now = ANSWER + ANSWER // 4
+    ack(core, 102, now=at(now))
+    assert core.deadline == at(now + 2 * ANSWER)
+    now = ANSWER + ANSWER // 2
+    ack(core, 104, now=at(now))
+    assert core.deadline == at(now + ANSWER)
+
+
+def test_news_of_what_the_switch_had_ends_the_asking() -> None:
+    core = requester()
+    post(core, 8)
+    at_switch(core, 103, *range(104, 108))
+    timed_out(core)
+    assert sent(ack(core, 102)) == []
 
 
 def test_how_soon_the_switch_says_something_is_no_measure_of_an_answer() -> None:
@@ -455,6 +669,7 @@ def test_a_timeout_asks_with_what_the_switch_has_too() -> None:
     assert sent(at_switch(core, 110, *range(111, 132))) == [110] * 2
     assert sent(timed_out(core)) == [100, 100]
     assert sent(ack(core, 100)) == [101, 102]
+    assert sent(post(core, 4)) == [132, 133, 134, 135]
     assert sent(ack(core, 102)) == [103, 104, 105, 106]
 
 
@@ -478,11 +693,12 @@ def test_what_is_asked_for_more_goes_once() -> None:
 
 def test_what_is_asked_for_more_asks_for_its_answer() -> None:
     """Nothing may be behind it that would be answered: then a timer would have to bring each few packets."""
-    core = requester(outstanding_packets_max=32, ack_every=32)
-    post(core, 32)
-    timed_out(core)
-    for acknowledged, last in ((100, 102), (102, 106), (106, 114)):
-        assert asking(ack(core, acknowledged)) == [last]
+    for packets, asked in ((32, ((100, 102), (102, 106), (106, 114))), (8, ((100, 102), (102, 106)))):
+        core = requester(outstanding_packets_max=32, ack_every=32)
+        post(core, packets)
+        timed_out(core)
+        for acknowledged, last in asked:
+            assert asking(ack(core, acknowledged)) == [last]
 
 
 def test_what_is_asked_for_more_keeps_the_requests_of_its_groups() -> None:
@@ -534,6 +750,41 @@ def lossy() -> SelectiveRequester:
 
 def test_after_a_loss_the_timer_is_twice_the_time_until_an_answer() -> None:
     assert lossy().deadline == at(ANSWER + 2 * ANSWER)
+    core = requester()
+    post(core, 8)
+    told(core, 100, 101, now=at(ANSWER))
+    assert core.deadline == at(ANSWER + 2 * ANSWER), "though nothing was acknowledged"
+
+
+def test_the_time_until_an_answer_is_that_of_the_first_packet_that_had_none() -> None:
+    core = requester()
+    post(core, 4)
+    post(core, 4, now=at(ANSWER // 2))
+    told(core, 101, 102, now=at(ANSWER))
+    assert core.deadline == at(ANSWER + 2 * ANSWER)
+
+
+def test_what_asks_again_begins_no_time_until_an_answer() -> None:
+    core = lossy()
+    ack(core, 107, now=at(ANSWER))
+    post(core, 4, now=at(ANSWER))
+    ack(core, 110, now=at(2 * ANSWER))
+    assert sent(timed_out(core)) == [111]
+    ack(core, 111, now=at(4 * ANSWER))
+    post(core, 4, now=at(20 * ANSWER))
+    ack(core, 112, now=at(21 * ANSWER))
+    assert core.deadline == at(21 * ANSWER + 2 * ANSWER)
+
+
+def test_a_link_that_was_silent_is_no_part_of_the_time_until_an_answer() -> None:
+    core = requester()
+    post(core, 8)
+    assert core.step(LinkWasSilent(T0), at(ANSWER)) == []
+    assert core.deadline == at(ANSWER + TIMER)
+    assert sent(told(core, 105, 106, 107, now=at(2 * ANSWER))) == [105]
+    assert core.deadline == at(2 * ANSWER + 2 * ANSWER)
+    core.step(LinkWasSilent(at(2 * ANSWER)), at(3 * ANSWER))
+    assert core.deadline == at(3 * ANSWER + 2 * ANSWER)
 
 
 def test_without_a_loss_it_has_its_length() -> None:
@@ -551,6 +802,16 @@ def test_short_timers_double_until_they_are_as_long_as_the_ordinary_one() -> Non
         now = core.deadline
         core.step(TimerExpired(), now)
     assert waits == [2, 4, 8, 16, 32, 64]
+
+
+def test_what_brings_no_progress_does_not_make_it_short_again() -> None:
+    core = lossy()
+    timed_out(core)
+    told(core, 105, 106, 107)
+    now = core.deadline
+    timed_out(core)
+    assert now is not None
+    assert core.deadline == now + 8 * ANSWER
 
 
 def test_progress_makes_it_short_again() -> None:
@@ -594,6 +855,9 @@ def test_resent_packets_carry_the_requests_of_their_originals() -> None:
     core = requester()
     post(core, 8)
     assert asking(told(core, 102, 107)) == [103]
+    core = requester()
+    post(core, 8)
+    assert asking(told(core, 102, 104)) == [103]
 
 
 def test_after_a_wait_for_a_receive_that_packet_comes_again() -> None:
@@ -602,6 +866,34 @@ def test_after_a_wait_for_a_receive_that_packet_comes_again() -> None:
     assert ack(core, 100, RNR_NAK | 1) == []
     assert told(core, 100, 101) == []
     assert sent(core.step(TimerExpired(), at(RNR_TIMER_NS[1]))) == [100]
+
+
+def test_after_a_wait_for_a_receive_what_was_posted_meanwhile_goes_too() -> None:
+    core = requester()
+    post(core, 4)
+    ack(core, 100, RNR_NAK | 1)
+    assert post(core, 2) == []
+    actions = core.step(TimerExpired(), at(RNR_TIMER_NS[1]))
+    assert sent(actions) == [100, 104, 105]
+    assert asking(actions) == [105]
+    ack(core, 105, now=at(RNR_TIMER_NS[1] + ANSWER))
+    assert core.view().round_trip_ns == ANSWER
+
+
+def test_what_waits_for_a_receive_is_not_there() -> None:
+    core = requester(ack_every=1)
+    post(core, 64)
+    assert sent(told(core, 100, 101)) == [100, 108]
+    assert ack(core, 101, RNR_NAK | 1) == []
+    assert sent(core.step(TimerExpired(), at(RNR_TIMER_NS[1]))) == [101]
+
+
+def test_a_receiver_that_does_not_answer_ends_the_connection() -> None:
+    core = requester(retry_count=0)
+    post(core, 1)
+    completed, failed = timed_out(core)
+    assert isinstance(completed, Complete)
+    assert (completed.outcome, failed) == (Outcome.RETRY_EXCEEDED, Failed(Outcome.RETRY_EXCEEDED))
 
 
 def test_a_packet_that_is_lost_too_often_ends_the_connection() -> None:

@@ -95,12 +95,10 @@ class PacketsBehind:
     def forget_expected(self) -> None:
         """The expected packet, which had come, is missing again."""
         self.arrived &= ~1
-        self.immediates.pop(0, None)
 
     def forget(self) -> None:
-        self.arrived = self.reach = 0
+        """Nothing is placed any more."""
         self.messages.clear()
-        self.immediates.clear()
 
 
 def _further(message: MessageInProgress, nbytes: int) -> MessageInProgress:

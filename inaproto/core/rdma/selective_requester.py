@@ -70,7 +70,7 @@ class SelectiveRequester(RcRequester):
 
     @property
     def _has_sent_again(self) -> bool:
-        return bool(self._copies) or super()._has_sent_again
+        return bool(self._copies)
 
     @property
     def _is_mending(self) -> bool:
@@ -87,7 +87,7 @@ class SelectiveRequester(RcRequester):
                 self._ask_more = not self._is_news(passed)
             if seq - 1 not in self._copies:
                 self._newest = max(self._newest, seq - 1)
-                self._answered(seq - 1 if self._is_repaired else self._newest, now)
+                self._answered(seq - 1, now)
         done = super()._acknowledge(seq, now)
         if passed <= 0:
             return done
@@ -111,8 +111,7 @@ class SelectiveRequester(RcRequester):
         known = 0 if self._is_repaired else self._arrived
         news = ~known & (1 << passed) - 1
         for copy in self._copies:
-            if copy < self._una + passed:
-                news &= ~(1 << copy - self._una)
+            news &= ~(1 << copy - self._una)
         return bool(news)
 
     def _sequence_nak(
@@ -301,10 +300,3 @@ class SelectiveRequester(RcRequester):
             self._hurried += 1
         else:
             super()._back_off()
-
-    def _flush(self) -> list[RequesterAction]:
-        self._arrived = 0
-        self._copies.clear()
-        self._asked_with = self._timed = None
-        self._ask_more = False
-        return super()._flush()

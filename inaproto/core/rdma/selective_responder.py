@@ -65,9 +65,9 @@ class SelectiveResponder(RcResponder):
 
     def room_behind(self, psn: int) -> tuple[MessageInProgress, int] | None:
         distance = psn - self._expected & self.config.psn_mask
-        near = self.config.behind_max + 1 - distance
-        if not 0 < distance < self._half or near <= 0 or self._state is not ResponderState.READY:
+        if not 0 < distance <= self.config.behind_max or self._state is not ResponderState.READY:
             return None
+        near = self.config.behind_max + 1 - distance
         behind = self._behind
         place = behind.place_of(distance, self._message)
         if place is None:
