@@ -104,7 +104,7 @@ class KnownSeats:
 
     def _rivals(self, ring: Ring) -> bool:
         """Whether it is whole beside an older one of the same job at other hosts."""
-        chosen = self._chosen().get(ring.job, ring)
+        chosen = self._chosen()[ring.job]
         return chosen != ring and not self._share_a_host(chosen, ring)
 
     def succeeded(self, here: Container[str]) -> list[Ring]:
@@ -199,7 +199,7 @@ class KnownSeats:
             for job, ring in sorted(self._chosen().items()):
                 seats = self._whole[ring]
                 if len(seats) <= room:
-                    found[job] = tuple(sorted(seats, key=_order))
+                    found[job] = tuple(sorted(seats))
                     room -= len(seats)
             self._jobs = found
         return self._jobs
@@ -220,7 +220,3 @@ class KnownSeats:
     def _share_a_host(self, one: Ring, other: Ring) -> bool:
         hosts = {seat.host for seat in self._whole[one]}
         return any(seat.host in hosts for seat in self._whole[other])
-
-
-def _order(seat: Seat) -> tuple[str, str, int]:
-    return seat.job, seat.host, seat.life
