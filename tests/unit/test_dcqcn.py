@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import pairwise
 
 import pytest
 
+from inaproto.core.rdma.congestion import FlowCongestion
 from inaproto.core.rdma.dcqcn import (
     BytesSent,
     CnpArrived,
@@ -18,6 +20,7 @@ from inaproto.core.rdma.dcqcn import (
     SetRate,
     TimerExpired,
 )
+from inaproto.core.rdma.pacing import FRAME_OVERHEAD_BYTES
 from inaproto.errors import ConfigError
 from inaproto.units import US, Instant
 
@@ -49,7 +52,7 @@ def test_the_defaults_are_the_published_ones() -> None:
 def test_figure_5_the_chance_of_a_mark_grows_from_k_min_to_p_max_at_k_max_and_is_one_beyond() -> None:
     marking = Marking()
     assert [marking.chance_ppm(queue) for queue in (0, 5_000)] == [0, 0]
-    assert marking.chance_ppm(102_500) == 5_000
+    assert [marking.chance_ppm(queue) for queue in (5_020, 102_500)] == [1, 5_000]
     assert marking.chance_ppm(200_000) == 10_000
     assert marking.chance_ppm(200_001) == 1_000_000
 
@@ -64,6 +67,7 @@ def test_figure_5_cut_off_marking_is_k_min_at_k_max() -> None:
 
 def test_figure_6_the_first_mark_is_told_at_once() -> None:
     point = NotificationPoint(CONFIG)
+    assert point.step(TimerExpired(), at(2)) == []
     assert point.step(MarkedArrived(), at(3)) == [SendCnp()]
     assert point.deadline is None
 
@@ -91,6 +95,7 @@ def test_figure_6_after_a_quiet_interval_the_next_mark_is_told_at_once() -> None
 def test_a_flow_starts_at_the_line_rate_and_without_timers() -> None:
     point = ReactionPoint(CONFIG)
     assert (point.view().rate_bps, point.view().alpha, point.deadline) == (LINE, 1.0, None)
+    assert (point.view().timer_steps, point.view().byte_steps) == (0, 0)
     assert point.step(BytesSent(10**9), at(1)) == []
     assert point.step(TimerExpired(), at(1000)) == []
 
@@ -114,6 +119,13 @@ def test_equation_2_alpha_shrinks_with_each_period_without_a_notification() -> N
     alpha = point.view().alpha
     point.step(CnpArrived(), at(3 * 55 + 54))
     assert point.view().alpha == pytest.approx(alpha * 255 / 256 + 1 / 256), "no whole period had passed"
+
+
+def test_after_a_long_time_without_a_notification_alpha_is_0_and_the_next_one_cuts_nothing() -> None:
+    point = ReactionPoint(CONFIG)
+    point.step(CnpArrived(), at(0))
+    assert point.step(CnpArrived(), at(55 * 10_000)) == []
+    assert point.view().alpha == 1 / 256
 
 
 def test_equation_3_fast_recovery_goes_half_way_to_the_rate_before_the_cut() -> None:
@@ -154,11 +166,12 @@ def test_figure_7_hyper_increase_needs_more_than_five_steps_of_both() -> None:
     point = cut_twice()
     for step in range(1, 7):
         point.step(TimerExpired(), at(55 * step))
-    for _ in range(5):
+    targets = [point.view().target_bps]
+    for _ in range(6):
         point.step(BytesSent(CONFIG.increase_bytes), at(340))
-    before = point.view().target_bps
-    point.step(BytesSent(CONFIG.increase_bytes), at(340))
-    assert point.view().target_bps - before == CONFIG.hyper_bps
+        targets.append(point.view().target_bps)
+    grown = [after - before for before, after in pairwise(targets)]
+    assert grown == [*5 * [CONFIG.additive_bps], CONFIG.hyper_bps]
 
 
 def test_figure_7_a_notification_begins_all_counts_anew() -> None:
@@ -188,7 +201,7 @@ def test_back_at_the_line_rate_nothing_holds_the_flow_back() -> None:
         if point.deadline is None:
             break
     assert changes[-1] == SetRate(None)
-    assert point.rate_bps == LINE
+    assert (point.rate_bps, point.deadline) == (LINE, None)
 
 
 def test_the_rate_is_never_below_the_least() -> None:
@@ -196,13 +209,48 @@ def test_the_rate_is_never_below_the_least() -> None:
     for _ in range(100):
         point.step(CnpArrived(), at(0))
     assert point.rate_bps == CONFIG.rate_min_bps
+    fixed = ReactionPoint(DcqcnConfig(line_rate_bps=10**6))
+    assert fixed.step(CnpArrived(), at(0)) == []
+    assert fixed.deadline is None, "it is the line rate"
+
+
+# ---- both directions of a queue pair -------------------------------------------------------------
+
+
+def test_frames_that_left_count_with_their_headers() -> None:
+    flow = FlowCongestion(replace(CONFIG, increase_bytes=10 * (1024 + FRAME_OVERHEAD_BYTES)), 1024)
+    flow.notified(at(0))
+    assert flow.sent(9, at(1)) == []
+    assert flow.sent(1, at(1)) == [SetRate(LINE * 3 // 4)]
+
+
+def test_the_clock_that_was_woken_sleeps_for_its_quantum() -> None:
+    flow = FlowCongestion(CONFIG, 1024, 200 * US)
+    flow.notified(at(0))
+    flow.woke(at(55))
+    assert flow.earliest(None) == at(255)
+    assert flow.earliest(at(254)) == at(254)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"alpha_ns": 0}, {"gain_parts": 1}, {"line_rate_bps": 10**5}, {"hyper_bps": 0}, {"cnp_ns": 0}]
+    "wrong",
+    [
+        {"alpha_ns": 0},
+        {"gain_parts": 1},
+        {"line_rate_bps": 10**5},
+        {"additive_bps": 0},
+        {"hyper_bps": 0},
+        {"cnp_ns": 0},
+    ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="DCQCN"):
         replace(CONFIG, **wrong)
     with pytest.raises(ConfigError, match="k_min <= k_max"):
         Marking(k_min_bytes=2, k_max_bytes=1)
+
+
+def test_the_least_and_the_most_that_can_be() -> None:
+    DcqcnConfig(**{field.name: 1 for field in fields(DcqcnConfig)} | {"gain_parts": 2})
+    Marking(k_min_bytes=0, k_max_bytes=0, p_max_ppm=0)
+    Marking(p_max_ppm=1_000_000)

@@ -39,7 +39,8 @@ def test_over_a_second_the_rate_is_exact(rate: int) -> None:
 
 
 def test_a_silent_flow_may_send_two_packets_at_once_or_its_burst() -> None:
-    assert pace().packets(Instant(S)) == 2
+    flow = pace()
+    assert (flow.packets(Instant(S)), flow.ready_at()) == (2, S)
     assert pace(config=PaceConfig(burst_bytes=10_000)).packets(Instant(S)) == 10
 
 

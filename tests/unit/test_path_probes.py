@@ -10,7 +10,14 @@ import pytest
 from inaproto.core.rdma.nic import SoftNicConfig, SoftNicEngine
 from inaproto.core.switch.accelerator import Accelerator, EmitFrames, FramesArrived, PortUp
 from inaproto.units import Frames, Instant, PortId
-from inaproto.wire.path_probe import OF_SWITCHES, TO_SWITCHES, answers_to, question, token_answered
+from inaproto.wire.path_probe import (
+    OF_SWITCHES,
+    TO_SWITCHES,
+    answers_to,
+    question,
+    token_answered,
+    way_at,
+)
 from inaproto.wire.vlan import TAG_BEGIN, TAG_BYTES, with_tag
 from tests.accelerators import software_only
 
@@ -117,12 +124,50 @@ def test_of_several_links_all_must_carry_it() -> None:
     assert engine.path.mtu == MTUS[1]
 
 
-def test_answers_to_an_earlier_life_or_another_nic_teach_nothing() -> None:
-    answer = answers_to(question(mac=MAC, token=76 << 32 | 1024, nbytes=1102))
+def test_of_more_links_than_a_byte_counts_as_many_are_asked() -> None:
+    engine = nic()
+    engine.path.begin(300)
+    assert len(asked(engine)) == 256 * len(MTUS)
+
+
+def test_an_answer_by_a_link_that_was_not_asked_by_teaches_nothing() -> None:
+    engine = nic()
+    engine.path.begin(1)
+    answer = answers_to(asked(engine)[1])
+    assert answer is not None
+    at = way_at(answer[0].tobytes())
+    assert at is not None
+    answer[0, at] = 1
+    engine.handle_frames([answer], T0)
+    assert engine.path.mtu == 0
+
+
+@pytest.mark.parametrize("first_key", [76, (1 << 32) - 1])
+def test_answers_to_an_earlier_life_or_another_nic_teach_nothing(first_key: int) -> None:
+    answer = answers_to(asked(SoftNicEngine(SoftNicConfig(mac=MAC, ip=FOUR, first_key=first_key)))[1])
     assert answer is not None
     engine = nic()
     engine.handle_frames([answer], T0)
     assert engine.path.mtu == 0
+
+
+def test_other_frames_are_no_answers() -> None:
+    assert not nic().path.heard(question(mac=MAC, token=77 << 32 | 1024, nbytes=100))
+    answer = answers_to(question(mac=MAC, token=1, nbytes=100))
+    assert answer is not None
+    answer[0, 14] ^= 1  # another protocol of that EtherType
+    assert token_answered(answer[0].tobytes()) is None
+    assert token_answered(bytes(20)) is None
+
+
+@pytest.mark.parametrize("tag", [b"", b"\x81\0\0\1"])
+def test_a_probe_says_by_which_link_it_is(tag: bytes) -> None:
+    frames = question(mac=MAC, token=77 << 32 | 5 << 16 | 1024, nbytes=100)
+    head = (with_tag(frames, tag) if tag else frames)[0].tobytes()
+    at = way_at(head)
+    assert at is not None
+    assert head[at] == 5
+    assert way_at(TO_SWITCHES + MAC + bytes(50)) is None
 
 
 @software_only("a board answers no probes")

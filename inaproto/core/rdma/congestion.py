@@ -59,8 +59,6 @@ class FlowCongestion:
         return self.reaction.step(CnpArrived(), now) or grown  # the last word alone
 
     def sent(self, packets: int, now: Instant) -> list[SetRate]:
-        if self.reaction.deadline is None:  # at the line rate nothing is counted
-            return []
         return self.reaction.step(BytesSent(packets * self._frame_bytes), now)
 
     def woke(self, now: Instant) -> list[SetRate]:

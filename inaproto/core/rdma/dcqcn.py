@@ -70,6 +70,8 @@ class DcqcnConfig:
             "fast_recoveries",
             "cnp_ns",
             "rate_min_bps",
+            "additive_bps",
+            "hyper_bps",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"DCQCN: {name} must be at least 1, not {getattr(self, name)}")
@@ -77,8 +79,6 @@ class DcqcnConfig:
             raise ConfigError(f"DCQCN: gain_parts must be at least 2, not {self.gain_parts}")
         if not self.rate_min_bps <= self.line_rate_bps:
             raise ConfigError(f"DCQCN: line_rate_bps {self.line_rate_bps} is below {self.rate_min_bps}")
-        if self.additive_bps < 1 or self.hyper_bps < 1:
-            raise ConfigError("DCQCN: additive_bps and hyper_bps must be at least 1")
 
 
 # ---- congestion point ----------------------------------------------------------------------------

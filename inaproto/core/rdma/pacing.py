@@ -56,7 +56,7 @@ class Pace:
     def packets(self, now: Instant) -> int:
         """How many may leave now."""
         self._fill(now)
-        return max(0, self._filled // self._cost) if self._filled >= self._enough else 0
+        return self._filled // self._cost if self._filled >= self._enough else 0
 
     def spend(self, packets: int) -> None:
         """So many have left."""
