@@ -259,3 +259,10 @@ def test_a_resent_packet_asks_as_its_original_did_at_every_width_of_the_window()
     assert asking(first) == [103, 107, 110]
     assert asking(ack(requester, 102, NAK_SEQUENCE)) == [103, 107]
     assert asking(ack(requester, 107, ACK)) == [110]
+
+
+def test_no_more_is_kept_behind_a_gap_than_half_of_all_psns() -> None:
+    narrow = replace(CONFIG, initial_psn=0, psn_mask=0xFF)
+    assert replace(narrow, behind_max=127).behind_max == 127
+    with pytest.raises(ConfigError, match="behind_max must be 0 to 127"):
+        replace(narrow, behind_max=128)

@@ -15,7 +15,7 @@ from inaproto.core.rdma.reliable_connection import TIMEOUT_UNIT_NS
 from inaproto.core.rdma.verbs import QpAddress, QpAttributes, Segment
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import Frames, Instant
-from inaproto.wire.outer import dress
+from inaproto.wire.outer import dress, short_ip
 from inaproto.wire.pause import pause_frame
 from inaproto.wire.vlan import with_tag
 
@@ -147,6 +147,7 @@ def test_who_solicits_the_address_in_the_vlan_hears_it() -> None:
         1,
         "52:54:00:00:00:01",
     )
+    assert (said.type, said.code) == (136, 0)
     checksum = said.cksum
     del said.cksum
     assert Ether(bytes(found))[inet6.ICMPv6ND_NA].cksum == checksum
@@ -161,11 +162,89 @@ def test_only_neighbours_are_answered() -> None:
         other = question.copy()
         other[0, at] = value
         assert list(neighbour_advertisements(other, mac=MACS[0], ip=SIX[0])) == []
+        both = np.concatenate([other, question])
+        assert len(list(neighbour_advertisements(both, mac=MACS[0], ip=SIX[0]))) == 1
     check = question.copy()
     check[0, 22:38] = 0
     (answer,) = neighbour_advertisements(check[:, :78], mac=MACS[0], ip=SIX[0])
     assert answer[0, :6].tobytes() == b"\x33\x33\0\0\0\1"
     assert list(neighbour_advertisements(question[:, :70], mac=MACS[0], ip=SIX[0])) == []
+
+
+def plain(kind: bytes) -> Frames:
+    """A frame of that type, from a station whose last byte is no 0."""
+    return np.frombuffer((MACS[0] + MACS[1] + kind + b"\x45").ljust(60, b"\0"), np.uint8)[None]
+
+
+def test_an_address_of_ipv6_is_asked_for_by_neighbour_discovery() -> None:
+    edge = Edge(mac=MACS[0], ip=SIX[0])
+    asked = neighbour_solicitation(mac=MACS[0], ip=SIX[0], asked=SIX[1])
+    assert edge.question(SIX[1]).tobytes() == asked.tobytes()
+
+
+def test_an_ipv6_address_must_be_in_full_that_of_a_peer() -> None:
+    left, right = engines({}, {}, SIX)
+    frames, _ = written(left, right)
+    edge, counters = Edge(mac=MACS[1], ip=SIX[1]), NicCounters()
+    for peer, taken in ((SIX[2], 0), (SIX[0], 1)):
+        edge.connect(peer)
+        assert len(edge.inward([*frames, *frames], counters)) == 2 * taken
+    assert counters.wrong_source == 2
+    other = Edge(mac=MACS[1], ip=SIX[2])
+    assert other.inward([*frames, plain(b"\x08\x06"), *frames], counters)
+    assert counters.not_for_us == 2
+
+
+def test_a_nic_with_an_ipv6_address_leaves_ipv4_out() -> None:
+    edge, counters = Edge(mac=MACS[0], ip=SIX[0]), NicCounters()
+    others = [plain(b"\x08\x06"), plain(b"\x88\x00"), plain(b"\x00\x00")]
+    four = plain(b"\x08\x00")
+    mixed = np.concatenate([four, *others, four])
+    found = edge.inward([mixed, four, others[0][:, :14]], counters)
+    assert [row.tobytes() for part in found for row in part] == [
+        frames[0].tobytes() for frames in (*others, others[0][:, :14])
+    ]
+    assert counters.not_for_us == 3
+    assert edge.inward([four], counters) == []
+
+
+def test_a_nic_without_a_vlan_takes_what_has_none_beside_frames_of_vlans() -> None:
+    edge, counters = Edge(mac=MACS[0], ip=FOUR[0]), NicCounters()
+    assert not edge.changes_all
+    arp = plain(b"\x08\x06")
+    rows = [
+        np.pad(plain(b"\x08\x00"), ((0, 0), (0, 4))),
+        with_tag(arp, b"\x81\0\x60\0"),
+        with_tag(arp, b"\x81\0\0\5"),
+        with_tag(arp, b"\x81\0\1\0"),
+        with_tag(arp, b"\x81\x37\0\5"),
+    ]
+    found = edge.inward([np.concatenate(rows)], counters)
+    assert [part.tobytes() for part in found] == [
+        arp.tobytes(),
+        np.concatenate([rows[0], rows[4]]).tobytes(),
+    ]
+    assert counters.other_frames == 2
+
+
+def test_all_bits_of_a_vlan_count() -> None:
+    edge, counters = Edge(mac=MACS[0], ip=FOUR[0], vlan=0x105), NicCounters()
+    arp = plain(b"\x08\x06")
+    blocks = [with_tag(arp, b"\x81\0" + vlan.to_bytes(2, "big")) for vlan in (5, 0x105, 0x205)]
+    assert [part.tobytes() for part in edge.inward(blocks, counters)] == [arp.tobytes()]
+
+
+def test_what_is_for_no_peer_has_the_tag_alone() -> None:
+    edge = Edge(mac=MACS[0], ip=FOUR[0], priority=3)
+    for kind in (b"\x08\x00", b"\x08\x06"):
+        (found,) = edge.outward([plain(kind)])
+        assert found.tobytes() == with_tag(plain(kind), b"\x81\0\x60\0").tobytes()
+    edge = Edge(mac=MACS[0], ip=SIX[0])
+    edge.connect(SIX[1])
+    looks_alike = plain(b"\x08\x06").copy()
+    looks_alike[0, 30:34] = np.frombuffer(short_ip(SIX[1]), np.uint8)
+    (found,) = edge.outward([looks_alike])
+    assert found.tobytes() == looks_alike.tobytes()
 
 
 def test_frames_of_other_vlans_and_short_ones_are_counted() -> None:

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from heapq import merge
 from itertools import count
-from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -102,7 +101,7 @@ class PortPauses:
         if not self._until:
             self._paused_ns += now - self._since
         held = (self._held.pop(priority, ()) for priority in over)
-        free = [rows for _, rows in merge(*held, key=itemgetter(0))]
+        free = [rows for _, rows in merge(*held)]
         self._bytes -= sum(map(_room, free))
         if free:
             self._send(free)
