@@ -156,8 +156,7 @@ def shut_down(group: Any, *, aborts: bool = False) -> None:
 def _at_exit() -> None:
     # A process that ends by an exception is lost, and the others hear of it at once; one that is through
     # leaves.
-    error = getattr(sys, "last_value", None) or sys.exception()
-    close_all(leaves=error is None or (isinstance(error, SystemExit) and not error.code))
+    close_all(leaves=getattr(sys, "last_value", None) is None)
 
 
 atexit.register(_at_exit)
@@ -165,7 +164,12 @@ atexit.register(_at_exit)
 
 @functools.cache
 def _leave_as_a_child(pid: int) -> None:
-    """Processes of multiprocessing end without what ``atexit`` holds, while the exception is under way that
-    ends them.
-    """
-    multiprocessing.util.Finalize(None, _at_exit, exitpriority=0)
+    """Processes of multiprocessing end without what ``atexit`` holds."""
+    multiprocessing.util.Finalize(None, _at_exit_of_a_child, exitpriority=0)
+
+
+def _at_exit_of_a_child() -> None:
+    # The exception that ends it is under way; the last value would be that of who forked it, as a notebook
+    # has from any cell that failed.
+    error = sys.exception()
+    close_all(leaves=error is None or (isinstance(error, SystemExit) and not error.code))
