@@ -501,8 +501,7 @@ are on standard error, a line each.
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object: switch, other_switches, hosts, servers, problems, missing (with these the exit "
-    "status is 3).",
+    help="One JSON object: switch, other_switches, hosts, servers, problems (exit status 1), missing (3).",
 )
 def status(
     directory: Path | None,

@@ -10,7 +10,7 @@ import trio
 
 from inaproto.units import MS
 from inaproto_adapters.fpga.device import FpgaDevice
-from inaproto_adapters.fpga.register_map import Counter
+from inaproto_adapters.fpga.register_map import STATUS, Counter
 from inaproto_adapters.fpga.rings import FpgaRings
 from inaproto_adapters.fpga.simulated import InProcessBus
 from inaproto_adapters.memory import Link, MemoryFramePort, open_memory_pair
@@ -106,6 +106,6 @@ async def test_while_it_is_busy_more_may_leave(autojump_clock: trio.abc.Clock) -
     mirror = Mirror(lost=0xEE)
     async with target(mirror) as ports:
         await took_s(ports, FRAME, 1)
-        mirror.registers.words[0x01C] = 1
+        mirror.registers.words[STATUS] = 1
         _, within_s = await took_s(ports, b"\xee" + FRAME, 1)
         assert within_s == pytest.approx(PATIENCE_S, abs=0.1)

@@ -36,7 +36,7 @@ class Rounds:
     def came(self, port_id: PortId, blocks: Sequence[Frames]) -> None:
         """Count what came at a port."""
         nbytes = 0
-        for block in blocks:  # as each wake-up does so
+        for block in blocks:  # no generator: each wake-up of the switch comes here
             nbytes += block.size
         self._moderation.came(port_id, nbytes)
 
