@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def rows(groups: Sequence[tuple[bytes, Sequence[Frames]]]) -> list[bytes]:
     return [row.tobytes() for outer, parts in groups for part in parts for row in dress(part, outer)]
 
 
-@pytest.mark.parametrize("tos", [0, 0x6A, 0x6B])
+@pytest.mark.parametrize("tos", [0, 0x6A, 0x6B, 0x9A])
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_taken_off_leaves_a_plain_packet_with_the_right_icrc(form: str, tos: int) -> None:
     frames = [judged(form, psn=psn, number=4000 + psn, tos=tos, label=0x12345) for psn in range(3)]
@@ -138,6 +139,98 @@ def test_damaged_frames_come_back_as_they_came(damaged: list[tuple[str, dict[int
     assert rows(peel([block(frame) for frame in frames])) == frames
 
 
+@pytest.mark.parametrize("form", FORMS[:-1])
+def test_the_shortest_packets_are_taken_off_too(form: str) -> None:
+    frame = judged(form, payload=b"")
+    ((outer, (part,)),) = peel([block(frame)])
+    assert outer
+    assert verify(part[0].tobytes())
+
+
+def port_at(form: str) -> int:
+    header = 40 if "IPv6" in form else 24 if "options" in form else 20
+    return 14 + 4 * ("VLAN" in form) + header + 2
+
+
+def protocol_at(form: str) -> int:
+    return 14 + 4 * ("VLAN" in form) + (6 if "IPv6" in form else 9)
+
+
+@pytest.mark.parametrize("place", [port_at, protocol_at])
+@pytest.mark.parametrize("form", FORMS[:-1])
+def test_in_a_block_each_frame_is_judged_by_itself(form: str, place: Callable[[str], int]) -> None:
+    good = judged(form)
+    bad = put(place(form), b"\x77", good)
+    found = peel([block(good, bad, good)])
+    assert [bool(outer) for outer, _ in found] == [True, False, True]
+    assert rows(found) == [good, bad, good]
+
+
+def other_in_vlan() -> bytes:
+    return put(15, b"\x65", judged("IPv6 in a VLAN"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (judged("IPv6 in a VLAN"), other_in_vlan()),
+        (judged("IPv6"), judged("IPv4 with options", payload=bytes(80))),
+        (judged("IPv6"), judged("plain", payload=bytes(84))),
+        *((judged("IPv6"), judged("IPv6", label=label)) for label in (0x10000, 0x100, 1)),
+    ],
+    ids=["VLAN", "options", "plain", "label 0x10000", "label 0x100", "label 1"],
+)
+def test_what_alternates_in_a_block_is_cut_there(one: bytes, other: bytes) -> None:
+    found = peel([block(one, other, one)])
+    assert len(found) == 3
+    assert [verify(row.tobytes()) for _, parts in found for part in parts for row in part] == [True] * 3
+    assert rows(found) == [one, other, one]
+
+
+@pytest.mark.parametrize("change", [{"src": "11.0.0.2"}, {"flags": 0}, {"dst": "10.0.0.9"}])
+def test_what_the_icrc_covers_of_ipv4_with_options_is_not_taken_from_another_row(
+    change: dict[str, Any],
+) -> None:
+    frames = []
+    for changes in ({}, change):
+        layers = network("IPv4 with options")
+        for name, value in changes.items():
+            setattr(layers[IP], name, value)
+        bth = BTH(opcode=7, pkey=0xFFFF, dqpn=1, psn=1)
+        frames.append(bytes(layers / UDP(sport=0xC000, dport=4791, chksum=0) / bth / Raw(bytes(64))))
+    found = peel([block(*frames)])
+    assert [verify(row.tobytes()) for _, parts in found for part in parts for row in part] == [True] * 2
+    assert rows(found) == frames
+
+
+def test_addresses_of_ipv6_that_differ_in_their_first_byte_are_two() -> None:
+    frames = [judged("IPv6"), put(22, b"\xfe", judged("IPv6"))]
+    assert [addresses_of(outer) for outer, _ in peel([block(*frames)])] == [(A, B), (b"\xfe" + A[1:], B)]
+
+
+def test_a_header_of_ipv4_may_be_as_long_as_one_of_ipv6() -> None:
+    outer = bytes(4) + b"\x4a" + 5 * b"\x94\x04\0\0"
+    ((found, (part,)),) = peel([dress(block(judged("plain")), outer)])
+    assert found == outer
+    assert verify(part[0].tobytes())
+
+
+def test_behind_a_vlan_tag_alone_there_may_be_padding() -> None:
+    ((outer, (part,)),) = peel([block(judged("VLAN") + bytes(2))])
+    assert (outer, part[0, -2:].tobytes()) == (TAG, bytes(2))
+
+
+def test_blocks_of_one_form_make_one_group() -> None:
+    ((_, parts),) = peel([block(judged("IPv6")), block(judged("IPv6", psn=8))])
+    assert len(parts) == 2
+
+
+def test_blocks_without_frames_and_the_shortest_frames_are_left() -> None:
+    blocks = [np.zeros((0, 90), np.uint8), block(bytes(12) + b"\x08\0")]
+    ((outer, parts),) = peel(blocks)
+    assert (outer, [part.shape for part in parts]) == (b"", [(0, 90), (1, 14)])
+
+
 def test_marks_do_not_make_groups() -> None:
     frames = [judged("IPv6", psn=psn, tos=psn % 4) for psn in range(8)]
     assert [(len(part[0])) for _, part in peel([block(*frames)])] == [8]
@@ -162,6 +255,10 @@ def with_extension() -> bytes:
         put(20, b"\x20", judged("IPv4 with options")),
         put(23, b"\x06", judged("IPv4 with options")),
         put(12, b"\x88\x08", judged("IPv6")),
+        put(12, b"\x88\x08", judged("IPv4 with options")),
+        put(18, b"\x55", judged("VLAN")),
+        judged("VLAN")[:40],
+        put(18, b"\0\x14", put(58, b"\0\x14", judged("IPv6", payload=b"")[:-4])),
     ],
 )
 def test_frames_that_are_left_as_they_are(frame: bytes) -> None:
@@ -194,6 +291,11 @@ def test_what_is_said_to_a_sender_goes_the_other_way() -> None:
     back = sealed(put(26, short_ip(B) + short_ip(A), FRAME))
     found = Ether(dress(block(back), outer_of(A, B))[0].tobytes())
     assert (found[IPv6].src, found[IPv6].dst) == ("fd00::1", "fd00::2")
+    there = sealed(put(26, short_ip(A) + short_ip(B), FRAME))
+    together = dress(block(there, back), outer_of(A, B))
+    assert [row.tobytes() for row in together] == [
+        dress(block(frame), outer_of(A, B)).tobytes() for frame in (there, back)
+    ]
 
 
 def test_a_vlan_tag_of_another_outer_part() -> None:
@@ -202,7 +304,8 @@ def test_a_vlan_tag_of_another_outer_part() -> None:
     assert in_vlan_of(six, TAG) == outer_of(A, B, tag=TAG)
     assert in_vlan_of(outer_of(A, B, tag=TAG), outer_of(B, A)) == six
     assert in_vlan_of(b"", outer_of(A, B, tag=TAG)) == TAG
-    assert in_vlan_of(TAG, six) == b""
+    assert in_vlan_of(TAG, six) == in_vlan_of(TAG, b"") == b""
+    assert six == bytes(4) + b"\x60\0\0\0" + A + B
     assert addresses_of(six) == (A, B)
     assert addresses_of(TAG) is None
     assert outer_of(bytes(4), bytes(4), tag=TAG) == TAG
