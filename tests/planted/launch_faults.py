@@ -14,6 +14,7 @@ RANKS: Final = "docs/launching.md; inaproto.client.environment"
 RUN: Final = "docs/launching.md; inaproto.launch"
 ENVIRONMENT: Final = "tests/unit/test_environment.py"
 TESTS: Final = "tests/unit/test_launch.py"
+SUPERVISION: Final = "tests/unit/test_supervision.py"
 
 LAUNCH_FAULTS: Final[tuple[PlantedFault, ...]] = (
     fault(
@@ -41,7 +42,7 @@ LAUNCH_FAULTS: Final[tuple[PlantedFault, ...]] = (
         Supervision.ended,
         "[signal.SIGTERM, signal.SIGKILL]",
         "[signal.SIGTERM]",
-        test=f"{TESTS}::test_a_rank_that_ends_badly_ends_the_others_and_is_named",
+        test=f"{SUPERVISION}::test_a_rank_that_ends_badly_ends_the_others_and_is_named",
     ),
     fault(
         "status_of_the_last",
@@ -50,7 +51,7 @@ LAUNCH_FAULTS: Final[tuple[PlantedFault, ...]] = (
         Supervision.ended,
         "        elif not self._is_ending:\n",
         "        else:\n            self._failures.clear()\n",
-        test=f"{TESTS}::test_a_rank_that_ends_badly_ends_the_others_and_is_named",
+        test=f"{SUPERVISION}::test_a_rank_that_ends_badly_ends_the_others_and_is_named",
     ),
     fault(
         "first_end_is_first_failure",
@@ -59,7 +60,7 @@ LAUNCH_FAULTS: Final[tuple[PlantedFault, ...]] = (
         Supervision._is_awaited,
         "if not self.running.intersection(self._by_themselves):",
         "if self.running:",
-        test=f"{TESTS}::test_the_first_to_fail_is_named_and_not_the_first_to_end",
+        test=f"{SUPERVISION}::test_the_first_to_fail_is_named_and_not_the_first_to_end",
     ),
     fault(
         "killed_at_the_first_ctrl_c",
@@ -68,7 +69,7 @@ LAUNCH_FAULTS: Final[tuple[PlantedFault, ...]] = (
         Supervision.signalled,
         "[number, signal.SIGTERM, signal.SIGKILL]",
         "[signal.SIGKILL]",
-        test=f"{TESTS}::test_ctrl_c_is_asked_for_then_ordered_then_done",
+        test=f"{SUPERVISION}::test_ctrl_c_is_asked_for_then_ordered_then_done",
     ),
     fault(
         "label_in_the_line",

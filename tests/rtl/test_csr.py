@@ -20,7 +20,7 @@ from amaranth.sim import Simulator
 from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.errors import FabricError, LocalMisuse
 from inaproto_adapters.fpga import register_map
-from inaproto_adapters.fpga.device import FpgaDevice, LastFault, Placement, RingView
+from inaproto_adapters.fpga.device import FpgaDevice, LastFault, RingView
 from inaproto_adapters.fpga.register_map import (
     CONN_ROW,
     RING_ROW,
@@ -31,6 +31,7 @@ from inaproto_adapters.fpga.register_map import (
     unpack,
 )
 from inaproto_adapters.fpga.simulated import InProcessBus
+from inaproto_adapters.fpga.table_rows import Placement
 from inaproto_hil.rtl.csr import Registers, row_value
 from inaproto_hil.rtl.parameters import Parameters
 

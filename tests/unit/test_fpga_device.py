@@ -20,7 +20,7 @@ from inaproto.units import PortId
 from inaproto.wire.ina_header import Dtype
 from inaproto.wire.messages.switch import PoolSpec, Role, VirtualConnection
 from inaproto_adapters.fpga import register_map
-from inaproto_adapters.fpga.device import TABLE_POLLS, FpgaDevice, LastFault, Placement, RingView
+from inaproto_adapters.fpga.device import TABLE_POLLS, FpgaDevice, LastFault, RingView
 from inaproto_adapters.fpga.register_map import (
     CNT_COUNT,
     CONN_ROW,
@@ -36,6 +36,7 @@ from inaproto_adapters.fpga.register_map import (
     unpack,
 )
 from inaproto_adapters.fpga.simulated import InProcessBus
+from inaproto_adapters.fpga.table_rows import Placement
 
 TREE = Path(__file__).resolve().parents[2]
 RINGS, CHILDREN, SLOTS = 3, 4, 128

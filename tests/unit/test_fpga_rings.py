@@ -13,9 +13,10 @@ from inaproto.core.switch.tree.translation import start_psn
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant, PortId
 from inaproto.wire.messages.switch import PoolSpec, Role
-from inaproto_adapters.fpga.device import Placement, PlaceView
+from inaproto_adapters.fpga.device import PlaceView
 from inaproto_adapters.fpga.register_map import STATE_ROW, TREE_ROW, Counter, Table, pack, unpack
 from inaproto_adapters.fpga.rings import FpgaRings
+from inaproto_adapters.fpga.table_rows import Placement
 from tests.unit.test_fpga_device import CHILDREN, OF_TREES, Board, device, flow, reason, spec, virtual
 
 # -- rings through several switches ------------------------------------------------------------------

@@ -26,8 +26,7 @@ from typing import Final, Self
 import trio
 
 from inaproto.core.switch.events import TURN_LOST, RingRefused
-from inaproto.core.switch.ring_spec import NO_TURN, FlowSpec, RingSpec
-from inaproto.core.switch.tree.translation import Connection, inward, start_psn
+from inaproto.core.switch.ring_spec import NO_TURN, RingSpec
 from inaproto.errors import FabricError, LocalMisuse, Unsupported
 from inaproto.units import PSN_BITS
 from inaproto.wire.ina_header import Dtype
@@ -43,7 +42,6 @@ from inaproto_adapters.fpga.register_map import (
     CAPS_POOLS,
     CNT,
     CNT_STEP,
-    CONN_ROW,
     COUNTER_NAMES,
     CTRL,
     CTRL_SNAPSHOT,
@@ -79,7 +77,6 @@ from inaproto_adapters.fpga.register_map import (
     TBL_CMD_PUT,
     TBL_CMD_TABLE,
     TBL_DATA,
-    TREE_ROW,
     VERSION_MAJOR,
     VERSION_MAJOR_VALUE,
     VERSION_MINOR,
@@ -89,13 +86,22 @@ from inaproto_adapters.fpga.register_map import (
     pack,
     unpack,
 )
+from inaproto_adapters.fpga.table_rows import (
+    MSG_ID_BITS,
+    Placement,
+    PoolPlacement,
+    conn_row,
+    links_of,
+    ring_row,
+    tree_row,
+    virtual_row,
+)
 
 QUICK_POLLS: Final = 4000
 """In simulations time passes by polls alone, and a command takes two cycles for each slot of its ring."""
 TABLE_POLLS: Final = QUICK_POLLS + 200
 TABLE_POLL_S: Final = 0.005
 DRAIN_POLL_S: Final = 0.001
-MSG_ID_BITS: Final = 32
 WORD_BITS: Final = 32
 BYTE_MAX: Final = 255
 MTU_MAX: Final = 65_535
@@ -153,26 +159,6 @@ def _why_impossible(said: Identity) -> str:
         if not least <= size <= most
     ]
     return "; ".join(wrong)
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a ring is: its index in the tables, and its slots; of one of a pool those of all places."""
-
-    ring: int
-    base: int
-    slots: int
-
-
-@dataclass(frozen=True, slots=True)
-class PoolPlacement:
-    """Where a pool is: its places in the table of these, and the slots of each, one behind the other."""
-
-    place: int
-    capacity: int
-    base: int
-    slots: int
-    """Of one place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,9 +317,9 @@ class FpgaDevice:
             for at, row in self._connections(spec):
                 await self._put(Table.CONN, self._conn(placement, at), row)
             if self.identity.tree_ranks:
-                await self._put(Table.TREE, placement.ring, _tree_row(spec))
+                await self._put(Table.TREE, placement.ring, tree_row(spec))
             pool = None if spec.pool is None else self._pools[spec.pool.name]
-            await self._put(Table.RING, placement.ring, _ring_row(spec, placement, pool))
+            await self._put(Table.RING, placement.ring, ring_row(spec, placement, pool))
         except FabricError as error:
             try:
                 await self.remove(spec.ring_id)
@@ -485,19 +471,19 @@ class FpgaDevice:
     def _connections(self, spec: RingSpec) -> list[tuple[int, list[int]]]:
         """Rows of a ring's connections, each with its place among them."""
         if not self.identity.tree_ranks:
-            return [(flow.rank, _conn_row(flow)) for flow in spec.flows]
+            return [(flow.rank, conn_row(flow)) for flow in spec.flows]
         role = spec.role
         if role is None:
-            return [(flow.rank, _conn_row(flow, rank=flow.rank)) for flow in spec.flows]
+            return [(flow.rank, conn_row(flow, rank=flow.rank)) for flow in spec.flows]
         here, links = self.identity, {link: at for at, link in enumerate(role.inputs)}
         rows = [
-            (at, _virtual_row(entry, below=1))
+            (at, virtual_row(entry, below=1))
             for at, entry in enumerate(role.inputs)
             if isinstance(entry, VirtualConnection)
         ]
         if role.parent is not None:
             links[role.parent] = here.rows - 1
-            rows.append((here.rows - 1, _virtual_row(role.parent, above=1)))
+            rows.append((here.rows - 1, virtual_row(role.parent, above=1)))
         notes = dict(role.notes)
         for flow in spec.flows:
             rank, link = flow.rank, notes.get(flow.rank)
@@ -510,7 +496,7 @@ class FpgaDevice:
             else:
                 at = here.children + rank
                 said |= {"elsewhere": 1, "learnt": is_here}
-            rows.append((at, _conn_row(flow, rank=rank, **said)))
+            rows.append((at, conn_row(flow, rank=rank, **said)))
         return rows
 
     def _unfit(self, spec: RingSpec) -> str:
@@ -519,7 +505,7 @@ class FpgaDevice:
         taken = {flow.connection for other, _ in self._rings.values() for flow in other.flows}
         twice = next((flow.rank for flow in spec.flows if flow.connection in taken), None)
         bits = (spec.psn_bits, spec.msg_id_bits)
-        links = {link for other, _ in self._rings.values() for link in _links(other)}
+        links = {link for other, _ in self._rings.values() for link in links_of(other)}
         inputs, added = (spec.flows, "ranks") if spec.role is None else (spec.role.inputs, "inputs")
         reasons: list[tuple[bool, str]] = [
             (spec.ring_id in self._rings, f"ring {spec.ring_id} is installed already"),
@@ -532,7 +518,7 @@ class FpgaDevice:
             (spec.role is not None and not spec.role.inputs, "it is steered to another switch"),
             (spec.role is not None and spec.role.below is not None, "its tree is not that of the fabric"),
             (
-                not links.isdisjoint(_links(spec)),
+                not links.isdisjoint(links_of(spec)),
                 "a ring between the same switches has the same low bits of its id",
             ),
             (spec.pool is not None and spec.role is not None, "it is of a pool, and spans several switches"),
@@ -646,70 +632,3 @@ def _command(table: Table, index: int) -> int:
 
 def _rule(code: int) -> str:
     return _RULES.get(code) or OF_FAULTS.get(code, f"rule {code}")
-
-
-def _number(octets: bytes) -> int:
-    return int.from_bytes(octets, "big")
-
-
-def _conn_row(flow: FlowSpec, **more: int) -> list[int]:
-    return pack(
-        CONN_ROW,
-        src_ip=_number(flow.src_ip),
-        dst_ip=_number(flow.dst_ip),
-        dst_qp=flow.dst_qp,
-        valid=1,
-        src_mac=_number(flow.src_mac),
-        dst_mac=_number(flow.dst_mac),
-        macs_known=bool(flow.addresses),
-        **more,
-    )
-
-
-def _virtual_row(connection: VirtualConnection, **more: int) -> list[int]:
-    """What comes from another switch."""
-    flow = FlowSpec(connection.rank, *inward(connection), connection.there_mac, connection.here_mac)
-    return _conn_row(flow, rank=connection.rank, port=connection.port, **more)
-
-
-def _links(spec: RingSpec) -> list[Connection]:
-    """Virtual connections on which packets come."""
-    role = spec.role
-    if role is None:
-        return []
-    return [inward(link) for link in (*role.children, role.parent) if link is not None]
-
-
-def _tree_row(spec: RingSpec) -> list[int]:
-    role = spec.role
-    if role is None:
-        return pack(TREE_ROW)
-    return pack(
-        TREE_ROW,
-        valid=1,
-        has_parent=role.parent is not None,
-        inputs=len(role.inputs),
-        parent_port=0 if role.parent is None else role.parent.port,
-        start_psn=start_psn(spec),
-    )
-
-
-def _ring_row(spec: RingSpec, placement: Placement, pool: PoolPlacement | None) -> list[int]:
-    return pack(
-        RING_ROW,
-        ring_id=spec.ring_id,
-        key=spec.key,
-        epoch=spec.epoch,
-        size=spec.size,
-        window=spec.window_messages,
-        message_packets=spec.message_packets,
-        mtu=spec.mtu,
-        pooled=pool is not None,
-        place=0 if pool is None else pool.place,
-        log2_places=0 if pool is None else pool.capacity.bit_length() - 1,
-        selective=spec.selective,
-        valid=1,
-        base=placement.base,
-        # A message is known by the number that it has in INA headers.
-        first_message=spec.first_message & (1 << MSG_ID_BITS) - 1,
-    )

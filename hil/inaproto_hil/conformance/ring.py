@@ -200,26 +200,20 @@ class Ring:
     def answer(self, rank: int, syndrome: int = 0x1F) -> tuple[int, bytes]:
         """An ACK, or a NAK, of who receives the results of ``rank``, and the port where it comes in."""
         by = self.after(rank)
-        frame = RocePacket.build(
-            src_mac=mac(by),
-            dst_mac=mac(rank),
-            src_ip=ip(by),
-            dst_ip=ip(rank),
-            udp_source_port=0xC111,
-            bth=Bth(opcode=Opcode.RC_ACK, dest_qp=0x900 + rank, psn=self.psn0),
-            aeth=Aeth(syndrome=syndrome, msn=1),
-        ).encode_frame()
-        return by, frame
+        return by, self._answer(by, rank, 0x900 + rank, syndrome)
 
     def answer_under_its_own_name(self, rank: int) -> bytes:
         """An ACK from ``rank`` to the queue pair into which it sends, as its connection is known by."""
         to = self.after(rank)
+        return self._answer(rank, to, self.queue_pair(to), 0x1F)
+
+    def _answer(self, by: int, to: int, queue_pair: int, syndrome: int) -> bytes:
         return RocePacket.build(
-            src_mac=mac(rank),
+            src_mac=mac(by),
             dst_mac=mac(to),
-            src_ip=ip(rank),
+            src_ip=ip(by),
             dst_ip=ip(to),
             udp_source_port=0xC111,
-            bth=Bth(opcode=Opcode.RC_ACK, dest_qp=self.queue_pair(to), psn=self.psn0),
-            aeth=Aeth(syndrome=0x1F, msn=1),
+            bth=Bth(opcode=Opcode.RC_ACK, dest_qp=queue_pair, psn=self.psn0),
+            aeth=Aeth(syndrome=syndrome, msn=1),
         ).encode_frame()

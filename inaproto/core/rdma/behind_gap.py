@@ -97,7 +97,7 @@ class PacketsBehind:
         self.arrived &= ~1
 
     def forget(self) -> None:
-        """Nothing is placed any more."""
+        """The connection is over: no message that has begun behind the gap goes on."""
         self.messages.clear()
 
 
