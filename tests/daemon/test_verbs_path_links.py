@@ -48,55 +48,73 @@ async def device(host: Namespace, ip: bytes = FOUR) -> AsyncIterator[VerbsNic]:
                 await nic.aclose()
 
 
-@asynccontextmanager
-async def cable() -> AsyncIterator[tuple[Namespace, Namespace, list[int]]]:
-    """A host with ``roce``, in whose namespace this thread is, a switch with ``port`` that answers, and the
-    lengths of the questions there."""
-    seen: list[int] = []
-    with namespaces("host", "switch") as (host, switch), trio.fail_after(DEADLINE_S):
-        join(host, "roce", switch, "port", mtu=9000)
-        with switch.entered():
+class Switch:
+    """A namespace with the interface ``port``, which answers."""
+
+    def __init__(self, where: Namespace, nursery: trio.Nursery) -> None:
+        self.where = where
+        self.lengths: list[int] = []
+        """Of the questions that came."""
+        self._nursery = nursery
+        self._ports: list[PacketPort] = []
+
+    async def attach(self) -> None:
+        """A port of its own, as soon as the interface has its carrier: one closes when that is lost."""
+        with self.where.entered():
             port = await attached("port")
+        self._ports.append(port)
+        self._nursery.start_soon(port.run)
+        self._nursery.start_soon(self._answer, port)
+
+    async def _answer(self, port: PacketPort) -> None:
+        with suppress(PortClosed):
+            while True:
+                for frames in await port.receive():
+                    answers = answers_to(frames)
+                    if answers is not None:
+                        self.lengths += [frames.shape[1]] * len(frames)
+                        port.send_nowait(answers)
+
+    async def aclose(self) -> None:
+        for port in self._ports:
+            await port.aclose()
+
+
+@asynccontextmanager
+async def cable() -> AsyncIterator[tuple[Namespace, Switch]]:
+    """A host with ``roce``, in whose namespace this thread is, and a switch."""
+    with namespaces("host", "switch") as (host, there), trio.fail_after(DEADLINE_S):
+        join(host, "roce", there, "port", mtu=9000)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(port.run)
-            nursery.start_soon(_answer, port, seen)
+            switch = Switch(there, nursery)
             try:
+                await switch.attach()
                 with host.entered():
-                    yield host, switch, seen
+                    yield host, switch
             finally:
                 with trio.CancelScope(shield=True):
-                    await port.aclose()
-
-
-async def _answer(port: PacketPort, seen: list[int]) -> None:
-    with suppress(PortClosed):
-        while True:
-            for frames in await port.receive():
-                answers = answers_to(frames)
-                if answers is not None:
-                    seen += [frames.shape[1]] * len(frames)
-                    port.send_nowait(answers)
+                    await switch.aclose()
 
 
 @pytest.mark.parametrize(("ip", "longest"), [(FOUR, 4174), (SIX, 4194)], ids=["IPv4", "IPv6"])
 async def test_a_device_learns_what_its_link_carries(ip: bytes, longest: int) -> None:
-    async with cable() as (host, _, seen):
+    async with cable() as (host, switch):
         async with device(host, ip) as nic:
             assert await nic.probe_path(MTUS) == 4096
-        assert max(seen) == longest
+        assert max(switch.lengths) == longest
 
 
 @pytest.mark.parametrize("narrow", ["roce", "port"])
 async def test_either_end_may_be_too_small(narrow: str) -> None:
-    async with cable() as (host, switch, seen):
-        (host if narrow == "roce" else switch).ip("link", "set", narrow, "mtu", "2200")
+    async with cable() as (host, switch):
+        (host if narrow == "roce" else switch.where).ip("link", "set", narrow, "mtu", "2200")
         async with device(host) as nic:
             assert await nic.probe_path(MTUS) == 2048
-        assert max(seen) == 2048 + 78
+        assert max(switch.lengths) == 2048 + 78
 
 
 async def test_an_interface_that_is_down_or_gone_is_asked_by_later() -> None:
-    async with cable() as (host, switch, _), device(host) as nic:
+    async with cable() as (host, switch), device(host) as nic:
         assert await nic.probe_path(MTUS) == 4096
         host.ip("link", "set", "roce", "down")
         await trio.testing.wait_all_tasks_blocked(0.1)
@@ -104,9 +122,9 @@ async def test_an_interface_that_is_down_or_gone_is_asked_by_later() -> None:
             await nic.probe_path(MTUS)
         host.ip("link", "set", "roce", "up")
         # The kernel may take up to a second to send again at either end, and each end learns of it by itself.
+        # If the switch's end heard that its carrier was lost, its port has closed.
         await open_packet_link("roce").wait_usable()
-        with switch.entered():
-            await open_packet_link("port").wait_usable()
+        await switch.attach()
         assert await nic.probe_path(MTUS) == 4096
         host.ip("link", "set", "roce", "down")
         await trio.testing.wait_all_tasks_blocked(0.1)
@@ -128,9 +146,9 @@ async def test_a_process_that_may_have_no_packet_socket_is_told_what_it_lacks(
                 raise OSError(number, os.strerror(number))
             super().__init__(asked, *rest)
 
-    async with cable() as (host, _, seen):
+    async with cable() as (host, switch):
         monkeypatch.setattr(socket, "socket", Barred)
         async with device(host) as nic:
             with pytest.raises(Unsupported, match=f"for path probes at roce is not available: .*{words}"):
                 await nic.probe_path(MTUS)
-        assert seen == []
+        assert switch.lengths == []
