@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8, help="samples of a rank in a step")
     parser.add_argument("--scale", type=float, default=1.0, help="of widths: weights grow with its square")
     parser.add_argument("--rate", type=float, default=0.01, help="learning rate")
+    parser.add_argument("--bucket", type=float, help="MiB of DDP's buckets; else nobody tells it")
     parser.add_argument("--check", type=int, default=10, help="steps from digest to digest")
     parser.add_argument(
         "--communication-only",
@@ -183,7 +184,7 @@ def main() -> None:
     mine, shared = batches(told.model, told.batch, 100 + rank), batches(told.model, told.batch, 99)[0]
     trained = DistributedDataParallel(
         SumOfWeights(model) if told.communication_only else model,
-        bucket_cap_mb=BUCKETS_MB.get(told.model),
+        bucket_cap_mb=told.bucket or BUCKETS_MB.get(told.model),
     )
     optimizer = torch.optim.SGD(model.parameters(), told.rate, momentum=0.9)
     parameters = sum(weight.numel() for weight in model.parameters())
@@ -191,6 +192,7 @@ def main() -> None:
         "rank": rank,
         "ranks": dist.get_world_size(),
         "parameters": parameters,
+        "bucket_mib": trained.bucket_bytes_cap / (1 << 20),
         "torch": torch.__version__,
     }
     print(json.dumps({**hello, "backend": dist.get_backend()}), flush=True)

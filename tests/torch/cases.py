@@ -508,3 +508,51 @@ def threads_of_ours(place: Place) -> list[list[str]]:
         found.append(sorted({thread.name.split()[0] for thread in threading.enumerate()}))
     dist.destroy_process_group()
     return found
+
+
+def buckets(place: Place, backend: str, mib: int = 24, mesh: bool = False, **options: Any) -> dict[str, Any]:
+    """A model of layers of 1 MiB: how large DDP's buckets are, and how many there are."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    place.begin(backend)
+    torch.manual_seed(3)
+    layers = [nn.Linear(512, 512, bias=False) for _ in range(mib)]
+    if mesh:
+        options["device_mesh"] = init_device_mesh("cpu", (place.size,))
+    model = ddp(nn.Sequential(*layers), **options)
+    sums: list[int] = []
+    for step in range(2):  # the first has one bucket, the others are in the order in which they were full
+        before = sum(group.all_reduces for group in _status().groups)
+        model(torch.full((1, 512), 1.0 + place.rank + step)).sum().backward()
+        sums.append(sum(group.all_reduces for group in _status().groups) - before)
+        with torch.no_grad():
+            for weights in model.parameters():
+                assert weights.grad is not None
+                weights -= weights.grad / 1000
+    found = {"mib": model.bucket_bytes_cap / (1 << 20), "sums": sums[-1], "weights": digest_of(model)}
+    dist.destroy_process_group()
+    return found
+
+
+def bucket_sizes(place: Place, nbytes: list[int]) -> list[int | None]:
+    from inaproto.torch.buckets import bucket_mib
+
+    return [bucket_mib(each) for each in nbytes]
+
+
+def refused_calls(place: Place) -> list[str]:
+    """Of DDP, by torch."""
+    found: list[str] = []
+    for call in (
+        lambda: DistributedDataParallel(network()),
+        lambda: place.begin("gloo"),
+        lambda: DistributedDataParallel(unknown=1),
+        lambda: DistributedDataParallel(nn.Tanh()),
+        lambda: DistributedDataParallel(nn.LazyLinear(3)),
+    ):
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  which one it is, is asked
+            found.append(type(error).__name__)
+    dist.destroy_process_group()
+    return found

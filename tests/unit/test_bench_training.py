@@ -82,7 +82,9 @@ def measured(
         ]
         for name, loss in curves.items()
     }
-    return Measured("vgg", ranks, 200_000_000, 1_000_000, turns, of_ranks, {"inaproto": "switch"})
+    return Measured(
+        "vgg", ranks, 200_000_000, 1_000_000, turns, of_ranks, {"inaproto": "switch"}, {"inaproto": 2.0}
+    )
 
 
 def report(*found: Measured, config: Config = CONFIG) -> dict[str, Any]:
@@ -262,7 +264,7 @@ def test_reasons_stand_below_the_table() -> None:
 
 def test_the_table_has_a_line_for_each_contender_and_says_who_was_not_measured() -> None:
     text = shown(report(measured([0.6, 0.7, 0.5], [0.9, 1.4, 0.6])))
-    assert re.search(r"vgg +4 +200 +inaproto +600 +500-700 +100 +600 +169 +83% +100% +53\.3 +0\.30", text)
+    assert re.search(r"vgg +4 +200 +inaproto +2 +600 +500-700 +100 +600 +169 +83% +100% +53\.3 +0\.30", text)
     assert "1.50" in text
     assert "gloo: not measured: torch is not installed" in text
 
@@ -272,7 +274,7 @@ def test_figures_that_were_not_measured_are_dashes() -> None:
     alone = replace(found, turns={key: one for key, one in found.turns.items() if key[1] == TRAINING})
     told = report(alone)
     assert told["rows"][0]["overlap"] is None
-    assert re.search(r"inaproto +600 +600-600 +- +- +169 +- +- ", shown(told))
+    assert re.search(r"inaproto +2 +600 +600-600 +- +- +169 +- +- ", shown(told))
     assert "<svg" in drawing(told)
 
 

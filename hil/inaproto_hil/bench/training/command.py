@@ -140,6 +140,11 @@ def _peers(config: Config, versions: Mapping[str, str], why_not: Mapping[str, st
     "--scale", type=FiniteRange(0.05, 100), default=1.0, show_default=True,
     help="Of the models' widths: weights grow with its square.",
 )  # fmt: skip
+@click.option(
+    "--bucket", "bucket_mib", type=FiniteRange(0.01, 1000), metavar="MIB",
+    help="Of DDP's buckets, for all who take part.  [default: the script does not tell: torch's 25 MiB, and "
+    "by inaproto a sixteenth of the model]",
+)  # fmt: skip
 @rounds_option
 @click.option(
     "--turn", "turn_s", type=FiniteRange(0.0, 600.0), default=4.0, show_default=True,

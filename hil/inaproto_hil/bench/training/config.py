@@ -36,6 +36,8 @@ class Config:
     """Samples of a rank in a step."""
     scale: float = 1.0
     """Of the models' widths."""
+    bucket_mib: float | None = None
+    """Of DDP's buckets. None: torch's default, or what inaproto makes of that."""
     rounds: int = 5
     turn_s: float = 4.0
     """A turn is over when it has taken so long and has its steps."""

@@ -47,6 +47,8 @@ class Measured:
     """Every one of each rank, whether it counts or not."""
     paths: Mapping[str, str]
     """By which way each contender's daemons added up; empty where there are none."""
+    bucket_mib: Mapping[str, float | None]
+    """Of DDP's buckets; None: the script does not tell."""
 
     @property
     def contenders(self) -> list[str]:
@@ -192,6 +194,7 @@ def _row(config: Config, measured: Measured, contender: str, cores: int) -> dict
         "path": measured.paths.get(contender, ""),
         "parameters": measured.parameters,
         "gradient_bytes": gradient_bytes,
+        "bucket_mib": measured.bucket_mib.get(contender),
         "step_ms": 1e3 * parts.step,
         "step_ms_min": 1e3 * min(samples),
         "step_ms_max": 1e3 * max(samples),

@@ -55,4 +55,5 @@ def _measured(
         turns={(run.contender, run.kind): tuple(found[name]) for name, run in runs.items()},
         steps={(run.contender, run.kind): run.log.ranks for run in runs.values()},
         paths={run.contender: run.path() for run in runs.values()},
+        bucket_mib={run.contender: run.log.hellos[0].get("bucket_mib") for run in runs.values()},
     )

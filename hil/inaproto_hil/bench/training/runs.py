@@ -82,6 +82,7 @@ class Run:
         self.children: list[Child] = []
         words = [str(tools.python), "-P", config.script, "--model", model, "--steps", str(STEPS_MAX)]
         words += ["--batch", str(config.batch), "--scale", str(config.scale), "--check", str(config.check)]
+        words += ["--bucket", f"{config.bucket_mib:g}"] if config.bucket_mib is not None else []
         words += ["--communication-only"] if kind == COMMUNICATION else []
         for rank in range(ranks):
             name = f"{model}-{kind}{rank}"
