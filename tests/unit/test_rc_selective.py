@@ -475,6 +475,30 @@ def test_what_asks_again_begins_no_time_until_an_answer() -> None:
     assert core.deadline == at(21 * ANSWER + 2 * ANSWER)
 
 
+def test_what_was_sent_again_before_it_had_an_answer_is_not_measured_by_a_later_one() -> None:
+    """Nothing may be sent for hours after that, and the timer of the next loss would be a long one."""
+    for packets in (1, 8):
+        core = lossy()
+        ack(core, 107, now=at(ANSWER))
+        post(core, packets, now=at(ANSWER))
+        timed_out(core)
+        while core.view().outstanding:  # all of it was lost
+            ack(core, core.view().una_psn, now=at(8 * ANSWER))
+        post(core, 8, now=at(1000 * ANSWER))
+        ack(core, core.view().una_psn, now=at(1001 * ANSWER))
+        assert core.deadline == at(1001 * ANSWER + 2 * ANSWER)
+
+
+def test_what_was_sent_again_is_not_measured_by_what_is_sent_after_it() -> None:
+    core = lossy()
+    ack(core, 107, now=at(ANSWER))
+    post(core, 1, now=at(ANSWER))
+    timed_out(core)
+    post(core, 8, now=at(16 * ANSWER))
+    ack(core, 110, now=at(17 * ANSWER))
+    assert core.deadline == at(17 * ANSWER + 2 * ANSWER)
+
+
 def test_a_link_that_was_silent_is_no_part_of_the_time_until_an_answer() -> None:
     core = requester()
     post(core, 8)

@@ -60,7 +60,7 @@ class SelectiveRequester(RcRequester):
         self._asked_with: int | None = None  # the last packet that was sent to ask
         self._asking = 0  # how many packets ask
         self._ask_more = False  # they alone have arrived
-        self._timed: tuple[int, Instant] | None = None  # a packet that was sent once, and when
+        self._timed: tuple[int, Instant] | None = None  # the packet whose answer is awaited, and when it left
         self._answer_ns = 0  # until it or a later one is known to be there, about the least; 0: unknown
         self._lossy = 0  # messages until losses are not expected any more
         self._hurried = 0  # short timers that have passed without progress
@@ -283,7 +283,9 @@ class SelectiveRequester(RcRequester):
         return probes
 
     def _account(self, begin: int, end: int, now: Instant) -> None:
-        if self._timed is None and end > self._sent:
+        timed = -1 if self._timed is None else self._timed[0]
+        # Karn's rule: what was sent again, or acknowledged with that, is measured no more.
+        if end > self._sent and (timed < self._una or timed in self._copies):
             self._timed = max(begin, self._sent), now
         super()._account(begin, end, now)
 
