@@ -474,6 +474,39 @@ def test_it_may_go_on_again_and_again_and_one_that_is_lost_then_is_named() -> No
     assert phases(host) == [(7, "failed", "rank 0 of train~1: it is gone")]
 
 
+RINGS = ("train#0/2", "train#1/2")
+
+
+@pytest.mark.parametrize("told_after", range(3))
+@pytest.mark.parametrize("failures", [("it is gone", ""), ("", "it is gone")])
+def test_a_rank_has_left_in_order_only_by_all_its_rings(failures: tuple[str, str], told_after: int) -> None:
+    """Whichever ends first, and whenever the seat is heard of."""
+    host = HostSeats()
+    if told_after == 0:
+        host.want([elastic(7)])
+    for ring in RINGS:
+        host.joined(ring, 2, "token")
+    for number, (ring, failure) in enumerate(zip(RINGS, failures, strict=True)):
+        if number + 1 == told_after:
+            host.want([elastic(7)])
+        host.left(ring, 2, failure=failure)
+    for ring in RINGS:
+        host.joined(ring, 3, "token")
+        host.left(ring, 3, failure="as well")
+    assert phases(host) == [(7, "failed", LOST)]
+
+
+def test_a_rank_that_comes_again_may_leave_in_order() -> None:
+    host = HostSeats()
+    host.want([elastic(7, ranks=1)])
+    for failure in ("it is gone", ""):
+        for ring in RINGS:
+            host.joined(ring, 2, "token")
+        for ring in RINGS:
+            host.left(ring, 2, failure=failure)
+    assert phases(host) == [(7, "ended", LOST)]
+
+
 def test_who_was_told_where_to_go_on_and_dies_first_is_lost() -> None:
     host = running(1)
     host.follows("train", 2, "token", ("train~1", 0))

@@ -129,6 +129,8 @@ class HostSeats:
         """Keys by job, place and ring, of all jobs here: some come before their seat is heard of."""
         self._ended: dict[str, dict[Place, _Gone]] = {}
         """Ranks that were gone again before that, by job; the newest jobs last."""
+        self._failed: set[Place] = set()
+        """Places here of which one ring has failed and others are there: to leave those is not in order."""
         self._given_up: list[_Seat] = []
         """Seats that the last ``want`` does not have any more."""
         self._before: dict[Place, Place] = {}
@@ -278,11 +280,15 @@ class HostSeats:
             self._remember(name, place, _Gone(key, failure, goes_on))
         if not here:
             self._present.pop(name, None)
+        if failure and rings:
+            self._failed.add(place)
         if not rings and not goes_on:
             self._before = {one: old for one, old in self._before.items() if self._first(one) != first}
         for number, seat in list(self._seats.items()):
             if seat.grant.name == name and place in seat.present:
                 self._left(number, seat, place, failure, is_there=bool(rings), goes_on=goes_on)
+        if not rings:
+            self._failed.discard(place)
 
     def _left(
         self, number: int, seat: _Seat, place: Place, failure: str, *, is_there: bool, goes_on: bool
@@ -291,7 +297,7 @@ class HostSeats:
         if not (seat.grant.elastic and goes_on):
             if failure:
                 seat.lost(place, failure)
-            elif seat.grant.elastic and not is_there:
+            elif seat.grant.elastic and not is_there and place not in self._failed:
                 seat.has_ended = True
         if is_there:
             return
