@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import functools
+import multiprocessing.process
 import multiprocessing.util
 import os
 import sys
+import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ DEVICES: Final[dict[str, Callable[[torch.device], Device]]] = {"cuda": CudaDevic
 """Types of devices whose memory the host daemon does not read."""
 TIMEOUT_S: Final = 1800.0
 """Of a group that does not tell its own: torch's default."""
+_FIRST_OF_A_CHILD: Final = multiprocessing.process.BaseProcess._bootstrap.__code__  # type: ignore[attr-defined]
 _OPS: Final = {
     "sum": dist.ReduceOp.SUM,
     "avg": dist.ReduceOp.SUM,
@@ -174,7 +177,10 @@ def _leave_as_a_child(pid: int) -> None:
 
 
 def _at_exit_of_a_child() -> None:
-    # The exception that ends it is under way; the last value would be that of who forked it, as a notebook
-    # has from any cell that failed.
+    # The exception that ends it is under way, and has come as far as the process's first function. One that
+    # has not was handled where it was forked; the last value, too, is of who forked it, as a notebook has it
+    # from any cell that failed.
     error = sys.exception()
-    close_all(leaves=error is None or (isinstance(error, SystemExit) and not error.code))
+    came_by = () if error is None else traceback.walk_tb(error.__traceback__)
+    is_ended = any(frame.f_code is _FIRST_OF_A_CHILD for frame, _ in came_by)
+    close_all(leaves=not is_ended or (isinstance(error, SystemExit) and not error.code))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from importlib import import_module
@@ -350,20 +349,29 @@ def forked(place: Place) -> list[str]:
     return path.read_text().split("\n")
 
 
-def ended_by_multiprocessing(place: Place, status: int) -> str:
-    """Rank 1 ends as a process of multiprocessing does; what the others hear of it."""
-    import multiprocessing.util
+def ended_by_multiprocessing(place: Place, status: int | None) -> str:
+    """Rank 1 is a process that was forked where an error is handled, and ends by that status, or without;
+    what the others hear of it.
+    """
+    import multiprocessing
 
+    def run() -> None:
+        place.begin("gloo")
+        dist.all_reduce(torch.ones(3))
+        if status is not None:
+            sys.exit(status)
+
+    if place.rank == 1:
+        sys.last_value = ValueError("of a cell before")
+        try:
+            raise ValueError("of this one")
+        except ValueError:
+            process = multiprocessing.get_context("fork").Process(target=run)
+            process.start()
+        process.join()
+        return ""
     place.begin("gloo")
     dist.all_reduce(torch.ones(3))
-    if place.rank == 1:
-        sys.last_value = ValueError("of a cell before, in the notebook that was forked")
-        with contextlib.suppress(SystemExit):
-            try:
-                sys.exit(status)
-            finally:
-                multiprocessing.util._exit_function()  # type: ignore[attr-defined]
-        return ""
     return error_of(lambda: dist.all_reduce(torch.ones(3)))
 
 
