@@ -10,6 +10,7 @@ from inaproto.core.rdma.path_probes import PathProbes
 from inaproto.core.rdma.requester import RcRequester
 from inaproto.core.rdma.selective_requester import SelectiveRequester
 from inaproto.core.rendezvous.jobs import Job
+from inaproto.core.rendezvous.life import Running
 from inaproto.core.rendezvous.rendezvous import Rendezvous
 from inaproto.core.switch.accelerator import Accelerator
 from inaproto.core.switch.lookup_table import Flow
@@ -167,6 +168,16 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
         "",
         shape=with_routers,
         seeds_max=300,
+    ),
+    fault(
+        "left_and_lost",
+        "docs/protocol.md 12.7",
+        "fails a job at once whose ring broke at ranks that had left, though nobody lacks a result",
+        Running.withdraw,
+        "seat.left_after is not None",
+        "False",
+        test="tests/unit/test_rendezvous.py"
+        "::test_a_ring_that_broke_at_ranks_that_had_left_fails_nobody_who_has_all_results",
     ),
     fault(
         "copies_by_the_old_way",

@@ -381,6 +381,30 @@ def test_orderly_end_closes_the_ring_when_all_have_left() -> None:
     world.running()
 
 
+def test_a_ring_that_broke_at_ranks_that_had_left_fails_nobody_who_has_all_results() -> None:
+    world = World()
+    world.running()
+    world.stalled(1, 4)  # it had the result by then, or says so again
+    world.leave(0)
+    assert not sent(world.gone(0, "its link is down"), Failed)
+    world.leave(1)
+    assert len(sent(world.leave(2), Closed)) == 3
+    counters = world.core.view().counters
+    assert (counters["jobs_closed"], counters["jobs_failed"]) == (1, 0)
+
+
+def test_a_ring_that_broke_at_ranks_that_had_left_fails_who_waits_for_a_result() -> None:
+    world = World()
+    world.running()
+    world.leave(0)
+    for reason in ("its link is down", "what follows from that"):
+        world.gone(0, reason)
+    failed = sent(world.stalled(1, 4), Failed)
+    assert [session for session, _ in failed] == [1, 2]
+    text = "rank 0 (h0, pid 1000) of job 'train' is lost: its link is down"
+    assert {(message.code, message.message) for _, message in failed} == {("rank_lost", text)}
+
+
 def test_leaving_while_connecting_loses_the_rank() -> None:
     world = World()
     world.connecting()

@@ -61,6 +61,8 @@ class Seat:
     ready: bool = False
     left_after: int | None = None
     """All-reduces that the rank took part in before it left; None while it is in the job."""
+    broke: str = ""
+    """Why its ring broke after that, with none to follow: others may lack what its host sent last."""
     stalled: OpStarted | None = None
     is_away: bool = False
     """Its host has lost its connection, and may come back."""

@@ -234,8 +234,13 @@ class Running:
         return [*started, *self._endings.close(job)]  # all had left when the switch restarted
 
     def withdraw(self, job: Job, event: MemberLeft | MemberGone) -> list[RendezvousAction]:
+        seat = job.seats[event.message.rank]
         reason = event.message.reason if isinstance(event, MemberGone) else "it left"
-        return self._endings.lose(job, [job.seats[event.message.rank]], reason)
+        if seat.left_after is not None and not self._state.config.recover_ns:
+            # Whether anybody lacks what its host sent last shows when a rank stalls.
+            seat.broke = seat.broke or reason
+            return []
+        return self._endings.lose(job, [seat], reason)
 
     def leave_or_withdraw(self, job: Job, event: MemberLeft) -> list[RendezvousAction]:
         """A rank may have all its results while its job joins or connects anew; not before its first ring."""
@@ -259,6 +264,9 @@ class Running:
         failure = self._fail_waiting_for_left(job)
         if failure:
             return failure
+        broke = next((other for other in job.in_order() if other.broke), None)
+        if broke is not None:
+            return self._endings.lose(job, [broke], broke.broke)
         mismatch = job.mismatch(told.op_index)
         if mismatch:
             status = JobStatus(job=job.name, op_index=told.op_index, waiting_for=(), mismatch=mismatch)
