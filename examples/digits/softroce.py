@@ -33,6 +33,7 @@ from inaproto_hil.rigs.cluster import ClusterConfig, ClusterError
 from inaproto_hil.softroce.guest import GuestFailed, boot, guest_failure_alone
 from inaproto_hil.softroce.guest_cluster import GuestCluster
 from inaproto_hil.softroce.image import Image, open_image
+from inaproto_hil.softroce.ring import RECOVER_MS
 from inaproto_hil.softroce.switched import switch_outside
 
 TREE = Path(__file__).parents[2]
@@ -41,15 +42,15 @@ MEMORY_MB = 2048
 PATH_MTU = 1024
 TRANSPORT_TIMEOUT = 17
 """The NICs' timer, 0.54 s: what an emulated host does late must not be sent again."""
-RUN_S_MAX = 1800.0
 OUTCOME = "outcome.json"
 
 
 def run_in_guest(config: Config, out: Path, *, control_port: int, display: Display) -> None:
     """What :func:`main` has started in the guest. ``out`` gets the outcomes, and the wire's samples."""
     outcomes = Outcomes.prepared(out, config.ranks)
-    options = ("--mtu", str(PATH_MTU), "--transport-timeout", str(TRANSPORT_TIMEOUT), "--stall-ms", "60000")
-    cluster_config = ClusterConfig(hosts=config.ranks, host_options=options)
+    options = ("--mtu", str(PATH_MTU), "--transport-timeout", str(TRANSPORT_TIMEOUT))
+    patience = ("--stall-ms", "60000", "--recover-ms", str(RECOVER_MS))
+    cluster_config = ClusterConfig(hosts=config.ranks, host_options=(*options, *patience))
     display.stage("starting the host daemons, one by one")
     with GuestCluster(cluster_config, control_port=control_port, log_dir=out / "logs") as cluster:
         watch = train_in(cluster, config, outcomes, display)
@@ -64,7 +65,7 @@ async def train(image: Image, config: Config, out: Path, note: Callable[[str], N
     ):
         plan = json.dumps({"config": asdict(config), "control_port": switch.control_port})
         argv = [sys.executable, "-P", "-m", "examples.digits.softroce", plan]
-        ended = await guest.run(argv, cwd=TREE, timeout=RUN_S_MAX, on_line=note)
+        ended = await guest.run(argv, cwd=TREE, on_line=note)
         if ended.rc:
             raise GuestFailed(f"the training in the guest ended with {ended.rc}: {ended.err[-4000:]}")
         shutil.copytree(guest.out, out, dirs_exist_ok=True)

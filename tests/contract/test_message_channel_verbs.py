@@ -59,10 +59,10 @@ class TestVerbs(MessageChannelContract):
             nursery.cancel_scope.cancel()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3000)
 async def test_a_host_and_a_server_train_by_their_devices(tmp_path: Path) -> None:
     """As the daemons open them; of processes the emulated machine would make minutes."""
-    document = models_document(1, 1, dtype="int64", elements=ELEMENTS, heartbeat_ms=10_000)
+    document = models_document(1, 1, dtype="int64", elements=ELEMENTS, heartbeat_ms=100_000)
     models = models_of(document, tmp_path)
     there, here = (pairs_of(address) for address in PAIR.split(","))
     server = ParameterServer(models, "ps0", tmp_path / "store", queue_pairs=there)
@@ -74,7 +74,7 @@ async def test_a_host_and_a_server_train_by_their_devices(tmp_path: Path) -> Non
             found.extend(shard for model in host.status() for shard in model["shards"])
             found.append(host.nic_status() or {})
 
-    weights = await trained(server, host, CLOCKS, at, within_s=400.0)
+    weights = await trained(server, host, CLOCKS, at, within_s=2400.0)
     assert weights == (CLOCKS * np.arange(ELEMENTS)).tobytes()
     shard, nic = found
     assert [(link["by"], link["why"]) for link in shard["links"]] == [("nic", "")]

@@ -14,9 +14,10 @@ import trio
 import inaproto
 from inaproto_hil.softroce.guest import boot
 from inaproto_hil.softroce.image import Image
+from tests.hil import HANG_S
 from tests.hil.softroce.wire import Wire
 
-pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.hil, pytest.mark.timeout(HANG_S)]
 
 TREE = Path(inaproto.__file__).parents[1]
 
@@ -41,7 +42,7 @@ async def test_verbs_keep_the_nic_contract(softroce: Image, network: dict[str, A
                 env = {"INAPROTO_VERBS_PAIR": addresses}
                 nics = [sys.executable, "-P", "-m", "inaproto.cli", "nics", "--json"]
                 listed = await guest.run(nics, cwd=TREE)
-                ended = await guest.run(argv, env=env, cwd=TREE, timeout=800)
+                ended = await guest.run(argv, env=env, cwd=TREE)
             nursery.cancel_scope.cancel()
     assert ended.rc == 0, ended.out + ended.err
     found = json.loads(listed.out)

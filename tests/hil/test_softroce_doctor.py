@@ -13,15 +13,16 @@ import trio
 
 from inaproto_hil.softroce.guest import Guest, boot
 from inaproto_hil.softroce.image import Image
+from tests.hil import HANG_S
 from tests.hil.softroce.wire import Wire
 
-pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.hil, pytest.mark.timeout(HANG_S)]
 
 
 async def doctor(guest: Guest, *arguments: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
     """Exit status, and findings by check."""
     argv = [sys.executable, "-P", "-m", "inaproto.cli", "doctor", "--json", "--nic", "verbs", *arguments]
-    ended = await guest.run(argv, timeout=300)
+    ended = await guest.run(argv)
     assert ended.rc in {0, 1}, ended.out + ended.err
     assert ended.out, ended.err
     found: dict[str, list[dict[str, Any]]] = {}

@@ -17,10 +17,11 @@ from inaproto.units import PSN_MASK
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto_hil.softroce.image import Image
 from inaproto_hil.softroce.switched import Switched, SwitchedConfig, run_switched
+from tests.hil import HANG_S
 from tests.hil.softroce.watched_ports import Crossing, WatchedPorts
 from tests.hil.softroce.wire import Seen
 
-pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.hil, pytest.mark.timeout(HANG_S)]
 
 HOSTS = 3
 MTU = 1024

@@ -13,11 +13,12 @@ import pytest
 
 from inaproto_hil.softroce.image import Image
 from inaproto_hil.softroce.transfer import FIRST_PSN, TransferPlan
+from tests.hil import HANG_S
 from tests.hil.softroce import faults
 from tests.hil.softroce.pair import Pair, Transferred, open_pair
 from tests.hil.softroce.wire import Count, Seen
 
-pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.hil, pytest.mark.timeout(HANG_S)]
 
 PACKETS, MESSAGE_PACKETS = 256, 64
 OUTSTANDING_MAX = 129
@@ -216,7 +217,7 @@ async def test_who_is_written_to_is_connected_first(softroce: Image) -> None:
     async with open_pair(softroce) as pair:
         for host in (0, 1, 1):
             await pair.forget_peer(host)
-            found = await pair.transfer(TransferPlan(seconds=20))
+            found = await pair.transfer(TransferPlan())
             whole(found)
             assert (found.wire.data, found.wire.acks, found.wire.again) == (256, 4, 0)
 

@@ -12,9 +12,10 @@ import trio
 import inaproto
 from inaproto_hil.softroce.guest import boot
 from inaproto_hil.softroce.image import Image
+from tests.hil import HANG_S
 from tests.hil.softroce.wire import Wire
 
-pytestmark = [pytest.mark.hil, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.hil, pytest.mark.timeout(HANG_S)]
 
 TREE = Path(inaproto.__file__).parents[1]
 TESTS = "tests/contract/test_message_channel_verbs.py"
@@ -30,6 +31,6 @@ async def test_a_host_and_a_server_speak_by_their_devices_and_channels_keep_thei
             async with boot(softroce, [wire.path] * 2, mtu=4096) as guest:
                 env = {"INAPROTO_VERBS_PAIR": ",".join(host.ip for host in guest.hosts)}
                 argv = [sys.executable, "-P", "-m", "pytest", "-p", "no:xdist", TESTS]
-                ended = await guest.run(argv, env=env, cwd=TREE, timeout=1400)
+                ended = await guest.run(argv, env=env, cwd=TREE)
             nursery.cancel_scope.cancel()
     assert ended.rc == 0, ended.out + ended.err

@@ -13,11 +13,12 @@ from inaproto.ports import FramePort, load_adapter
 from inaproto.units import Frames
 from inaproto_hil.softroce.image import Image
 from inaproto_hil.softroce.switched import SwitchedConfig, run_switched
+from tests.hil import HANG_S
 from tests.hil.softroce.congestion import Congestion
 from tests.hil.softroce.cut import Cut
 from tests.hil.softroce.filtered_port import FilteredPort
 
-pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.hil, pytest.mark.timeout(HANG_S)]
 
 _TAGGED, _IPV4, _IPV6, _ROCE = b"\x81\0", b"\x08\0", b"\x86\xdd", (4791).to_bytes(2, "big")
 _PATH_PROBE = b"\x88\xb5"
@@ -69,7 +70,7 @@ async def test_congestion_of_one_host_is_told_to_it_alone(softroce: Image) -> No
     """What is marked on its way in is marked on its way out, nothing else is; notifications go back to it."""
     host = bytes([10, 0, 0, 2])
     congestion = Congestion(host, nth=5)
-    config = SwitchedConfig(hosts=3, mtu=1024, rows=[("float32", 64 << 10)], timeout=19, seconds=300)
+    config = SwitchedConfig(hosts=3, mtu=1024, rows=[("float32", 64 << 10)], timeout=19)
     found = await run_switched(softroce, config, congestion.wrap)
     assert [(row["wrong"], row["paths"]) for row in found.rows] == [(0, ["switch"])]
     assert sum(one["retry_exceeded"] for one in found.devices) == 0
@@ -211,7 +212,6 @@ async def test_kernel_hosts_and_ours_over_a_vlan_and_ipv6(
         rows=[("float32", 8 << 10)],
         iterations=200,
         timeout=15,
-        seconds=300,
         **network,
     )
     found = await run_switched(softroce, config, wrap)
@@ -227,7 +227,7 @@ async def test_our_nics_and_the_kernel_s_sum_together(softroce: Image) -> None:
     """Two userspace NICs outside and two kernel devices in the guest in one ring; the links lose frames."""
     weather = Weather(drop=0.005)
     config = SwitchedConfig(
-        hosts=2, own=2, mtu=1024, rows=[("float32", 8 << 10)], iterations=1000, timeout=15, seconds=300
+        hosts=2, own=2, mtu=1024, rows=[("float32", 8 << 10)], iterations=1000, timeout=15
     )
     found = await run_switched(softroce, config, partial(_weathered, weather))
     assert [(row["iterations"], row["wrong"]) for row in found.rows] == [(1000, 0)] * 2

@@ -18,17 +18,16 @@ from inaproto_hil.rtl.parameters import parameters_of
 from inaproto_hil.rtl.verilated.build import build_accelerator
 from inaproto_hil.softroce.image import Image
 from inaproto_hil.softroce.switched import SwitchedConfig, run_switched
+from tests.hil import HANG_S
 from tests.rtl.builds import needs_tools
 
-pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.hil, pytest.mark.timeout(HANG_S)]
 
 
 async def test_kernel_hosts_and_our_nics_are_summed_by_the_rtl(softroce: Image) -> None:
     needs_tools()
     build_accelerator(parameters_of("", DEFAULTS))  # before anybody waits
-    config = SwitchedConfig(
-        hosts=2, own=2, mtu=1024, rows=[("float32", 2 << 10)], iterations=200, timeout=17, seconds=300
-    )
+    config = SwitchedConfig(hosts=2, own=2, mtu=1024, rows=[("float32", 2 << 10)], iterations=200, timeout=17)
     found = await run_switched(
         softroce, config, partial(_weathered, Weather(drop=0.005)), partial(open_rtl, "")
     )

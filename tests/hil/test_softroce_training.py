@@ -10,15 +10,16 @@ from examples.digits import softroce as act
 from examples.digits.demo import Config
 from inaproto_hil.softroce.guest import guest_failure_alone
 from inaproto_hil.softroce.image import Image
+from tests.hil import HANG_S
 
-pytestmark = [pytest.mark.hil, pytest.mark.timeout(3600)]  # a guest on a busy machine is slow
+pytestmark = [pytest.mark.hil, pytest.mark.timeout(HANG_S)]
 
 EPOCHS, STEPS_PER_EPOCH = 8, 22
 
 
 async def test_four_processes_train_to_the_weights_of_one(softroce: Image, tmp_path: Path) -> None:
     """The first act of the demo, shorter: `inaproto demo softroce` plays all of it."""
-    config = Config(seed=1, ranks=4, epochs=EPOCHS, batch=64, weather="", timeout_s=120.0)
+    config = Config(seed=1, ranks=4, epochs=EPOCHS, batch=64, weather="", timeout_s=600.0)
     with guest_failure_alone():
         result = await act.train(softroce, config, tmp_path, print)
     assert result.identical

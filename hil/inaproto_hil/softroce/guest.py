@@ -34,8 +34,14 @@ from inaproto_hil.softroce.network import (
     set_up,
 )
 from inaproto_hil.softroce.packages import program
+from inaproto_hil.softroce.progress import hangs
 
-BOOT_S_MAX: Final = 120.0
+BOOT_CPU_S_MAX: Final = 1200.0
+"""Processor time that a boot may take; a dozen seconds are usual."""
+BOOT_RESTS_MAX: Final = 300
+"""Seconds that a guest may spend asleep meanwhile: one that boots has something to do."""
+PROGRAM_S_MAX: Final = 3600.0
+"""For a program in the guest that hangs: none takes so long, however busy the machine is."""
 MEMORY_MB: Final = 512
 _KERNEL_LINE: Final = "console=ttyS0 quiet panic=-1 tsc=unstable no_timer_check mitigations=off"
 _LOG_LINES: Final = 30
@@ -93,7 +99,7 @@ class Guest:
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | Path = "/",
-        timeout: float = 120.0,
+        timeout: float = PROGRAM_S_MAX,
         on_line: Callable[[str], None] | None = None,
     ) -> Ended:
         """Raises ``GuestFailed`` when the guest ends, or the time is over; the program is ended then.
@@ -218,22 +224,24 @@ async def _agent_of(
             await process.wait()
             raise GuestFailed(f"the guest ended while it booted{_end_of(console)}")
 
+        async def fail_when_it_hangs() -> None:
+            why = await hangs(process.pid, rests_max=BOOT_RESTS_MAX, cpu_s_max=BOOT_CPU_S_MAX)
+            raise GuestFailed(f"the guest does not come up: {why}{_end_of(console)}")
+
         nursery.start_soon(fail_at_end)
-        with trio.move_on_after(BOOT_S_MAX):
-            while True:
-                stream = await listener.accept()
-                said = b""
-                with trio.move_on_after(BOOT_S_MAX):
-                    while not said.endswith(b"\n") and len(said) <= len(token):
-                        more = await stream.receive_some(len(token) + 1 - len(said))
-                        if not more:
-                            break
-                        said += more
-                if secrets.compare_digest(said, token.encode() + b"\n"):
-                    nursery.cancel_scope.cancel()
-                    return stream
-                await stream.aclose()
-        raise GuestFailed(f"the guest did not come up within {BOOT_S_MAX:g} s{_end_of(console)}")
+        nursery.start_soon(fail_when_it_hangs)
+        while True:
+            stream = await listener.accept()
+            said = b""
+            while not said.endswith(b"\n") and len(said) <= len(token):
+                more = await stream.receive_some(len(token) + 1 - len(said))
+                if not more:
+                    break
+                said += more
+            if secrets.compare_digest(said, token.encode() + b"\n"):
+                nursery.cancel_scope.cancel()
+                return stream
+            await stream.aclose()
 
 
 def _agent(port: int, token: str) -> str:

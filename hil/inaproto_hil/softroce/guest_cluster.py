@@ -16,8 +16,6 @@ class GuestCluster(LocalCluster):
     ``host_options`` come behind the choice of the RoCE device.
     """
 
-    ready_timeout_s = 120.0
-
     def __init__(self, config: ClusterConfig, *, control_port: int, log_dir: Path | None = None) -> None:
         super().__init__(config, log_dir=log_dir)
         self._control_port = control_port

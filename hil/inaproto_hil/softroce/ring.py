@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import trio
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from inaproto.client import Communicator
     from inaproto.daemon.host.daemon import HostDaemon
     from inaproto.ports import Nic
+
+RECOVER_MS: Final = 3_600_000
+"""Daemons that lose each other wait for each other: none is gone, but an emulated machine may stand still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,8 @@ async def _start_host(plan: RingPlan, ip: str, folder: Path, nics: list[Nic], nu
         "retry_count": plan.retry_count,
         "window_messages": plan.window,
         "message_packets": plan.message_packets,
-        "stall_ms": 20_000,  # an emulated machine is slow, not stuck
+        "stall_ms": 60_000,  # an emulated machine is slow, not stuck
+        "recover_ms": RECOVER_MS,
     }
     settings = load_host_settings(flags, None, {}).settings
 

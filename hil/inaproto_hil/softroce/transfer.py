@@ -39,7 +39,7 @@ class TransferPlan:
     retry_count: int = 7
     expect_added: int = 0
     """What the wire adds to each 32-bit word."""
-    seconds: float = 120.0
+    seconds: float = 600.0
     """Seconds that it may take; what failed is known by then on a machine as slow as any."""
 
     def encode(self) -> str:
