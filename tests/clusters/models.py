@@ -19,7 +19,7 @@ from inaproto.daemon.settings.models_file import Models, load_models
 from inaproto.ports import Nic
 from inaproto_hil.rigs.models_cluster import free_ports
 
-WAIT_S = 60.0
+WAIT_S = 600.0
 
 
 async def no_nic(*args: Any, **kwargs: Any) -> Nic:

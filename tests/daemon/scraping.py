@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-ANSWER_S = 30
+ANSWER_S = 600
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 

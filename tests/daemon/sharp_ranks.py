@@ -24,7 +24,7 @@ from tests.sharp_double import Double
 T = TypeVar("T")
 _draw: Final = Random(7)
 """No two jobs have the same number."""
-END_S: Final = 60.0
+END_S: Final = 600.0
 """For a test's ranks to end in some way: far more than any deadline of theirs."""
 ONE_TRY: Final = SessionConfig(
     tries_max=1, exchange_ns=5_000 * MS, call_ns=5_000 * MS, unwind_ns=5_000 * MS, drain_ns=300 * MS

@@ -24,7 +24,7 @@ def test_daemons_are_ready_answer_and_end_on_sigterm() -> None:
         assert [cluster.host_status(host)["name"] for host in (0, 1)] == ["h0", "h1"]
         assert all(daemon.cpu_s() > 0 for daemon in cluster.daemons)
         cluster.check()
-        assert stop_children(cluster.daemons) == []  # none needed SIGKILL
+        assert stop_children(cluster.daemons, timeout_s=ENDED_WITHIN_S) == []  # none needed SIGKILL
         assert [daemon.exit_status for daemon in cluster.daemons] == [0, 0, 0]
     assert not directory.exists()
 

@@ -102,7 +102,7 @@ def test_a_signal_is_an_exit_status_and_reaches_nobody_after_the_end(
     child.process.kill()
     assert child.process.wait(END_S) == -signal.SIGKILL
     child.process.kill()
-    assert stop_children([child]) == []
+    assert stop_children([child], timeout_s=END_S) == []
 
 
 def test_a_daemon_that_is_told_nonsense_ends_as_its_command_does(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_daemon_that_is_told_nonsense_ends_as_its_command_does(tmp_path: Path)
 def test_what_is_no_python_program_is_started_by_its_command_line(tmp_path: Path) -> None:
     child = Child("cat", ["/bin/cat"], log_path=tmp_path / "log", sink=lambda child, line: None)
     assert isinstance(child.process, subprocess.Popen)
-    assert stop_children([child]) == []
+    assert stop_children([child], timeout_s=END_S) == []
     assert command_of([sys.executable, "-c", "pass"], "inaproto") is None
     assert command_of([sys.executable, "-P", "-m", "a.b", "c"], "inaproto") == ["-m", "a.b", "c"]
     assert command_of(["/x/inaproto", "host", "--dir", "d"], "/x/inaproto") == ["host", "--dir", "d"]

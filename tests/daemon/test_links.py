@@ -80,7 +80,7 @@ async def test_an_xdp_port_has_what_came_by_a_cable_in_its_memory() -> None:
     packet[:, 12:15] = (8, 0, 0x45)
     packet[:, 23] = 17
     packet[:, 36:38] = (4791 >> 8, 4791 & 255)
-    with namespaces("switch", "cables", "machine") as (switch, cables, machine), trio.fail_after(30):
+    with namespaces("switch", "cables", "machine") as (switch, cables, machine), trio.fail_after(600):
         star(switch, [machine], Shape(1_000_000_000), cables=cables)
         with machine.entered():
             require_xdp()

@@ -17,7 +17,7 @@ from inaproto_hil.rigs.models_cluster import ModelsCluster
 from tests.contract.test_frame_port_udp import free_address
 
 HOSTS, SERVERS, CLOCKS, ELEMENTS = 4, 2, 6, 20_000
-WAIT_S = 120.0
+WAIT_S = 600.0
 MODELS = f"""
 [[models]]
 name = "m"

@@ -14,7 +14,7 @@ import trio
 
 from tests.sharp_double import Double
 
-END_S: Final = 120.0
+END_S: Final = 600.0
 TREE: Final = Path(__file__).resolve().parents[2]
 
 

@@ -30,7 +30,7 @@ from inaproto.wire.crc import CRC_IMPLEMENTATION
 from inaproto_hil.bench.accelerator import Config, Core, Packets, Sets, wrong_in
 from inaproto_hil.rigs import environment
 
-_READY_S: Final = 120.0
+_READY_S: Final = 600.0
 """For a shard to prepare a round of packets."""
 _END_S: Final = 5.0
 

@@ -46,8 +46,8 @@ from inaproto_hil.bench.accelerator import (
 from inaproto_hil.bench.shards import cpus_for
 from inaproto_hil.rigs import environment
 
-_READY_S: Final = 60.0
-_ROUND_S: Final = 60.0
+_READY_S: Final = 600.0
+_ROUND_S: Final = 600.0
 """After which a round has failed: frames were lost."""
 
 

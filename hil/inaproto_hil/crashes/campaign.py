@@ -35,7 +35,7 @@ STORMS: Final = 2
 TENANTS: Final = 1
 CROWD: Final = 4
 """Clients whose jobs are on agents, if there are some."""
-END_S: Final = 180.0
+END_S: Final = 600.0
 LOOK_S: Final = 0.1
 WARM_STEPS: Final = 4
 """Steps of all jobs together before the first kill."""

@@ -34,7 +34,7 @@ from inaproto_hil.rigs.cluster import ClusterError
 from inaproto_hil.rigs.models_cluster import ModelsCluster
 
 MODEL: Final = "demo"
-WAIT_S: Final = 120.0
+WAIT_S: Final = 600.0
 LOOK_S: Final = 0.1
 Numbers = NDArray[np.int64]
 

@@ -43,8 +43,8 @@ from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import Error, Status, StatusReply, decode_message, encode_message
 from inaproto_hil.rigs.fork_server import ONE_THREAD, ForkedProcess, command_of, fork_server
 
-READY_TIMEOUT_S = 120.0
-STATUS_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 600.0
+STATUS_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 30.0
 ENDING_S = 10.0
 LOG_TAIL_LINES = 20

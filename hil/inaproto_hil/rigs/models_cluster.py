@@ -20,9 +20,6 @@ class ModelsCluster(Cluster):
     by default there is none.
     """
 
-    ready_timeout_s = 120.0
-    """More processes than cores, and these may be busy."""
-
     def __init__(
         self,
         hosts: int,

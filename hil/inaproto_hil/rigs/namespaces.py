@@ -19,7 +19,7 @@ from inaproto.errors import Unsupported
 from inaproto_hil.rigs.cluster import ClusterError
 
 _CLONE_NEWNET: Final = 0x40000000
-_COMMAND_S: Final = 30
+_COMMAND_S: Final = 600
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _OWN: Final = "/proc/thread-self/ns/net"
 

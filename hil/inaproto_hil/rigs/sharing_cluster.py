@@ -15,7 +15,7 @@ from inaproto_hil.rigs.fabric_cluster import FabricCluster, FabricConfig
 CONTROLLER: Final = "controller"
 REPORT_MS: Final = 500
 """Several within any lease, on a machine that is busy."""
-WAIT_S: Final = 120.0
+WAIT_S: Final = 600.0
 """For anything that is to happen."""
 
 

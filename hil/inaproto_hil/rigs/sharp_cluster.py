@@ -21,7 +21,7 @@ from inaproto_hil.rigs.sharp_double import AM, Double, build
 
 HOSTS: Final = 4
 SPINES: Final = ("spine0", "spine1")
-WAIT_S: Final = 120.0
+WAIT_S: Final = 600.0
 """For anything that is to happen."""
 _IDS: Final = {name: number for number, name in enumerate(SPINES, start=100)}
 """Numbers of switches at the double."""

@@ -21,7 +21,7 @@ FOLDER: Final = Path(__file__).parents[3] / "tests" / "doubles"
 AM: Final = "SHARP_DOUBLE_AM"
 """Variable with the path of what all processes that use the double share."""
 FLAGS: Final = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", "-ffp-contract=off")
-SECONDS_MAX: Final = 120
+SECONDS_MAX: Final = 600
 NEVER: Final = 1
 """Of ``complete``: it never does; 2: with a wrong bit; 1000 + n: after n ms."""
 WRONG: Final = 2

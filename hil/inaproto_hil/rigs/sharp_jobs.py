@@ -21,7 +21,7 @@ from inaproto_hil.rigs.sharp_cluster import SharpCluster
 PATH: Final = "sharp"
 THINKS_S: Final = 0.002
 """Between two all-reduces, as a training would."""
-AWAIT_S: Final = 30.0
+AWAIT_S: Final = 600.0
 """One that has not ended by then hangs: far above every deadline of the daemons."""
 
 

@@ -14,7 +14,7 @@ from inaproto_hil.bench.allreduce.ring_traffic import sockets
 from inaproto_hil.bench.allreduce.worker import WorkerPlan
 from inaproto_hil.rigs.cluster import Child, LocalCluster
 
-CHECK_TIMEOUT_S = 60.0
+CHECK_TIMEOUT_S = 600.0
 """What a rank may take beside its operation: start-up, making data, checking it."""
 
 

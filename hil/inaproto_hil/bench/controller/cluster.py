@@ -46,8 +46,6 @@ def cluster_file(hosts: int, jobs_per_host: float) -> dict[str, Any]:
 class ControllerCluster(Cluster):
     """``database``: URL of what two controllers share; empty: one controller, with a file."""
 
-    ready_timeout_s = 120.0
-
     def __init__(self, hosts: int, jobs: int, *, database: str = "", report_ms: int = 2000) -> None:
         super().__init__(log_dir=None)
         self.names = ("controller-a", "controller-b") if database else ("controller",)

@@ -31,7 +31,7 @@ COUNTED: Final = 3
 """All-reduces of which the bytes are counted."""
 EACH_BYTES: Final = COUNTED * ELEMENTS * Dtype.F32.itemsize
 WAIT_S: Final = 20.0
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = 600.0
 """Until the ring is on its tree, and again until all that are counted were summed there: a job may have to
 wait for its turn meanwhile."""
 

@@ -16,9 +16,9 @@ from inaproto_hil.rigs.cluster import Child, Cluster
 
 LOOK_S: Final = 1.0
 """How often it is looked whether a process has ended."""
-START_S: Final = 180.0
+START_S: Final = 600.0
 """For all ranks to connect: they import, connect, and compute their data."""
-CHECK_S: Final = 120.0
+CHECK_S: Final = 600.0
 """What a step may take beside its all-reduces."""
 RECEIVE_BYTES: Final = 1 << 16
 
