@@ -171,7 +171,7 @@ def takes(port: FramePort, nbytes: int) -> bool:
 
 
 async def until(what: Callable[[], bool]) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(600):
         while not what():
             await trio.lowlevel.checkpoint()
 
@@ -248,7 +248,7 @@ async def test_packets_for_the_interface_itself_stay_its_own(here: Namespace) ->
         with trio.socket.socket(trio.socket.AF_PACKET, trio.socket.SOCK_RAW) as kernel:
             await kernel.bind(("right", 3))
             left.send_nowait(frames)
-            with trio.fail_after(60):
+            with trio.fail_after(600):
                 assert await kernel.recv(2048) == frames[0].tobytes()
         assert await collect(right, 1) == as_bytes([frames])
 
@@ -288,7 +288,7 @@ async def test_frames_that_the_kernel_has_no_room_for_leave_once_and_in_order(
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as kernel:
             kernel.bind(("left", 0))
             kernel.send(push[0].tobytes())  # a queue goes on when something comes
-        with trio.fail_after(60):
+        with trio.fail_after(600):
             while push[0].tobytes() not in got:
                 got += await collect(right, 1)
             for block in blocks[1:]:
@@ -392,7 +392,7 @@ async def test_another_address_of_the_interface_closes_the_port(here: Namespace)
     """The program at the interface would take from the kernel what is for it."""
     async with two_ports() as (_, right):
         here.ip("link", "set", "right", "address", "02:00:00:00:00:77")
-        with pytest.raises(PortClosed, match="is 02:00:00:00:00:77 now"), trio.fail_after(60):
+        with pytest.raises(PortClosed, match="is 02:00:00:00:00:77 now"), trio.fail_after(600):
             await collect(right, 1 << 30)
 
 

@@ -238,7 +238,7 @@ async def test_a_restarted_controller_shows_what_was_before(runtime_dir: Path) -
     async with live_controller(runtime_dir) as live:
         turn(live, "pool", "train", 1)
         live.history.fell_back("train", "its port is down")
-        with trio.fail_after(60):
+        with trio.fail_after(600):
             while not _kept(runtime_dir):  # written behind, so that a kill loses a moment of it
                 await trio.lowlevel.checkpoint()
         live.history.fell_back("train", "said just before it is stopped")

@@ -78,7 +78,7 @@ class Service:
         return [message for at, message in self.said if at == host and isinstance(message, kind)]
 
     async def hears(self, host: str, kind: type[Message]) -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(600):
             while not self.of(host, kind):
                 self.news = trio.Event()
                 await self.news.wait()

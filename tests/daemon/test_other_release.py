@@ -66,7 +66,7 @@ async def test_a_host_names_its_switch_so_and_waits_for_one_of_its_own(runtime_d
         of_the_next_release(runtime_dir / CONTROL_SOCKET),
         open_cluster(runtime_dir, 1, switch=False) as cluster,
     ):
-        with trio.fail_after(30):
+        with trio.fail_after(600):
             while WORDS not in (error := cluster.hosts[0].daemon.status()["switch"]["error"]):  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert "whatever listens there" not in error

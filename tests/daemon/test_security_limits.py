@@ -60,7 +60,7 @@ async def listening(directory: Path, limits: TlsLimits) -> AsyncIterator[Listeni
     deployment = Deployment(directory)
     tls = deployment.issue(Role.SWITCH, SPINE, addresses=[LOOPBACK])
     listener = await listen_tls(LOOPBACK, 0, Credentials(tls), limits)
-    with trio.fail_after(30):
+    with trio.fail_after(600):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listener.run)
             yield Listening(listener, deployment)
@@ -166,7 +166,7 @@ async def test_a_handshake_has_a_size(tmp_path: Path) -> None:
         hello_of_1_mib = b"\x01" + (1 << 20).to_bytes(3, "big")
         record = b"\x16\x03\x01" + (1 << 14).to_bytes(2, "big")
         data = memoryview(record + hello_of_1_mib + bytes((1 << 14) - 4) + (record + bytes(1 << 14)) * 8)
-        with trio.fail_after(20):
+        with trio.fail_after(600):
             while data and not big.peer_is_gone():
                 try:
                     data = data[big.send_nowait(data) :]

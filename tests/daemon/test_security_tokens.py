@@ -267,7 +267,7 @@ async def test_a_job_shrinks_by_its_token(runtime_dir: Path) -> None:
         for _ in range(3):
             await cluster.start_host()
         *comms, lost = await cluster.job("train", 3, key=shown, elastic=True)
-        with trio.fail_after(60):
+        with trio.fail_after(600):
             async with trio.open_nursery() as nursery:
                 for comm in comms:
                     nursery.start_soon(go_on, comm)

@@ -28,7 +28,7 @@ async def told(found: list[TreeState]) -> list[TreeReport]:
     here, there = socket.socketpair()
     root, controller = ControlStream(here), ControlStream(there)
     heard: list[TreeReport] = []
-    with trio.fail_after(60):
+    with trio.fail_after(600):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(root.run)
             trees = WishedTrees(lambda wishes: None, lambda: found)

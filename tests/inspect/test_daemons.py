@@ -40,7 +40,7 @@ async def captured(folder: Path) -> bytes:
     )
     told: list[dict[str, Any]] = []
     stop, ready = trio.Event(), trio.Event()
-    with trio.fail_after(60):
+    with trio.fail_after(600):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
                 partial(

@@ -53,7 +53,7 @@ def served(directory: Path, *options: str, sizes: Parameters = LARGER) -> Iterat
 
 
 async def until(holds: Callable[[], object]) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(600):
         while True:
             if holds():
                 return

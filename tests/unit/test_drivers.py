@@ -78,7 +78,7 @@ def until_said(
 
 def run(scenario: Callable[[], Any]) -> None:
     async def limited() -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(600):
             await scenario()
 
     trio.run(limited)

@@ -26,7 +26,7 @@ async def port_and_raw_peer(
     config: FramesConfig | None = None,
 ) -> AsyncIterator[tuple[StreamFramePort, trio.SocketStream]]:
     ours, theirs = socket.socketpair()
-    with trio.fail_after(30):
+    with trio.fail_after(600):
         async with trio.SocketStream(trio.socket.from_stdlib_socket(theirs)) as peer:
             port = StreamFramePort(ours, config, name="port under test")
             async with trio.open_nursery() as nursery:

@@ -109,7 +109,7 @@ async def test_memory_that_is_found_while_something_is_sent_is_found_by_who_wait
     async def receive() -> None:
         got.extend(await near.receive())
 
-    with trio.fail_after(10):
+    with trio.fail_after(600):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive)
             await wait_all_tasks_blocked()
@@ -128,7 +128,7 @@ async def test_a_peer_of_a_stream_that_sending_found_is_served_by_one_stream() -
         async def receive() -> None:
             got.extend(await port.receive())
 
-        with trio.fail_after(10):
+        with trio.fail_after(600):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(port.run)
                 async with trio.open_nursery() as receiving:
@@ -154,7 +154,7 @@ async def test_who_waits_for_frames_hears_of_a_refusal_that_sending_found() -> N
             with pytest.raises(PortClosed, match="version 2"):
                 await port.receive()
 
-        with trio.fail_after(10):
+        with trio.fail_after(600):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(receive)
                 await wait_all_tasks_blocked()

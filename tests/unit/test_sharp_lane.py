@@ -50,7 +50,7 @@ async def ended(library: Library, bell: Bell | None = None) -> int:
         done.set()
 
     operation = Operation(None, CLASSES["sharp_coll_reduce_spec"](), (), told, bell)
-    with trio.fail_after(30):
+    with trio.fail_after(600):
         lane.post(operation)
         if bell is None:
             await done.wait()
@@ -106,7 +106,7 @@ async def test_who_has_left_is_called() -> None:
     done = trio.Event()
     operation = Operation(None, CLASSES["sharp_coll_reduce_spec"](), (), lambda *about: done.set(), bell)
     operation.is_left = True
-    with trio.fail_after(30):
+    with trio.fail_after(600):
         lane.post(operation)
         await done.wait()
         lane.close()
