@@ -7,17 +7,20 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from inaproto.core.host import journal as layout
-from inaproto.core.host.journal import Arena, Journal, Past, PrivateArena
+from inaproto.core.host.journal import Arena, Journal, Past, PrivateArena, read_journal
 from inaproto.core.host.operation_queue import KeptResult
 from inaproto.core.host.operations import Operation
 from inaproto.daemon.host.shared_arena import SharedArena
 from inaproto.errors import InvariantBroken, RankLost
 from inaproto.units import OpIndex, RingId
+from inaproto.wire import control
 from inaproto.wire.ina_header import Dtype, Op
 from inaproto.wire.messages.client import Join
 from tests.unit.journal_scenario import (
@@ -101,7 +104,7 @@ def test_a_job_that_has_failed_says_why_first_and_last() -> None:
     journal.say([join(0)], {0: 0}, "boot")  # a rank leaves that has not heard of it yet
     past = read(arena, WINDOW)
     assert past is not None
-    assert past.failure == ("rank_lost", ("rank 1 is lost" * 9999)[: layout.WORDS_MAX])
+    assert past.failure == ("rank_lost", ("rank 1 is lost" * 9999)[: layout.WORDS.bytes_max])
     assert past.kept == ()
 
 
@@ -121,11 +124,108 @@ def test_a_thousand_ranks_with_long_names_fit() -> None:
     assert past.joins == tuple(joins)
 
 
+@pytest.mark.parametrize(
+    ("said", "read_as"),
+    [("é" * 9999, "é" * 4096), ("no file \udcff", "no file ?"), ("x" * 8192, "x" * 8192)],
+    ids=["long", "no Unicode", "as long as may be"],
+)
+def test_an_error_in_any_words_is_told_as_on_a_connection(said: str, read_as: str) -> None:
+    arena = PrivateArena()
+    begun(arena).failed("rank_lost", said)
+    past = read(arena, WINDOW)
+    assert past is not None
+    assert past.failure == ("rank_lost", read_as)
+
+
 def test_what_is_kept_must_have_been_taken() -> None:
     journal = begun(PrivateArena())
     kept = KeptResult(0, Operation(OpIndex(0), Dtype.I32, Op.SUM, 4, 0), True, 0, 4, RingId(1), 0)
-    with pytest.raises(InvariantBroken, match="result 0 is kept"):
+    with pytest.raises(InvariantBroken, match="result 0 is kept, and the journal has -1 there"):
         journal.keep([kept], [bytes(4)])
+
+
+def test_facts_have_their_room_and_no_more() -> None:
+    journal = Journal(PrivateArena(), window_messages=WINDOW, tensor_bytes=TENSOR_BYTES)
+    journal.say([join(0)], {}, "b" * (1 << 16))
+    most = layout.FACTS_BYTES_MAX - len(msgpack.packb(journal._facts)) + (1 << 16)
+    journal.say([join(0)], {}, "b" * most)
+    with pytest.raises(InvariantBroken, match=f"^{layout.FACTS_BYTES_MAX + 1} bytes of facts do not fit"):
+        journal.say([join(0)], {}, "b" * (most + 1))
+
+
+@pytest.mark.parametrize("tensor_bytes", [12, 4 << 20], ids=["no words", "longer than facts"])
+def test_messages_of_any_length_are_kept_beside_the_facts(tensor_bytes: int) -> None:
+    arena, results = PrivateArena(), []
+    journal = Journal(arena, window_messages=3, tensor_bytes=tensor_bytes)
+    journal.say([join(0)], {}, "boot")
+    slots = arena.allocate(3 * tensor_bytes)
+    operation = Operation(OpIndex(0), Dtype.I32, Op.SUM, 3 * tensor_bytes, 0)
+    for serial in range(3):
+        at = serial * tensor_bytes
+        journal.taking(operation, at, tensor_bytes, slots.at + at, "switch")
+        journal.taken()
+        results.append(KeptResult(serial, operation, serial == 2, at, tensor_bytes, RingId(1), serial))
+    journal.keep(results, [bytes([serial]) * tensor_bytes for serial in range(3)])
+    slots.free()
+    past = read_journal(arena, window_messages=3, tensor_bytes=tensor_bytes)
+    assert [data == bytes([serial]) * tensor_bytes for serial, (_, data) in enumerate(past.kept)] == [
+        True
+    ] * 3
+    assert journal.nbytes == len(arena.areas[0].view)
+
+
+@pytest.mark.parametrize("window", [1, 2, 43, 44])
+def test_no_part_of_a_journal_lies_over_another(window: int) -> None:
+    """With a window of 43 the facts end a word behind the beginning of a page."""
+    it, slots = layout._Layout(window, TENSOR_BYTES), window + 2
+    assert it.operations_at >= layout._FACTS_AT + 8
+    assert it.records_at >= it.operations_at + slots * layout._OPERATION.size
+    assert it.facts_at >= it.records_at + slots * layout._RECORD.size
+    assert it.kept_at >= it.facts_at + 2 * (8 + layout.FACTS_BYTES_MAX)
+
+
+def test_a_daemon_that_speaks_only_newer_versions_reads_who_has_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arena = PrivateArena()
+    begun(arena)
+    monkeypatch.setattr(control, "OLDEST", control.NEWEST)
+    past = read(arena, WINDOW)
+    assert past is not None
+    assert past.joins == (join(0), join(2))
+
+
+# --- a daemon after another
+
+
+@pytest.mark.parametrize("each", [1, 2, 3])
+def test_what_a_successor_writes_is_read_by_the_next(each: int) -> None:
+    """One daemon after another takes some results, over a ring of its own."""
+    processes, arena = Processes(), PrivateArena()
+    past: Past | None = None
+    while past is None or past.progress < len(processes.cuts):
+        daemon = Daemon(processes, arena, Stores(), WINDOW, past)
+        daemon.restores()
+        daemon.opens()
+        for _ in range(min(each, len(processes.cuts) - daemon.progress)):
+            daemon.takes()
+        past = read(arena, WINDOW)
+        assert past is not None
+        check(processes, past, daemon)
+        assert (past.progress, past.torn, past.boot_id) == (daemon.progress, None, daemon.boot_id)
+        for kept, data in past.kept:
+            operation, offset, nbytes = processes.cuts[kept.serial]
+            assert (kept.operation, kept.offset, kept.nbytes) == (operation, offset, nbytes)
+            assert data == processes.result(kept.serial)
+
+
+def test_a_successor_that_fails_at_once_leaves_all_that_was_said_before() -> None:
+    arena = PrivateArena()
+    begun(arena).say([join(0), join(2)], {2: 0}, "boot", (7, 4))
+    past = read(arena, WINDOW)
+    assert past is not None
+    Journal.of_successor(arena, past).failed("rank_lost", "rank 3 is lost")
+    assert read(arena, WINDOW) == replace(past, failure=("rank_lost", "rank 3 is lost"))
 
 
 # --- a daemon that stops after any store

@@ -37,6 +37,8 @@ from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import decode_message, encode_message
 from inaproto.wire.ina_header import Dtype, Op
 from inaproto.wire.messages.client import DonePath, Join
+from inaproto.wire.messages.fields import Words
+from inaproto.wire.messages.types import Explanation
 
 MAGIC: Final = b"inajrnl1"
 PATHS: Final[tuple[DonePath, ...]] = get_args(DonePath)
@@ -45,8 +47,8 @@ RANKS_MAX: Final = 1024
 """Ranks of one host in one job."""
 FACTS_BYTES_MAX: Final = 1 << 20
 """Room for ranks and switch, packed: 1,024 ranks of one host, with the longest names and keys."""
-WORDS_MAX: Final = 8192
-"""Characters of an error."""
+WORDS: Final[Words] = get_args(Explanation)[1]
+"""What an error says, as messages have it."""
 PROGRESS_MAX: Final = 1 << 60
 NAME_MAX: Final = 128
 BOOT_ID_MAX: Final = 256
@@ -273,7 +275,7 @@ class Journal:
     def failed(self, code: str, message: str) -> None:
         """The job has ended, or ``message`` is empty and it ended well. What was said first stays."""
         if self._facts and not self._facts.get("failure", ("", ""))[1]:
-            self._write_facts(self._facts | {"failure": [code, message[:WORDS_MAX]]})
+            self._write_facts(self._facts | {"failure": [code, WORDS.give(message)]})
 
     def _write_facts(self, facts: dict[str, Any]) -> None:
         if "failure" in self._facts:
@@ -283,7 +285,7 @@ class Journal:
         packed = msgpack.packb(facts)
         if len(packed) > FACTS_BYTES_MAX:
             raise InvariantBroken(f"{len(packed)} bytes of facts do not fit in the journal")
-        turn = (self._facts_turn + 1) % 2
+        turn = 1 - self._facts_turn
         at = self._layout.facts_at + turn * (FACTS_BYTES_MAX + _WORD.size)
         self._pack(_WORD, at, len(packed))
         self._copy(at + _WORD.size, packed)
@@ -366,8 +368,6 @@ def _read(arena: Arena, window: int, tensor_bytes: int) -> Past:
         next_index, results = last.operation.index + 1, 0
         if not last.is_last:
             next_index, results = last.operation.index, last.offset // tensor_bytes + 1
-        if progress == len(kept) and (kept[0][0].operation.index or kept[0][0].offset):
-            raise JournalRefused("its first result is not the first of the job")
     if facts.failure is None and any(after > next_index for after in facts.left.values()):
         raise JournalRefused(f"a rank has left that had the results of more than {next_index} all-reduces")
     return Past(
@@ -418,7 +418,7 @@ class _Facts:
         left = dict(packed["left"])
         boot_id, (code, words) = packed["boot_id"], packed.get("failure", ("", ""))
         run_id, hosts = packed["run"]
-        texts = {code: NAME_MAX, words: WORDS_MAX, boot_id: BOOT_ID_MAX}
+        texts = (code, NAME_MAX), (words, WORDS.bytes_max), (boot_id, BOOT_ID_MAX)
         if len({(join.job, join.size, join.key) for join in joins}) != 1:
             raise JournalRefused("its ranks are of no job, or of several")
         if numbers != sorted(set(numbers)) or numbers[-1] >= joins[0].size or not left.keys() <= set(numbers):
@@ -427,7 +427,7 @@ class _Facts:
             raise JournalRefused("nobody leaves like that")
         if not all(type(number) is int and 0 <= number < 1 << 32 for number in (run_id, hosts)):
             raise JournalRefused("its first ring is none")
-        if not all(type(text) is str and len(text.encode()) <= most for text, most in texts.items()):
+        if not all(type(text) is str and len(text.encode()) <= most for text, most in texts):
             raise JournalRefused("it says what is no text")
         failure = (code, words) if "failure" in packed else None
         return _Facts(joins, left, boot_id, (run_id, hosts), failure)
@@ -493,8 +493,8 @@ def _result(arena: Arena, memory: memoryview, layout: _Layout, serial: int) -> t
     slot, offset, nbytes, at, number = _fields(memory, layout, serial)
     index, dtype, op, _, total, signature = _operation_at(memory, layout, slot)
     size = layout.tensor_bytes
-    is_there = number == serial + 1 and not offset % size and 0 <= nbytes == min(size, total - offset)
-    is_whole = nbytes > 0 or not total
+    is_there = number == serial + 1 and not offset % size and nbytes == min(size, total - offset)
+    is_whole = nbytes or not total
     is_late_enough = index + offset // size <= serial
     if not (is_there and is_whole and is_late_enough) or index >= VOTE or signature > SIGNATURE_MAX:
         raise JournalRefused(f"result {serial} is not there")
