@@ -274,20 +274,6 @@ def test_packets_that_close_a_gap_together_have_one_answer_for_all(
         assert (newest, answer[BTH_END]) == ((4, SYNDROME_NAK) if between == (5,) else (3, 0x1F)), kernels
 
 
-def test_middle_packets_behind_gaps_go_by_the_kernel(
-    use_kernels: USE, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_kernels("compiled")
-    one = Receiver(selective=True)
-    monkeypatch.setattr(one.nic._receiving, "_run", pytest.fail)
-    one.nic.post_receive(one.pairs[0][1].qpn, 0)
-    frames = one.message(0, 0, 2816, rkey=one.target.key)
-    for part in (frames[:2] + frames[3:6] + frames[7:], frames[6:7], frames[2:3]):
-        at_once(one.nic, in_blocks(part), T0)
-    assert bytes(one.memory[:2816]) == Random(5).randbytes(3000)[:2816]
-    assert one.nic.statistics()["kept_behind_gap"] == 8
-
-
 @pytest.mark.parametrize("seed", seeds(200))
 def test_packets_of_any_part_of_a_message_are_built_alike(seed: int, use_kernels: USE) -> None:
     """Pieces of any length, numbers that wrap, pads, with an immediate and without, parts and probes."""

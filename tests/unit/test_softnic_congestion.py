@@ -16,6 +16,7 @@ from inaproto.wire.cnp import CNP_BYTES, build_cnp, decode_cnp, mark
 from inaproto.wire.icrc import verify
 from inaproto.wire.ipv4 import internet_checksum
 from inaproto.wire.roce import Opcode
+from tests.unit.test_softnic_arrivals import in_blocks
 from tests.unit.test_softnic_engine import LEFT, RIGHT, Link
 
 CONFIG = DcqcnConfig()
@@ -122,34 +123,39 @@ def test_a_marked_packet_anywhere_in_a_message_is_told_once_to_its_sender(row: i
 
 
 @pytest.mark.usefixtures("_either")
-def test_marks_of_a_second_message_are_told_at_the_end_of_the_interval() -> None:
+@pytest.mark.parametrize("rows", [(0, 4, 19), range(20)], ids=["some", "all"])
+def test_marks_of_a_second_message_are_told_at_the_end_of_the_interval(rows: Sequence[int]) -> None:
     link = regulated()
     for _ in range(2):
         link.write(20 * MTU)
     both = link.left.take_output()
     for nth, blocks in enumerate((both[:3], both[3:])):
-        link.right.handle_frames(marked(blocks, 0, 4, 19), at(nth * 10 * US))
+        link.right.handle_frames(marked(blocks, *rows), at(nth * 10 * US))
     assert len(cnps(link.right.take_output())) == 1
     assert deadline(link) == 50 * US
     link.right.handle_timer(at(50 * US))
     assert len(cnps(link.right.take_output())) == 1
     assert deadline(link) is None
-    assert link.right.statistics()["marks_received"] == 6
+    assert link.right.statistics()["marks_received"] == 2 * len(rows)
 
 
 @pytest.mark.usefixtures("_either")
-def test_marks_behind_a_gap_count_too() -> None:
+@pytest.mark.parametrize(
+    ("row", "parts", "marks"),
+    [(20, (range(1), range(2, 39)), 1), (1, (range(3), (1, *range(5, 9))), 2)],
+    ids=["kept", "alone"],
+)
+def test_marks_behind_a_gap_count_too(row: int, parts: Sequence[Sequence[int]], marks: int) -> None:
     link = Link(
         replace(LEFT, congestion=CONFIG, selective=True), replace(RIGHT, congestion=CONFIG, selective=True)
     )
     link.right.post_receive(link.there.qpn, 1)
     link.write(40 * MTU)
-    rows = frames(marked(link.left.take_output(), 20))
-    blocks = [
-        np.frombuffer(b"".join(part), np.uint8).reshape(len(part), -1) for part in (rows[:1], rows[2:39])
-    ]
-    link.right.handle_frames(blocks, at(0))
-    assert link.right.statistics()["marks_received"] == 1
+    rows = frames(marked(link.left.take_output(), row))
+    for nth, part in enumerate(parts):
+        link.right.handle_frames(in_blocks(rows[at] for at in part), at(nth * 10 * US))
+    assert link.right.statistics()["marks_received"] == marks
+    assert len(cnps(link.right.take_output())) == 1, "the second waits for the end of the interval"
 
 
 def test_a_damaged_packet_and_an_acknowledgement_tell_nothing() -> None:

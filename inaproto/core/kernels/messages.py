@@ -132,12 +132,13 @@ class Arrivals:
             self.skip()
         return word >> 32, word >> 24 & 0xFF, word & 0xFF_FFFF
 
-    def take(
-        self, key: int, *, psn: int, mtu: int, to: int, left: int, starts: bool, may_end_with_imm: bool
-    ) -> Taken:
-        """Copy payloads of packets of one message to the address ``to``, from the next frame on."""
+    def take(self, key: int, *, psn: int, mtu: int, to: int, left: int, starts: bool, may_end: int) -> Taken:
+        """Copy payloads of packets of one message to the address ``to``, from the next frame on.
+
+        ``may_end``: 0: not with these packets; 1: without an immediate; 2: with one, too.
+        """
         words = self._words
-        _ORDER.pack_into(words, 0, key, psn, mtu, to, left, starts, may_end_with_imm, self.block, self.row)
+        _ORDER.pack_into(words, 0, key, psn, mtu, to, left, starts, may_end, self.block, self.row)
         self._take(self._table_at, self._count, self._words_at)
         self.block, self.row = struct.unpack_from("2q", words, 56)
         packets, nbytes, asked, ended, imm = struct.unpack_from("5q", words, 72)

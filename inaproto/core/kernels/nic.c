@@ -22,7 +22,7 @@ typedef struct {
     u8 *to;                 /* where its payload goes */
     i64 left;               /* bytes of the message that are to come */
     i64 starts;             /* whether the next packet begins the message */
-    i64 may_end_with_imm;   /* whether a receive is posted */
+    i64 may_end;            /* 0: not with these packets; 1: without an immediate; 2: with one, too */
     i64 block, row;         /* in and out: the next frame */
     i64 packets, nbytes;    /* out: packets taken, and their payload */
     i64 asked;              /* out: packets up to which an ACK is owed; 0: none is */
@@ -68,7 +68,7 @@ void kernels_take(const Block *blocks, i64 count, Taken *t) {
             i64 width = write_width[opcode - WRITE_FIRST], pad = frame[43] >> 4 & 3, bytes = length - 4 - width - pad;
             if (be16(frame + 16) != length - 14 || be16(frame + 38) != length - 34 || bytes < 0) break;
             if ((be32(frame + 50) & 0xFFFFFF) != ((u32)(t->psn + k) & 0xFFFFFF)) break;
-            if (starts != (t->starts && !k) || (with_imm && !t->may_end_with_imm)) break;
+            if (starts != (t->starts && !k) || (ends && t->may_end <= with_imm)) break;
             if (ends ? bytes != left || left > t->mtu : bytes != t->mtu || left <= t->mtu) break;
             u32 icrc;
             memcpy(&icrc, frame + length - 4, 4);

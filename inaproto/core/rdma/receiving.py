@@ -154,7 +154,7 @@ class Receiving:
             to=to,
             left=message.remaining,
             starts=begun is not None,
-            may_end_with_imm=awaited.has_receive,
+            may_end=1 + awaited.has_receive,
         )
         packets, nbytes, asked, ended, imm = taken
         if not packets:
@@ -185,9 +185,9 @@ class Receiving:
             psn=psn,
             mtu=mtu,
             to=to,
-            left=most * mtu + 1,  # so that none of them is taken for the last one
+            left=most * mtu + 1,  # the last one of a message is not among them
             starts=False,
-            may_end_with_imm=False,
+            may_end=0,
         )
         if not packets:
             return False
