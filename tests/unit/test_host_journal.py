@@ -187,9 +187,11 @@ def test_no_part_of_a_journal_lies_over_another(window: int) -> None:
 def test_a_daemon_that_speaks_only_newer_versions_reads_who_has_joined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    arena = PrivateArena()
+    """The daemon before it spoke them, too."""
+    newer, arena = control.NEWEST + 1, PrivateArena()
+    monkeypatch.setattr(control, "NEWEST", newer)
     begun(arena)
-    monkeypatch.setattr(control, "OLDEST", control.NEWEST)
+    monkeypatch.setattr(control, "OLDEST", newer)
     past = read(arena, WINDOW)
     assert past is not None
     assert past.joins == (join(0), join(2))

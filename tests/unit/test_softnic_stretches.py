@@ -89,6 +89,19 @@ def test_which_packets_go_together_to_the_responder(
     assert one.nic.responder_steps == 1 + len(expected)  # and the receive
 
 
+@pytest.mark.parametrize(("nbytes", "expected"), [(0, "packet"), (1, "placed 1"), (256, "placed 1")])
+def test_a_message_of_one_packet_that_has_bytes_goes_by_the_kernel(
+    nbytes: int, expected: str, use_kernels: USE
+) -> None:
+    use_kernels("compiled")
+    one = Receiver()
+    one.nic.post_receive(one.pairs[0][1].qpn, 0)
+    heard = told(one)
+    at_once(one.nic, in_blocks(one.message(0, 0, nbytes, rkey=one.target.key)), T0)
+    assert heard == [expected]
+    assert len(one.nic.take_completions()) == 1
+
+
 def rebuilt(frame: bytes, *changes: tuple[slice, bytes]) -> bytes:
     """The same packet with other bytes there, its lengths and checksums right."""
     changed = bytearray(frame)
@@ -184,11 +197,11 @@ def test_a_nak_that_tells_what_came_is_answered_with_what_did_not(
     link = Link(replace(LEFT, selective=True), replace(RIGHT, selective=True))
     link.write(8 * 1024)
     sent = [row.tobytes() for row in rows(link.left.take_output())]
-    link.to_right(in_blocks([*sent[:3], *sent[4:7]]))
+    link.to_right(in_blocks([*sent[:3], sent[4], sent[6]]))
     [nak] = link.right.take_output()
     assert nak[0, BTH_END] == SYNDROME_NAK
     link.left.handle_frames([np.pad(nak, ((0, 0), (0, padding)))], T0)
-    assert [packet.bth.psn for packet in packets(link.left.take_output())] == [2]
+    assert [packet.bth.psn for packet in packets(link.left.take_output())] == [2, 4]
 
 
 @pytest.mark.parametrize("kernels", ["compiled", "numpy"])
