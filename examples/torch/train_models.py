@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8, help="samples of a rank in a step")
     parser.add_argument("--scale", type=float, default=1.0, help="of widths: weights grow with its square")
     parser.add_argument("--rate", type=float, default=0.01, help="learning rate")
-    parser.add_argument("--bucket", type=float, help="MiB of DDP's buckets; else nobody tells it")
+    parser.add_argument("--bucket", type=float, help="MiB of DDP's buckets")
     parser.add_argument("--check", type=int, default=10, help="steps from digest to digest")
     parser.add_argument(
         "--communication-only",

@@ -29,7 +29,8 @@ _SETTINGS: Final = """
 """Fields of the daemons' settings, which stand above this package; a test compares."""
 _OF_COMMANDS: Final = """
     crashes crash_seed job job_api job_submission kernels key host_socket new_pictures path pyverbs rank
-    rank_memory require rotation run seed seeds size torch torch_bucket_mb torch_without verbs_pair
+    rank_memory require rotation run seed seeds size torch torch_without
+    verbs_pair
 """
 """What training processes, commands and the tests read."""
 KNOWN: Final = frozenset(PREFIX + name.upper() for name in (_SETTINGS + _OF_COMMANDS).split())

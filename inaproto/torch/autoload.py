@@ -11,7 +11,7 @@ import os
 import warnings
 from typing import Any, Final
 
-from inaproto.torch.wishes import BUCKET_VARIABLE, NAME, TAKEN_VARIABLE, WITHOUT_VARIABLE, torch_wishes
+from inaproto.torch.wishes import NAME, TAKEN_VARIABLE, WITHOUT_VARIABLE, torch_wishes
 
 _PROBE: Final = "inaproto/made"
 _LIKE_A_WISH: Final = TAKEN_VARIABLE.removesuffix("ORCH")
@@ -54,7 +54,7 @@ def _register() -> None:
 
 def _warn_of_slips() -> None:
     """Names variables that look like a wish and are none: else gloo would go on, and nobody know why."""
-    known = (TAKEN_VARIABLE, WITHOUT_VARIABLE, BUCKET_VARIABLE)
+    known = (TAKEN_VARIABLE, WITHOUT_VARIABLE)
     if any(name.startswith(_LIKE_A_WISH) and name not in known for name in os.environ):
         from inaproto.client.variables import misspelt
 

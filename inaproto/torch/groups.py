@@ -79,15 +79,10 @@ def hooked(group: Any, kind: str) -> ServedGroup:
     return found
 
 
-def is_served(group: Any, kind: str) -> bool:
-    """Whether inaproto is to carry its all-reduces; nothing begins by that."""
-    return torch_wishes(os.environ).serves(backend_name(group, kind))
-
-
 def _look(group: Any, kind: str) -> ServedGroup | None:
-    if not is_served(group, kind):
-        return None
-    return _made(group, kind, torch_wishes(os.environ), backend_name(group, kind))
+    wishes = torch_wishes(os.environ)
+    name = backend_name(group, kind)
+    return _made(group, kind, wishes, name) if wishes.serves(name) else None
 
 
 def _made(group: Any, kind: str, wishes: TorchWishes, name: str) -> ServedGroup:

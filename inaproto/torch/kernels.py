@@ -22,7 +22,6 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from inaproto.errors import Unsupported
-from inaproto.torch import buckets
 from inaproto.torch.elements import DEVICES, PLAIN, Vector, op_name, why_elsewhere
 from inaproto.torch.groups import ServedGroup, served, shut_down
 from inaproto.torch.record import went_elsewhere
@@ -66,7 +65,6 @@ def install() -> None:
         dist.ProcessGroup.allreduce_coalesced = _coalesced_method
         dist.ProcessGroup.shutdown = _shutdown_method
         dist.ProcessGroup.abort = _abort_method
-        buckets.install()
 
 
 def _check_version() -> None:

@@ -12,12 +12,9 @@ TAKEN_VARIABLE: Final = "INAPROTO_TORCH"
 """Backends of torch, with commas between them, whose all-reduces inaproto takes over: ``gloo``, ``nccl``."""
 WITHOUT_VARIABLE: Final = "INAPROTO_TORCH_WITHOUT"
 """What becomes of a group that inaproto cannot serve: ``gloo`` carries it, or an ``error`` ends it."""
-BUCKET_VARIABLE: Final = "INAPROTO_TORCH_BUCKET_MB"
-"""MiB of DDP's buckets, as its ``bucket_cap_mb``, where the script does not tell."""
 BACKENDS: Final = ("gloo", "nccl")
 LAUNCHED: Final = ("gloo",)
 """Those that a launcher takes over unasked: nobody has measured what NCCL would lose or gain."""
-BUCKET_MIB_MAX: Final = 1 << 20
 NAME: Final = "inaproto"
 """The backend's name in ``init_process_group``."""
 
@@ -27,8 +24,6 @@ class TorchWishes:
     taken: frozenset[str] = frozenset()
     without: str = ""
     """``gloo`` or ``error``; empty: ``error`` for a group that names inaproto, ``gloo`` for another."""
-    bucket_mib: float | None = None
-    """None: it goes by the model."""
 
     def serves(self, backend: str) -> bool:
         """Whether inaproto is to carry all-reduces of a group with this backend."""
@@ -51,16 +46,4 @@ def torch_wishes(environment: Mapping[str, str]) -> TorchWishes:
     without = environment.get(WITHOUT_VARIABLE, "").strip().lower()
     if without not in ("", "gloo", "error"):
         raise ConfigError(f"{WITHOUT_VARIABLE} is {without!r}; it may be gloo or error")
-    return TorchWishes(frozenset(taken), without, _bucket_mib(environment.get(BUCKET_VARIABLE, "").strip()))
-
-
-def _bucket_mib(word: str) -> float | None:
-    if not word:
-        return None
-    try:
-        found = float(word)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < BUCKET_MIB_MAX:
-        raise ConfigError(f"{BUCKET_VARIABLE} is {word!r}; it is a number of MiB above 0, for example 25")
-    return found
+    return TorchWishes(frozenset(taken), without)

@@ -264,9 +264,16 @@ def test_reasons_stand_below_the_table() -> None:
 
 def test_the_table_has_a_line_for_each_contender_and_says_who_was_not_measured() -> None:
     text = shown(report(measured([0.6, 0.7, 0.5], [0.9, 1.4, 0.6])))
-    assert re.search(r"vgg +4 +200 +inaproto +2 +600 +500-700 +100 +600 +169 +83% +100% +53\.3 +0\.30", text)
+    assert re.search(r"vgg +4 +200 +inaproto +600 +500-700 +100 +600 +169 +83% +100% +53\.3 +0\.30", text)
     assert "1.50" in text
     assert "gloo: not measured: torch is not installed" in text
+    assert "scale 1; medians" in text
+
+
+def test_the_size_of_buckets_is_told_where_somebody_chose_it() -> None:
+    told = report(measured([0.6], [0.9]), config=replace(CONFIG, bucket_mib=2.5))
+    assert "scale 1, buckets of 2.5 MiB; medians" in shown(told)
+    assert told["rows"][0]["bucket_mib"] == 2.0  # as the script says
 
 
 def test_figures_that_were_not_measured_are_dashes() -> None:
@@ -274,7 +281,7 @@ def test_figures_that_were_not_measured_are_dashes() -> None:
     alone = replace(found, turns={key: one for key, one in found.turns.items() if key[1] == TRAINING})
     told = report(alone)
     assert told["rows"][0]["overlap"] is None
-    assert re.search(r"inaproto +2 +600 +600-600 +- +- +169 +- +- ", shown(told))
+    assert re.search(r"inaproto +600 +600-600 +- +- +169 +- +- ", shown(told))
     assert "<svg" in drawing(told)
 
 

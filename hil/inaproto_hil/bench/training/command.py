@@ -142,8 +142,8 @@ def _peers(config: Config, versions: Mapping[str, str], why_not: Mapping[str, st
 )  # fmt: skip
 @click.option(
     "--bucket", "bucket_mib", type=FiniteRange(0.01, 1000), metavar="MIB",
-    help="Of DDP's buckets, for all who take part.  [default: the script does not tell: torch's 25 MiB, and "
-    "by inaproto a sixteenth of the model]",
+    help="Size of DDP's buckets, whose sums hide behind the backward pass but for the last one.  [default: "
+    "torch's, 25 MiB; model device: 1 MiB]",
 )  # fmt: skip
 @rounds_option
 @click.option(

@@ -37,7 +37,7 @@ class Config:
     scale: float = 1.0
     """Of the models' widths."""
     bucket_mib: float | None = None
-    """Of DDP's buckets. None: torch's default, or what inaproto makes of that."""
+    """Of DDP's buckets. None: torch's default."""
     rounds: int = 5
     turn_s: float = 4.0
     """A turn is over when it has taken so long and has its steps."""

@@ -15,7 +15,6 @@ COLUMNS: Final = (
     "ranks",
     "Mbit/s",
     "who",
-    "bucket\nMiB",
     "ms",
     "least-most",
     "compute",
@@ -56,7 +55,6 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         str(row["ranks"]),
         f"{row['rate_bps'] / 1e6:g}",
         NAMES[row["contender"]] + by,
-        _number(row["bucket_mib"], "g"),
         f"{row['step_ms']:.0f}",
         f"{row['step_ms_min']:.0f}-{row['step_ms_max']:.0f}",
         _number(row["compute_ms"], ".0f"),
@@ -84,8 +82,11 @@ def heading(report: Mapping[str, Any]) -> list[str]:
     load = " then ".join(f"{one[0]:.1f}" for one in (env["load"], env["load_after"]))
     turns = f"{config['rounds']} rounds of turns of {config['turn_s']:g} s"
     cores = f"{env['cores_usable']} cores for all ranks and daemons"
+    samples = f"batch {config['batch']} a rank, scale {config['scale']:g}"
+    if config["bucket_mib"] is not None:
+        samples += f", buckets of {config['bucket_mib']:g} MiB"
     return [
-        f"# a link each; batch {config['batch']} a rank, scale {config['scale']:g}; medians of {turns}",
+        f"# a link each; {samples}; medians of {turns}",
         f"# {env['cpu']}, {cores}, kernel {env['kernel']}, load {load}",
     ]
 
