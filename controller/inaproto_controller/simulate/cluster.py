@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.errors import ConfigError
+from inaproto.errors import ConfigError, LocalMisuse
 from inaproto_controller.cluster.model import measured
 from inaproto_controller.cluster.requests import Request
 from inaproto_controller.planning.placement.simple import Hosts
@@ -67,7 +67,7 @@ def simulate(
     left since its last multiple of ``checkpoint_steps``, and trees that lose a switch are lost.
     ``on_progress`` gets the number of jobs that have ended. Raises ``ConfigError`` for a request that the
     cluster is too small for, for an unknown model, for arrivals and failures out of order, and for a jitter
-    or a limit that is none.
+    or a limit that is none; ``LocalMisuse`` for hosts and trees of the setting that a job cannot have.
     """
     network = setting.network
     rows = [] if row_racks is None else rows_of(network, row_racks)
@@ -233,6 +233,10 @@ class _Cluster:
 
     def _begin(self, number: int, request: Request, hosts: Hosts) -> int:
         setting, slot = self._setting, self._jobs.free_slot()
+        if len(hosts) != request.hosts:
+            raise LocalMisuse(
+                f"placement: {len(hosts)} hosts for request {number}, which wants {request.hosts}"
+            )
         setting.occupancy.take(hosts)
         roots = setting.network.enter(slot, hosts)
         before = self._interrupted.get(number)

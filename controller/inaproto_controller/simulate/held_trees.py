@@ -12,8 +12,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inaproto.errors import LocalMisuse
 from inaproto_controller.cluster.network import Network
-from inaproto_controller.planning.trees.builder import JobColumns, JobsInColumns, TreeBuilder, TreeJob
+from inaproto_controller.planning.trees.builder import (
+    Changes,
+    JobColumns,
+    JobsInColumns,
+    TreeBuilder,
+    TreeJob,
+)
 from inaproto_controller.planning.trial.kernel import Ints
 from inaproto_controller.simulate.jobs import Jobs, RunningJob
 from inaproto_controller.simulate.rivals import Rivals
@@ -72,11 +79,23 @@ class HeldTrees:
         jobs = self._tree_jobs()
         placed = range(len(jobs) - len(new), len(jobs))
         changes = self._builder.build(jobs, placed, now=now, completed=completed)
+        self._check(changes)
         changed = [slot for slot, tree in changes.items() if self._set(self._jobs[slot], tree, now)]
         for slot in changed:
             self._jobs[slot].granted = self.builds
         self._wait_for_release(changed, now)
         self._exclude(changed)
+
+    def _check(self, changes: Changes) -> None:
+        """A network believes any number of a tree."""
+        for slot, tree in changes.items():
+            if slot not in self._jobs:
+                raise LocalMisuse(f"tree builder: tree {tree} for slot {slot}, in which no job runs")
+            job = self._jobs[slot]
+            if tree is not None and not 0 <= tree < job.roots:
+                raise LocalMisuse(
+                    f"tree builder: tree {tree} for request {job.request}, which has {job.roots}, from 0"
+                )
 
     def _tree_jobs(self) -> JobsInColumns:
         slots = self._jobs.slots

@@ -63,6 +63,9 @@ class Jobs:
     def __iter__(self) -> Iterator[RunningJob]:
         return iter(self._running.values())
 
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._running
+
     def __getitem__(self, slot: int) -> RunningJob:
         return self._running[slot]
 

@@ -46,7 +46,8 @@ class Occupancy:
         self._change(list(hosts), free=True)
 
     def _change(self, hosts: list[int], *, free: bool) -> None:
-        if len(set(hosts)) != len(hosts) or (self._free[hosts] == free).any():
+        known = not hosts or 0 <= min(hosts) <= max(hosts) < self.cluster.hosts
+        if not known or len(set(hosts)) != len(hosts) or (self._free[hosts] == free).any():
             raise LocalMisuse(f"hosts {hosts} are not all {'taken' if free else 'free'}, each named once")
         self._free[hosts] = free
         self._free_hosts += len(hosts) if free else -len(hosts)

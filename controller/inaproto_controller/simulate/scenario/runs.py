@@ -16,6 +16,7 @@ from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.results import Moment, Result
 from inaproto_controller.simulate.scenario.measures import measured_of
 from inaproto_controller.simulate.scenario.scenario import Scenario
+from inaproto_controller.simulate.setting import Setting
 
 MOMENTS_MAX: Final = 1000
 """Most moments that are kept of a run, for pictures."""
@@ -90,22 +91,29 @@ def events(scenario: Scenario) -> int:
     return sum(1 + request.steps * (2 * operations[request.model] + 1) for request in requests)
 
 
-def run_one(task: Task, *, on_share: Callable[[float], None] | None = None) -> Run:
-    """``on_share`` gets the share of the jobs that have ended."""
-    scenario = task.scenario
-    workload = scenario.workload(task.seed)
-    setting = scenario.setting(scenario.variants[task.variant], task.seed)
-    until = math.inf if scenario.file.until is None else scenario.file.until
-    result = simulate(
+def simulated(
+    scenario: Scenario, setting: Setting, seed: int, *, on_share: Callable[[float], None] | None = None
+) -> Result:
+    """The scenario's jobs and failures of a seed, in a setting that has served no simulation yet, such as
+    one of its own with another placement. ``on_share`` gets the share of the jobs that have ended."""
+    workload = scenario.workload(seed)
+    return simulate(
         setting,
         workload.requests,
         arrivals=workload.arrivals,
-        failures=scenario.failures(setting, task.seed),
+        failures=scenario.failures(setting, seed),
         checkpoint_steps=scenario.file.failures.checkpoint_steps if scenario.file.failures else 1,
         row_racks=scenario.row_racks,
-        until=until,
+        until=math.inf if scenario.file.until is None else scenario.file.until,
         on_progress=on_share and (lambda ended: on_share(ended / len(workload.requests))),
     )
+
+
+def run_one(task: Task, *, on_share: Callable[[float], None] | None = None) -> Run:
+    """``on_share``: as in ``simulated``."""
+    scenario = task.scenario
+    setting = scenario.setting(scenario.variants[task.variant], task.seed)
+    result = simulated(scenario, setting, task.seed, on_share=on_share)
     by_model = {model: {"jobs": len(part.jobs), **_gains(part)} for model, part in result.by_model().items()}
     return Run(
         task.variant,
