@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,55 @@ def test_node_link_json_and_graphml_may_give_servers_a_capacity(tmp_path: Path) 
         found = reported("--topology", str(tmp_path / name), "--workers", "2", "--rate", "9")
         assert found["parts"][0]["parameter_server"] == "b"
         assert found["rate_gbit_s"]["exact"] == "5/2"
+
+
+def test_ctrl_c_ends_exact_mode_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python hears of it only when HiGHS comes back, which takes as long as --seconds says."""
+    from scipy import optimize
+
+    heard, solve = [], optimize.milp
+
+    def milp(*arguments: Any, **options: Any) -> Any:
+        heard.append(signal.getsignal(signal.SIGINT))
+        return solve(*arguments, **options)
+
+    monkeypatch.setattr(optimize, "milp", milp)
+    before = signal.getsignal(signal.SIGINT)
+    ignoring = signal.SIG_IGN  # as under nohup
+    try:
+        for handler in (signal.default_int_handler, ignoring):
+            signal.signal(signal.SIGINT, handler)
+            assert called(*FAT, "--mode", "exact").exit_code == 0
+            assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert set(heard) == {signal.SIG_DFL, ignoring}
+
+
+def test_a_drawing_that_a_full_disk_does_not_take_loses_no_plan() -> None:
+    result = called(*FAT, "--svg", "/dev/full", "--json", "-")
+    assert result.exit_code == 1
+    assert "Error: /dev/full cannot be written: No space left on device" in result.stderr
+    assert json.loads(result.stdout)["parts"]
+    assert "20 workers send at" in result.stderr
+
+
+def test_a_capacity_that_a_file_says_is_not_said_again() -> None:
+    """It was taken and did nothing."""
+    refused = called("--topology", str(UNEVEN), "--workers", "10", "--capacity", "100")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "--capacity is for fat trees: in a file, each switch that adds up has a capacity" in refused.stderr
+    assert reported("--topology", "fat-tree:4", "--workers", "3")["asked"]["capacity"] == "10"
+    assert "capacity" not in reported("--topology", str(UNEVEN), "--workers", "3")["asked"]
+
+
+def test_names_may_have_blanks_in_them(tmp_path: Path) -> None:
+    file = tmp_path / "network.json"
+    hosts = ["host 0", "host 1", "host 2", "h3", "h4"]
+    switches = [{"name": "switch 0", "capacity": 4}]
+    links = [{"between": [host, "switch 0"]} for host in hosts]
+    file.write_text(json.dumps({"hosts": hosts, "switches": switches, "links": links}))
+    asked = ("--topology", str(file), "--workers", "1", "--server-capacity", "1")
+    found = reported(*asked, "--busy", "host 0", "--busy", "h3 h4", "--fee", "switch 0=3")
+    assert {found["parts"][0]["parameter_server"], *found["workers"]} == {"host 1", "host 2"}
+    assert found["asked"]["busy"] == ["host 0", "h3 h4"]

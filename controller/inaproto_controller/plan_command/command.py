@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
@@ -12,10 +14,11 @@ import click
 
 from inaproto.cli import guarded
 from inaproto.errors import ConfigError, Infeasible
-from inaproto.option_types import FiniteRange, ReportFile, WholeGroup, write_report
+from inaproto.option_types import FiniteRange, ReportFile, WholeGroup, write_report, write_text
 from inaproto.reader_gone import unread
 
 DEGREE_MAX: Final = 32
+CAPACITY: Final = Fraction(10)
 _UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20}
 _UNITS_MORE: Final = {"GIB": 1 << 30, "TB": 10**12}
 
@@ -97,6 +100,7 @@ def _assigned(parse: Callable[[str], Any]) -> Callable[[str], tuple[str, Any]]:
 
 
 _GBIT: Final = "GBIT/S"
+_FAT_TREE: Final = "fat-tree:"
 
 
 @click.command(short_help="Servers and a tree for a job on any network (PARING).", epilog=_EPILOG)
@@ -120,9 +124,7 @@ _GBIT: Final = "GBIT/S"
 @click.option(
     "--capacity",
     type=_Value(_GBIT, lambda text: (_capacity(text),)),
-    default="10",
-    show_default=True,
-    help="Of adding up, of these switches; 'unbounded' for P4.",
+    help="Of adding up, of these switches; 'unbounded' for P4.  [default: 10]",
 )
 @click.option(
     "--server-capacity",
@@ -167,7 +169,9 @@ _GBIT: Final = "GBIT/S"
     help="paper: one input of a switch is free.",
 )
 @click.option("--coarse", is_flag=True, help="A switch adds up all that passes it, or nothing.")
-@click.option("--busy", metavar="NAMES", default="", help="Servers that are taken: h0 h4.")
+@click.option(
+    "--busy", metavar="NAMES", multiple=True, help="Servers that are taken: h0 h4. May be repeated."
+)
 @click.option("--ps", metavar="NAME", help="The server that is to be the PS.")
 @click.option(
     "--servers", type=click.IntRange(1, 64), default=1, show_default=True, help="PSs, each of a part."
@@ -213,6 +217,8 @@ def _paring(*, json_file: str | None, svg_file: str | None, **options: Any) -> N
     from inaproto_controller.planning.paring.model import Accounting, Task
     from inaproto_controller.planning.paring.planner import Mode
 
+    if options["topology"].startswith(_FAT_TREE) and options["capacity"] is None:
+        options["capacity"] = (CAPACITY,)
     named = _Named.of(options["topology"], options)
     mode = Mode(options["mode"])
     if options["worker_capacity"][0] != 0 and mode is not Mode.PRINTED:
@@ -234,7 +240,7 @@ def _paring(*, json_file: str | None, svg_file: str | None, **options: Any) -> N
     tenants = Tenants(
         named.network,
         named.by_switch(options["memory"]),
-        others=frozenset(named.servers(options["busy"].split())),
+        others=frozenset(server for names in options["busy"] for server in named.servers(names)),
     )
     given: dict[str, Any] = {
         "mode": mode,
@@ -245,11 +251,12 @@ def _paring(*, json_file: str | None, svg_file: str | None, **options: Any) -> N
         "is_coarse": options["coarse"],
     }
     if options["ps"] is not None:
-        (given["ps"],) = named.servers([options["ps"]])
+        given["ps"] = named.server(options["ps"])
         if given["ps"] in tenants.busy:
             raise ConfigError(f"--ps {options['ps']}: it is --busy")
     asked = {name: _written(value) for name, value in options.items() if value not in (None, (), "")}
-    answer = tenants.admitted("job", task, servers=options["servers"], **given)
+    with _ended_by_ctrl_c():
+        answer = tenants.admitted("job", task, servers=options["servers"], **given)
     if isinstance(answer, Infeasible):
         if json_file is not None:
             from inaproto_controller.plan_command.document import refusal
@@ -257,17 +264,32 @@ def _paring(*, json_file: str | None, svg_file: str | None, **options: Any) -> N
             write_report(refusal(answer, asked), json_file)
         raise click.ClickException(f"no plan: {answer}")
     admitted = answer.running["job"]
-    if svg_file is not None:
-        Path(svg_file).write_text(_drawing(admitted, options), encoding="utf-8")
-    with unread():
-        for line in lines(admitted):
-            click.echo(line, err=json_file == "-")
+    try:  # the plan is not lost to a disk that is full, nor its drawing to a reader that has gone
         if svg_file is not None:
-            click.echo(f"wrote {svg_file}", err=json_file == "-")
-        if json_file is not None:
-            from inaproto_controller.plan_command.document import document
+            write_text(Path(svg_file), _drawing(admitted, options))
+    finally:
+        with unread():
+            for line in lines(admitted):
+                click.echo(line, err=json_file == "-")
+            if json_file is not None:
+                from inaproto_controller.plan_command.document import document
 
-            write_report(document(admitted, asked), json_file)
+                write_report(document(admitted, asked), json_file)
+    if svg_file is not None:
+        with unread():
+            click.echo(f"wrote {svg_file}", err=json_file == "-")
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """At once: HiGHS, of exact mode, comes back for no ``KeyboardInterrupt``. Nothing is to be cleared up."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # not where Ctrl-C is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _least(nbytes: int, servers: int) -> int:
@@ -308,13 +330,13 @@ class _Named:
 
     @classmethod
     def of(cls, topology: str, options: Mapping[str, Any]) -> _Named:
-        kind, colon, degree = topology.partition(":")
-        if kind == "fat-tree" and colon:
-            return cls._fat_tree(degree, options)
-        if options["programmable"] is not None:
-            raise ConfigError(
-                "--programmable is for fat trees: in a file, switches that add up have a capacity"
-            )
+        if topology.startswith(_FAT_TREE):
+            return cls._fat_tree(topology.removeprefix(_FAT_TREE), options)
+        for name in ("programmable", "capacity"):
+            if options[name] is not None:
+                raise ConfigError(
+                    f"--{name} is for fat trees: in a file, each switch that adds up has a capacity"
+                )
         from inaproto_controller.planning.paring.network_file import read_network
 
         network = read_network(Path(topology), server=options["server_capacity"][0])
@@ -324,7 +346,7 @@ class _Named:
         def switches(names: str) -> list[int]:
             if names == "*":
                 return list(by_name.values())
-            return [_known(by_name, name, "switch") for name in names.split()]
+            return [_known(by_name, name, "switch") for name in _each(names, by_name)]
 
         return cls(network, switches)
 
@@ -350,8 +372,16 @@ class _Named:
         """Later ones count."""
         return {node: value for names, value in given for node in self._switches(names)}
 
-    def servers(self, names: Sequence[str]) -> list[int]:
-        return [_known(self._servers, name, "server") for name in names]
+    def servers(self, names: str) -> list[int]:
+        return [self.server(name) for name in _each(names, self._servers)]
+
+    def server(self, name: str) -> int:
+        return _known(self._servers, name, "server")
+
+
+def _each(names: str, by_name: Mapping[str, int]) -> Sequence[str]:
+    """Names with blanks between them, or one that has blanks in it."""
+    return [names] if names in by_name else names.split()
 
 
 def _known(by_name: Mapping[str, int], name: str, what: str) -> int:
