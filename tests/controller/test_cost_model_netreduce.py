@@ -379,3 +379,11 @@ def test_help_says_what_the_algorithms_are_and_which_formulas_are_the_papers() -
     assert result.exit_code == 0
     for words in ("FR  flat ring", "PN  parallel NetReduce", "equation (2)", "ours", "prints the first with"):
         assert words in result.output
+
+
+def test_ctrl_c_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(**_: object) -> Simulation:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("inaproto_controller.cost_model.netreduce_simulation.simulate", stopped)
+    assert CliRunner().invoke(cli, ["model", "netreduce", "--simulate"]).exit_code == 130

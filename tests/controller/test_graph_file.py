@@ -110,7 +110,17 @@ def test_forms_agree_about_random_clusters(tmp_path: Path) -> None:
             '"jobs": 1.5}, {"name": "s',
             r"switches\[0\] \(leaf\) jobs.*valid integer",
         ),
-        ('"jobs_per_port"', '"jobs_per_prt"', r"switches\[1\] \(spine\) jobs_per_prt: Extra"),
+        (
+            '"jobs_per_port"',
+            '"jobs_per_prt"',
+            r"switches\[1\] \(spine\) jobs_per_prt: no such key; keys are name, jobs, jobs_per_port, ",
+        ),
+        (
+            '["a", "leaf"]',
+            '["a", "leaf"], "gbit_s": 40',
+            r"links\[0\] \(a - leaf\) gbit_s: no such key; keys are between, jobs$",
+        ),
+        ('"hosts"', '"gbit_s": 40, "hosts"', "gbit_s: no such key; keys are hosts, switches, links$"),
         ('{"name": "old"}', '{"jobs": 1}', r"switches\[2\] name: Field required"),
         ('"hosts"', '"host"', "hosts: Field required"),
         ('["a", "b", "c"]', '["a", "", "c"]', r"hosts\[1\]: String should have at least"),

@@ -392,7 +392,7 @@ def test_jobs_of_a_log(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"arrivals\.file: .*log\.csv: line 3: hosts 'x': an integer"):
         load_scenario(tmp_path / "scenario.toml")
     (tmp_path / "log.csv").write_text("arrival_seconds,model,hosts,steps\n0.5,mine,200,10\n")
-    with pytest.raises(ConfigError, match="job 0 wants 200 hosts, but the cluster has 128"):
+    with pytest.raises(ConfigError, match=r"log\.csv: line 2: hosts 200: the cluster has 128"):
         load_scenario(tmp_path / "scenario.toml")
 
 

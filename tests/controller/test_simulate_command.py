@@ -246,6 +246,14 @@ def test_files_are_written_though_nobody_reads_the_table(tmp_path: Path) -> None
     assert drawing.exists()
 
 
+@pytest.mark.parametrize("option", ["--json", "--report", "--timeline"])
+def test_a_full_disk_is_told_with_the_file(option: str, tmp_path: Path) -> None:
+    result = run(written(tmp_path), option, "/dev/full")
+    assert result.exit_code == 1
+    assert "INA score" in result.stdout
+    assert "Error: /dev/full cannot be written: No space left on device" in result.stderr
+
+
 def test_a_bad_scenario_is_a_message(tmp_path: Path) -> None:
     path = written(tmp_path, SMALL.replace("hosts = 5", "hosts = 50"))
     result = run(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -166,6 +167,23 @@ def test_pages_and_status_are_there_though_nobody_reads_the_tables(tmp_path: Pat
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert (tmp_path / "out" / "report.html").exists()
     assert (tmp_path / "mina.json").exists()
+
+
+@pytest.mark.parametrize("option", ["--json", "--report"])
+def test_tables_are_there_though_the_disk_is_full(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the evaluation takes half an hour of CPU."""
+
+    def refuse(self: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    at = str(tmp_path / "found")
+    done = CliRunner().invoke(reproduce, ["mina", "--figure", "5", "--jobs", "1", option, at])
+    assert done.exit_code == 2
+    assert "values are inside their tolerances" in done.stdout
+    assert done.stderr.splitlines()[-1] == f"inaproto: {option} {at}: No space left on device"
 
 
 def test_what_is_outside_is_named_and_drawn() -> None:

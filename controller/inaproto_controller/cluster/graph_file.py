@@ -109,6 +109,10 @@ def parse_json(data: bytes, *, may_be_apart: bool = False) -> GraphTopology:
     except ValidationError as error:
         first = error.errors()[0]
         said = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            tables: dict[object, type[BaseModel]] = {"switches": _Switch, "links": _Link}
+            table = tables.get(first["loc"][0], _Cluster)
+            said = f"no such key; keys are {', '.join(table.model_fields)}"
         raise ConfigError(f"{_place(fields, first['loc'])}: {said}") from None
     return _topology(
         cluster.hosts,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from inaproto.cli import guarded
 from inaproto.option_types import ReportFile, write_report
 
 if TYPE_CHECKING:
@@ -87,6 +88,10 @@ def netreduce_command(json_at: str | None, plot_folder: Path | None, simulated: 
     the bandwidths and sizes at which one algorithm passes another, and the places where the paper's text
     says something else than its equations.
     """
+    guarded(lambda: _netreduce(json_at, plot_folder, simulated, gpus_max))
+
+
+def _netreduce(json_at: str | None, plot_folder: Path | None, simulated: bool, gpus_max: int) -> None:
     from rich.console import Console
 
     from inaproto_controller.cost_model.netreduce_report import document, show

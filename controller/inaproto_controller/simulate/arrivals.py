@@ -48,9 +48,9 @@ def poisson(count: int, *, rate: float, seed: int | str) -> tuple[float, ...]:
     return tuple(accumulate(draw.expovariate(rate) for _ in range(count)))
 
 
-def read(path: Path, *, models: Sequence[str] | None = None) -> Log:
+def read(path: Path, *, models: Sequence[str] | None = None, hosts_max: int | None = None) -> Log:
     """Read the file, by its ending: .csv or .json. ``models``: those that may be asked for; by default all
-    measured ones.
+    measured ones. ``hosts_max``: those of the cluster.
 
     Raises ``ConfigError``, which names the line.
     """
@@ -64,19 +64,19 @@ def read(path: Path, *, models: Sequence[str] | None = None) -> Log:
         endings = " or ".join(parsers)
         raise ConfigError(f"{path}: is read by the ending of its name, {endings} (docs/cluster-files.md)")
     try:
-        return parsers[path.suffix](text, models=models)
+        return parsers[path.suffix](text, models=models, hosts_max=hosts_max)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def parse_csv(text: str, *, models: Sequence[str] | None = None) -> Log:
+def parse_csv(text: str, *, models: Sequence[str] | None = None, hosts_max: int | None = None) -> Log:
     """Columns in any order. Raises ``ConfigError``."""
     rows = csv.reader(text.splitlines(), strict=True)
     try:
         head = [field.strip() for field in next(rows, [])]
         if sorted(head) != sorted(FIELDS):
             raise ConfigError(f"line 1: {','.join(head)}: the columns are {','.join(FIELDS)}")
-        return _log(_csv_entries(rows, head), models)
+        return _log(_csv_entries(rows, head), models, hosts_max)
     except csv.Error as error:
         raise ConfigError(f"line {rows.line_num}: {error}") from None
 
@@ -100,10 +100,10 @@ def _csv_entries(rows: Any, head: list[str]) -> Iterator[tuple[int, dict[str, An
         yield rows.line_num, fields
 
 
-def parse_json(text: str, *, models: Sequence[str] | None = None) -> Log:
+def parse_json(text: str, *, models: Sequence[str] | None = None, hosts_max: int | None = None) -> Log:
     """Raises ``ConfigError``."""
     try:
-        return _log(_json_entries(text), models)
+        return _log(_json_entries(text), models, hosts_max)
     except json.JSONDecodeError as error:
         raise ConfigError(f"line {error.lineno}: {error.msg}") from None
     except RecursionError:
@@ -143,12 +143,14 @@ def _blank(text: str, at: int) -> int:
     return at
 
 
-def _log(entries: Iterator[tuple[int, Any]], models: Sequence[str] | None) -> Log:
+def _log(entries: Iterator[tuple[int, Any]], models: Sequence[str] | None, hosts_max: int | None) -> Log:
     known = frozenset(measured_names() if models is None else models)
     arrivals: list[float] = []
     requests = []
     for line, fields in entries:
         arrival, request = _entry(line, fields, known)
+        if hosts_max is not None and request.hosts > hosts_max:
+            raise ConfigError(f"line {line}: hosts {request.hosts}: the cluster has {hosts_max}")
         if arrivals and arrival < arrivals[-1]:
             raise ConfigError(
                 f"line {line}: arrival_seconds {arrival}: before that of the request above, {arrivals[-1]}"

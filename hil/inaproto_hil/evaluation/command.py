@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from inaproto.errors import ConfigError
 from inaproto.reader_gone import unread
 from inaproto_controller.cluster.compiled import IS_COMPILED
 from inaproto_hil.evaluation.paper import PROSE, FoundT, Paper, RunT, as_json, number, verdict_of
@@ -48,15 +50,28 @@ def reproduce_paper(paper: Paper[RunT, FoundT], asked: Asked) -> int:
     runs = paper.needed(figures, asked.count)
     outcomes = perform_all(paper.perform, runs, asked.jobs, asked.engine, console, compile_once=paper.warm_up)
     report = paper.document(figures, outcomes, asked.count)
-    if asked.json_at is not None and asked.json_at != "-":
-        Path(asked.json_at).write_text(as_json(report), encoding="utf-8")
     page = None
-    if asked.report_in is not None:
-        from inaproto_hil.evaluation.report import write_report
+    try:  # what has taken half an hour is not lost to a disk that is full
+        if asked.json_at is not None and asked.json_at != "-":
+            with _written("--json", Path(asked.json_at)) as file:
+                file.write_text(as_json(report), encoding="utf-8")
+        if asked.report_in is not None:
+            from inaproto_hil.evaluation.report import write_report
 
-        page = write_report(paper, asked.report_in, report)
-    tell(paper, report, page, to_stdout=asked.json_at == "-")
+            with _written("--report", asked.report_in) as folder:
+                page = write_report(paper, folder, report)
+    finally:
+        tell(paper, report, page, to_stdout=asked.json_at == "-")
     return 1 if report["outside"] else 0
+
+
+@contextmanager
+def _written(option: str, at: Path) -> Iterator[Path]:
+    """Raises ``ConfigError`` that names it where it cannot be."""
+    try:
+        yield at
+    except OSError as error:
+        raise ConfigError(f"{option} {at}: {error.strerror or error}") from None
 
 
 # -- tables

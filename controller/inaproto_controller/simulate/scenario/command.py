@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 
 from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse, Unsupported
-from inaproto.option_types import ReportFile
+from inaproto.option_types import ReportFile, write_text
 from inaproto.reader_gone import unread
 
 EXIT_FAILED: Final = 1
@@ -199,11 +199,11 @@ def _simulate(
     try:  # what was simulated is not lost to a reader that has gone, nor to a disk that is full
         for name, file in files.items():
             if name == "json":
-                Path(file).write_text(_json(found), encoding="utf-8")
+                write_text(Path(file), _json(found))
             elif name == "report":
                 from inaproto_controller.simulate.scenario.page import page
 
-                Path(file).write_text(page(found), encoding="utf-8")
+                write_text(Path(file), page(found))
             elif name == "parquet":
                 from inaproto_controller.simulate.scenario.parquet import write_parquet
 
@@ -213,7 +213,7 @@ def _simulate(
 
                 with _progress("drawing the timeline"):
                     drawing = draw_timeline(loaded, chosen[0], jobs=timeline_jobs, window=timeline_window)
-                Path(file).write_text(drawing, encoding="utf-8")
+                write_text(Path(file), drawing)
     finally:
         with unread():
             _tell(found, to_stdout=json_file == "-")

@@ -201,16 +201,11 @@ def _logged(file: ScenarioFile, folder: Path, own: Mapping[str, ModelTrace], hos
     if file.arrivals.file is None:
         return None
     try:
-        log = read(folder / file.arrivals.file, models=[*own, *measured_names()])
+        log = read(folder / file.arrivals.file, models=[*own, *measured_names()], hosts_max=hosts)
     except ConfigError as error:
         raise ConfigError(f"arrivals.file: {error}") from None
     if not log.requests:
         raise ConfigError(f"arrivals.file: {folder / file.arrivals.file}: there are no jobs in it")
-    for number, request in enumerate(log.requests):
-        if request.hosts > hosts:
-            raise ConfigError(
-                f"arrivals.file: job {number} wants {request.hosts} hosts, but the cluster has {hosts}"
-            )
     return Workload(log.requests, log.arrivals)
 
 
