@@ -140,6 +140,22 @@ def test_what_restarts_cost_is_not_called_the_cost_of_ina(tmp_path: Path) -> Non
         assert 0 <= variant["measures"]["score"]["mean"] <= 1 + 1e-9
 
 
+def test_a_score_of_jobs_that_all_lost_a_host_says_why_it_is_undefined(tmp_path: Path) -> None:
+    """It said that no job was placed, and that none could be any faster."""
+    (tmp_path / "lost.json").write_text(
+        '{"version": 1, "events": [{"seconds": 0.1, "part": "host", "number": 0, "up": false},'
+        ' {"seconds": 0.2, "part": "host", "number": 0, "up": true}]}'
+    )
+    lone = "[cluster]\ndown = [2]\nup = [1]\n[failures]\nfile = 'lost.json'\n"
+    lone += "[[jobs]]\nmodel = 'opt-125m-4'\nhosts = 2\nsteps = 10\n"
+    found = document(written(tmp_path, lone))
+    said = {note.split(": ")[1]: note.split(": ", 2)[2] for note in found["notes"] if "undefined" in note}
+    left_out = "no job was placed, or all that were lost a host."
+    assert said["saved per job is undefined in 1 of 1 runs"] == left_out
+    assert said["INA score is undefined in 1 of 1 runs"].endswith(", or those that could lost a host.")
+    assert "job time (JCT)" not in str(said)
+
+
 def test_the_best_of_many_may_be_two(tmp_path: Path) -> None:
     more = (
         '[[compare]]\nname = "one"\n[[compare]]\nname = "two"\n[[compare]]\nname = "none"\ntrees = "none"\n'

@@ -39,8 +39,9 @@ def _per_job(total: float, result: Result) -> float | None:
     return total / len(result.jobs) if result.jobs else None
 
 
-_NOTHING_TO_GAIN: Final = "no job could be any faster with INA"
+_NOTHING_TO_GAIN: Final = "no job could be any faster with INA, or those that could lost a host"
 _NO_JOB: Final = "no job was placed"
+_NONE_LEFT: Final = "no job was placed, or all that were lost a host"
 
 MEASURES: Final = (
     Measure(
@@ -67,7 +68,7 @@ MEASURES: Final = (
         lambda result: result.saved_mean,
         unit="s",
         less_is_better=False,
-        why_undefined=_NO_JOB,
+        why_undefined=_NONE_LEFT,
     ),
     Measure(
         "saved_share",
@@ -77,7 +78,7 @@ MEASURES: Final = (
         unit="%",
         digits=2,
         less_is_better=False,
-        why_undefined=_NO_JOB,
+        why_undefined=_NONE_LEFT,
     ),
     Measure(
         "jct_s_mean",
