@@ -26,6 +26,7 @@ _EPILOG: Final = """
 \b
 Switches of a fat tree: e{pod}.{i} edge, a{pod}.{j} aggregation, c{i} core; * is all. Servers: h0, h1, ...
 In a file (docs/cluster-files.md) switches that add up have a "capacity" in Gbit/s; names are the file's.
+A name with blanks in it stands alone in its option: --busy "host 0" --busy "h1 h2" --fee "leaf 0=2".
 
 \b
 Examples:
