@@ -86,9 +86,10 @@ class _Model:
         self._clock = told.clock
         self._finish: ModelRequest | None = None
         """Request that has not ended."""
-        self._late_pulls: dict[tuple[int, int | None], tuple[ModelRequest, Region]] = {}
-        """The last one that ran out of time, by the worker's clock and the staleness asked for."""
+        self._late_pulls: dict[tuple[int, int | None], list[tuple[ModelRequest, Region]]] = {}
+        """Those that ran out of time or were cancelled, by the worker's clock and the staleness asked for."""
         self._late_save: tuple[int, ModelRequest] | None = None
+        self._leave: ModelRequest | None = None
         self._has_left = False
         self.last_pull: PullRecord | None = None
 
@@ -160,6 +161,8 @@ class _Model:
         self._channel.require_usable()
         if self._has_left:
             raise LocalMisuse(f"{self._channel.who} has left")
+        if self._leave is not None:
+            raise LocalMisuse(f"{self._channel.who} is leaving: call nothing but leave()")
         if self._finish is not None:
             raise LocalMisuse("an update is being finished: wait for finish() before anything else")
 
@@ -195,14 +198,14 @@ class _Model:
         staleness = _checked_staleness(staleness)
         check_timeout("pull", timeout)
         self._require_usable()
-        began, late = self._seconds(), self._late_pulls.pop((self._clock, staleness), None)
-        request, region = self._ask_to_pull(staleness) if late is None else late
+        began, asked = self._seconds(), (self._clock, staleness)
+        late = self._late_pulls.get(asked)
+        request, region = late.pop() if late else self._ask_to_pull(staleness)
         try:
             yield from self._waiting(request, timeout)
-        except OperationTimeout:  # it goes on: who pulls again waits for the same weights
-            self._late_pulls = {(self._clock, staleness): (request, region)}
-            raise
-        self._late_pulls.clear()
+        finally:
+            if not request.ended:  # it goes on: who pulls again waits for the same weights
+                self._late_pulls.setdefault(asked, []).append((request, region))
         answer = request.answer
         assert isinstance(answer, ModelPulled)
         self.last_pull = PullRecord(
@@ -215,6 +218,9 @@ class _Model:
 
     def _ask_to_pull(self, staleness: int | None) -> tuple[ModelRequest, Region]:
         channel = self._channel
+        self._late_pulls = {
+            asked: late for asked, late in self._late_pulls.items() if asked[0] == self._clock
+        }
         region = channel.memory.allocate(self.elements * self.dtype.itemsize)
         channel.announce()
         request, data = self._protocol.pull(staleness, region.segment.number, region.offset, region)
@@ -232,20 +238,24 @@ class _Model:
             self._channel.send(data)
         try:
             yield from self._waiting(request, timeout)
-        except OperationTimeout:
-            self._late_save = self._clock, request
-            raise
+        finally:
+            if not request.ended:
+                self._late_save = self._clock, request
         answer = request.answer
         assert isinstance(answer, ModelDone)
         return answer.clock
 
     def _leaving(self, timeout: float | None) -> Steps[None]:
         check_timeout("leave", timeout)
-        self._require_usable()
-        if self._open is not None:
-            raise LocalMisuse("leave: an update is not finished; finish() it first, or close the connection")
-        request, data = self._protocol.leave_model()
-        self._channel.send(data)
+        if self._leave is None or self._has_left:
+            self._require_usable()
+            if self._open is not None:
+                raise LocalMisuse(
+                    "leave: an update is not finished; finish() it first, or close the connection"
+                )
+            self._leave, data = self._protocol.leave_model()
+            self._channel.send(data)
+        request = self._leave
         yield from self._waiting(request, timeout)
         self._has_left = True
 
@@ -372,7 +382,8 @@ class Model(_Model):
     async def leave(self, timeout: float | None = None) -> None:
         """For good: nobody waits for this worker any more. Returns when its updates are durable.
 
-        In a model of staleness 0 that is with the next update of the others, or when they leave, too.
+        In a model of staleness 0 that is with the next update of the others, or when they leave, too. Raises
+        as :meth:`finish`; after that nothing else can be called, but it again.
         """
         await self._driver.drive(self._leaving(timeout))
 
@@ -454,7 +465,8 @@ class BlockingModel(_Model):
     def leave(self, timeout: float | None = None) -> None:
         """For good: nobody waits for this worker any more. Returns when its updates are durable.
 
-        In a model of staleness 0 that is with the next update of the others, or when they leave, too.
+        In a model of staleness 0 that is with the next update of the others, or when they leave, too. Raises
+        as :meth:`finish`; after that nothing else can be called, but it again.
         """
         drive_blocking(self._leaving(timeout))
 
