@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
-from inaproto.core.models.events import Abandoned, Answer, Clocked, Left, Pulled, Pushed, Urged
+from inaproto.core.models.events import Abandoned, Answer, Clocked, Left, NodeView, Pulled, Pushed, Urged
 from inaproto.core.models.fixed_point import is_quantisable
 from inaproto.core.models.tuning import StalenessTuning
 from inaproto.daemon.models.core_configs import pulls_max
@@ -28,7 +28,7 @@ from inaproto.daemon.settings.models_file import PlacedModel, Shard
 from inaproto.daemon.shell import current_instant
 from inaproto.errors import JobError
 from inaproto.wire.messages.arrays import Numbers
-from inaproto.wire.messages.clocks import FOREVER
+from inaproto.wire.messages.clocks import FOREVER, NO_CLOCKS, Clocks, WorkerId
 from inaproto.wire.messages.model_connections import OverlayState
 
 URGE_S: Final = 1.0
@@ -358,7 +358,14 @@ class ModelSeat:
 
     def state(self) -> OverlayState:
         since_ms = int(1000 * (trio.current_time() - self._owner_since))
-        return OverlayState(has_process=self.is_taken, since_ms=since_ms)
+        clocks = NO_CLOCKS
+        if len(self._clocks) == len(self._shells):
+            clocks = Clocks({WorkerId(self.worker): min(self._clocks.values())})
+        return OverlayState(clocks=clocks, has_process=self.is_taken, since_ms=since_ms)
+
+    def view(self, shard: Shard) -> NodeView:
+        """State of this host's node in the shard's tree."""
+        return self._shells[shard].core.view()
 
     @property
     def staleness(self) -> int:

@@ -140,7 +140,7 @@ class OverlayState(Message, type="overlay_state"):
     what its own worker does."""
 
     clocks: ClocksField = NO_CLOCKS
-    """Durable."""
+    """Durable; of a host, what its own worker has finished."""
     absent: Annotated[tuple[tuple[int, ...], ...], Many(Many(Integer(0, CLOCK_MAX), 2), NODES_MAX)] = ()
     """Workers whose hosts are not connected, below whatever host: since how many milliseconds."""
     fault: Explanation = ""
