@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import trio
 
+import inaproto
 from tests.clusters.models import WAIT_S, models_cluster, models_text
 
 
@@ -26,6 +28,23 @@ async def test_all_that_a_server_missed_fits_into_one_connection(tmp_path: Path)
         (shard,) = cluster.servers["ps0"].status()["shards"]
         assert shard["marks"].get("attached", 0) <= 1
         assert not any("unread" in link["error"] for link in cluster.status("h0")["shards"][0]["links"])
+
+
+async def test_an_update_is_finished_when_all_servers_have_taken_it(tmp_path: Path) -> None:
+    """The last is away, and the worker as far ahead of it as it may be; the first takes more."""
+    text = models_text(1, 2, dtype="int64", elements=2, ahead_max=1, heartbeat_ms=500)
+    async with models_cluster(tmp_path, text) as cluster, await cluster.worker("h0") as model:
+        await cluster.end("ps1")
+        model.push(np.full(2, 1))
+        await model.finish(WAIT_S)
+        while cluster.servers["ps0"].status()["shards"][0]["by_worker"] != {"h0": 1}:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        model.push(np.full(2, 1))
+        with pytest.raises(inaproto.OperationTimeout, match="waits for server ps1"):
+            await model.finish(0.0)
+        await cluster.start("ps1")
+        assert await model.finish(WAIT_S) == 2
+        assert (await model.pull(0, WAIT_S)).tolist() == [2, 2]
 
 
 async def test_one_process_may_have_many_shards_at_another(tmp_path: Path) -> None:

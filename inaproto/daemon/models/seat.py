@@ -175,16 +175,19 @@ class ModelSeat:
             return
         self._clock = clock
         asked = _Request(request, clock)
-        for shard, shell in self._shells.items():
-            if self._clocks[shard] >= clock:
-                continue
+        taking = [
+            (shard, shell, self._ask(asked, shard))
+            for shard, shell in self._shells.items()
+            if self._clocks[shard] < clock
+        ]
+        self._taking.update(asked.waiting)
+        for shard, shell, number in taking:  # one may answer at once, and must not be taken for all
             self._clocks[shard] = clock
-            number = self._ask(asked, shard)
-            self._taking.add(shard)
             if update is not None:
                 shell.post(Pushed(update[shard.first : shard.end]))
             shell.post(Clocked(number))
-        self._finish(asked)
+        if not taking:
+            self._finish(asked)
 
     def pull(self, request: int, staleness: int | None) -> None:
         """None: the model's, or, where that is tuned, what was chosen."""
