@@ -67,7 +67,8 @@ class PullRecord:
     staleness: int
     """Staleness that was asked for, or, where it is tuned and none was, chosen."""
     oldest: int
-    """Updates of every worker up to this one are in the weights: at least ``clock - staleness``."""
+    """Updates of every worker up to this one, but of those that have left, are in the weights: at least
+    ``clock - staleness``."""
     newest: int
     """No update after this one is."""
     seconds: float
@@ -435,7 +436,10 @@ async def connect_model(
 
 
 class BlockingModel(_Model):
-    """A worker's connection, for plain scripts; made by :func:`connect_model_blocking`."""
+    """A worker's connection, for plain scripts; made by :func:`connect_model_blocking`.
+
+    For one thread at a time: unlike a communicator it has no lock.
+    """
 
     def finish(self, timeout: float | None = None) -> int:
         """The update is finished: the worker's clock goes on; returns it. An update may be empty.
