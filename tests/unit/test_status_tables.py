@@ -312,28 +312,37 @@ def test_who_was_refused_is_counted_by_reason() -> None:
     assert "refused, of those that had a session: not_authorised 1" in capture.get()
 
 
-def test_names_of_a_server_s_shards_and_hosts_are_no_markup() -> None:
-    shard = {
-        "model": "m[/data]",
+def a_shard(model: str, hosts: list[str]) -> dict[str, Any]:
+    """Of a server's status."""
+    return {
+        "model": model,
         "shard": 0,
-        "elements": 8,
+        "elements": 50_000_000,
         "dtype": "float32",
-        "clocks": {"slowest": 1, "fastest": 2, "left": 0, "workers": 2},
-        "direct": False,
-        "children": [{"host": "h[0]", "attached": True}],
-        "log_bytes": 0,
+        "clocks": {"slowest": 150, "fastest": 160, "left": 0, "workers": 12},
+        "direct": True,
+        "children": [{"host": host, "attached": True} for host in hosts],
+        "log_bytes": 400_000_176,
         "snapshots": 1,
         "dead": [],
         "links": [],
         "notes": [],
     }
-    server = {"name": "ps0", "pid": 1, "uptime_s": 1.0, "refused": {}, "shards": [shard]}
-    console = Console(width=120, force_terminal=False)
+
+
+def test_names_of_a_server_s_shards_and_hosts_are_no_markup_and_fit_a_narrow_terminal() -> None:
+    shards = [a_shard("m[/data]", ["h[0]"]), a_shard("digits", [f"worker{n}" for n in range(12)])]
+    server = {"name": "ps0", "pid": 1, "uptime_s": 1.0, "refused": {}, "shards": shards}
+    console = Console(width=80, force_terminal=False, soft_wrap=True)
     with console.capture() as capture:
         console.print(show_report(Report(switch=None, hosts=[], problems=[], servers=[server])))
     text = capture.get()
     assert "m[/data]/0" in text
     assert "h[0]" in text
+    assert "50000000 float32" in text
+    assert "torn down" in text
+    assert "worker11" in text
+    assert "…" not in text
 
 
 def test_who_has_not_what_its_jobs_need_is_missed() -> None:

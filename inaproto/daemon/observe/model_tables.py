@@ -21,24 +21,15 @@ def show_server(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     yield from show_nic(status.get("nic"))
     if status["shards"]:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        columns = (
-            "shard",
-            "elements",
-            "clock",
-            "fastest",
-            "left",
-            "tree",
-            "children",
-            "log bytes",
-            "snapshots",
-        )
-        for column in columns:
-            table.add_column(column, no_wrap=column != "children")
+        for column in ("shard", "elements", "clock", "fastest", "left", "log bytes", "snapshots"):
+            table.add_column(column, overflow="fold")
         for shard in status["shards"]:
             table.add_row(*plain(*_root(shard)))
         yield table
     for shard in status["shards"]:
-        yield from _troubles(f"{shard['model']}/{shard['shard']}", shard)
+        name = f"{shard['model']}/{shard['shard']}"
+        yield Text(f"    {name}: {_tree(shard)}")
+        yield from _troubles(name, shard)
 
 
 def show_models(models: Iterable[Mapping[str, Any]]) -> Iterable[RenderableType]:
@@ -81,18 +72,23 @@ def show_nic(nic: Mapping[str, Any] | None) -> Iterable[RenderableType]:
 
 def _root(shard: Mapping[str, Any]) -> Iterable[object]:
     clocks = shard["clocks"]
-    attached = [child["host"] for child in shard["children"] if child["attached"]]
     yield f"{shard['model']}/{shard['shard']}"
     yield f"{shard['elements']} {shard['dtype']}"
     yield _clock(clocks["slowest"])
     yield _clock(clocks["fastest"])
     yield f"{clocks['left']} of {clocks['workers']}"
-    degree = shard.get("in_degree")
-    stands = "stands" if degree is None else f"stands, in-degree {degree['now']}"
-    yield "torn down" if shard["direct"] else stands
-    yield ", ".join(attached) or "none"
     yield shard["log_bytes"]
     yield shard["snapshots"]
+
+
+def _tree(shard: Mapping[str, Any]) -> str:
+    """Of a server: who is attached to it."""
+    attached = [child["host"] for child in shard["children"] if child["attached"]]
+    degree = shard.get("in_degree")
+    told = "tree torn down" if shard["direct"] else "tree stands"
+    if degree is not None and not shard["direct"]:
+        told += f", in-degree {degree['now']}"
+    return f"{told}, above {', '.join(attached) or 'nobody'}"
 
 
 def _clock(clock: int | None) -> str:
