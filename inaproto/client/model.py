@@ -368,7 +368,9 @@ class Model(_Model):
         """Weights with the updates 1 to ``clock - staleness`` of every worker, and perhaps newer ones.
 
         By default the staleness of the model. At 0 with no more than that: those of synchronous training.
-        ``last_pull`` says what was in them. ``timeout`` and errors are as with :meth:`finish`.
+        ``last_pull`` says what was in them. ``timeout`` and errors are as with :meth:`finish`. A pull that
+        ran out of time goes on, and the next at the same clock waits for it; when as many of earlier clocks
+        wait as the model's ``ahead_max``, further ones are refused.
         """
         return await self._driver.drive(self._pulling(staleness, timeout))
 
@@ -454,7 +456,9 @@ class BlockingModel(_Model):
         """Weights with the updates 1 to ``clock - staleness`` of every worker, and perhaps newer ones.
 
         By default the staleness of the model. At 0 with no more than that: those of synchronous training.
-        ``last_pull`` says what was in them. ``timeout`` and errors are as with :meth:`finish`.
+        ``last_pull`` says what was in them. ``timeout`` and errors are as with :meth:`finish`. A pull that
+        ran out of time goes on, and the next at the same clock waits for it; when as many of earlier clocks
+        wait as the model's ``ahead_max``, further ones are refused.
         """
         return drive_blocking(self._pulling(staleness, timeout))
 
