@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import zipfile
 from dataclasses import dataclass
@@ -77,9 +76,9 @@ def _build(root: Path, commit: str, site: Path) -> None:
     site.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=site.parent, prefix="build-") as made:
         source, wheels, unpacked = Path(made, "source"), Path(made, "wheels"), Path(made, "site")
-        archive = _run(["git", "-C", str(root), "archive", commit])
-        with tarfile.open(fileobj=BytesIO(archive)) as tar:
-            tar.extractall(source, filter="data")
+        archive = _run(["git", "-C", str(root), "archive", "--format=zip", commit])
+        with zipfile.ZipFile(BytesIO(archive)) as packed:
+            packed.extractall(source)
         options = ["--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
         _run([sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(wheels), str(source)])
         (wheel,) = wheels.glob("*.whl")
