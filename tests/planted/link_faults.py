@@ -180,6 +180,16 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
         "::test_a_ring_that_broke_at_ranks_that_had_left_fails_nobody_who_has_all_results",
     ),
     fault(
+        "left_and_forgotten",
+        "docs/protocol.md 12.7",
+        "takes note that a ring broke at ranks that had left, and does not think of it when another rank stalls",
+        Running.stalled,
+        "broke is not None",
+        "False",
+        shape=with_routers,
+        seeds_max=300,
+    ),
+    fault(
         "copies_by_the_old_way",
         "docs/protocol.md 6.14, 2",
         "sends a kept result again under the addresses of its packet, whose path may be no more",
