@@ -182,7 +182,7 @@ LINK_FAULTS: Final[tuple[PlantedFault, ...]] = (
     fault(
         "left_and_forgotten",
         "docs/protocol.md 12.7",
-        "takes note that a ring broke at ranks that had left, and does not think of it when another rank stalls",
+        "notes that a ring broke at ranks that had left, and does not think of it when another rank stalls",
         Running.stalled,
         "broke is not None",
         "False",
